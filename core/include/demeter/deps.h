@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * The one file of core/ that knows where it is compiled. Everything else in
+ * core/ is freestanding C11 over these names: integers only, caller-supplied
+ * memory, time passed in, no libc.
+ */
+#ifndef DEMETER_DEPS_H
+#define DEMETER_DEPS_H
+
+#ifdef __KERNEL__
+
+#include <linux/types.h>
+#include <linux/math64.h>
+#include <linux/string.h>
+#include <linux/errno.h>
+#include <asm/barrier.h>
+#include <linux/atomic.h>
+
+#define demeter_load_acquire(p)		smp_load_acquire(p)
+#define demeter_store_release(p, v)	smp_store_release(p, v)
+#define demeter_load_relaxed(p)		READ_ONCE(*(p))
+#define demeter_store_relaxed(p, v)	WRITE_ONCE(*(p), v)
+/* Returns true and swaps when *p == old. Full ordering is not needed. */
+#define demeter_cas_relaxed(p, old, new) (cmpxchg_relaxed(p, old, new) == (old))
+#define demeter_add_relaxed(p, v)	((void)xadd(p, v))
+
+#else /* user space */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int32_t s32;
+typedef int64_t s64;
+
+/* The compiler may emit calls to these even when freestanding. */
+void *memcpy(void *dst, const void *src, size_t n);
+void *memmove(void *dst, const void *src, size_t n);
+void *memset(void *dst, int c, size_t n);
+
+#ifndef EINVAL
+#define ENOENT	2
+#define ENOMEM	12
+#define EINVAL	22
+#define ENOSPC	28
+#define ERANGE	34
+#endif
+
+static inline u64 div64_u64(u64 dividend, u64 divisor)
+{
+	return dividend / divisor;
+}
+
+#define demeter_load_acquire(p)		__atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define demeter_store_release(p, v)	__atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define demeter_load_relaxed(p)		__atomic_load_n(p, __ATOMIC_RELAXED)
+#define demeter_store_relaxed(p, v)	__atomic_store_n(p, v, __ATOMIC_RELAXED)
+#define demeter_cas_relaxed(p, old, new) __extension__({		\
+	__typeof__(*(p)) demeter_expected = (old);			\
+	__atomic_compare_exchange_n(p, &demeter_expected, new, 0,	\
+				    __ATOMIC_RELAXED, __ATOMIC_RELAXED);\
+})
+#define demeter_add_relaxed(p, v)					\
+	((void)__atomic_fetch_add(p, v, __ATOMIC_RELAXED))
+
+#endif /* __KERNEL__ */
+
+/* Two memory tiers, in this order wherever an array is indexed by tier. */
+enum demeter_tier { DEMETER_FMEM = 0, DEMETER_SMEM = 1, DEMETER_TIERS = 2 };
+
+#define DEMETER_PAGE_SHIFT	12
+#define DEMETER_PAGE_BYTES	(1ULL << DEMETER_PAGE_SHIFT)
+
+#endif /* DEMETER_DEPS_H */
