@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Page-table walks: count what is resident where, and take folios off the LRU.
+ *
+ * Callers hold a reference on mm_users (mmget_not_zero()) and no lock; the
+ * walks take mmap_lock for reading and drop it between chunks. All of it sleeps.
+ */
+#ifndef DEMETER_SCAN_H
+#define DEMETER_SCAN_H
+
+#include <linux/list.h>
+#include <linux/types.h>
+
+#include "refusal.h"
+
+struct mm_struct;
+struct folio;
+
+/**
+ * struct demeter_folio_list - isolated folios, sorted by the two orders that move
+ * @small: order-0 folios, linked by folio->lru
+ * @huge: whole PMD-sized THPs, linked by folio->lru
+ * @small_pages: number of folios on @small
+ * @huge_pages: number of 4 KiB pages on @huge (512 a folio)
+ *
+ * Each folio on a list is off the LRU, counted in NR_ISOLATED_ANON, and holds
+ * exactly one reference that belongs to the list.
+ */
+struct demeter_folio_list {
+	struct list_head small;
+	struct list_head huge;
+	u64 small_pages;
+	u64 huge_pages;
+};
+
+/**
+ * demeter_folio_list_init() - make an empty list
+ * @list: the list
+ */
+void demeter_folio_list_init(struct demeter_folio_list *list);
+
+/**
+ * demeter_folio_list_putback() - give all folios back to the LRU
+ * @list: the list; empty afterwards
+ */
+void demeter_folio_list_putback(struct demeter_folio_list *list);
+
+/**
+ * demeter_folio_list_pages() - pages held by a list
+ * @list: the list
+ *
+ * Return: 4 KiB pages.
+ */
+static inline u64 demeter_folio_list_pages(const struct demeter_folio_list *list)
+{
+	return list->small_pages + list->huge_pages;
+}
+
+/**
+ * demeter_scan_isolate() - isolate the anonymous folios of a range on one node
+ * @mm: address space
+ * @start: first byte, user virtual address
+ * @end: one past the last byte
+ * @nid: only folios on this node
+ * @max_pages: stop once this many 4 KiB pages were taken; a THP is taken whole
+ *	when any budget is left, so the last one may overshoot by 511
+ * @out: folios are appended; initialised by the caller
+ * @why: refusals of pages on @nid are added
+ *
+ * Return: 0, or -EINTR when a fatal signal or a contended lock ended the walk
+ * early (what was taken so far is in @out).
+ */
+int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid,
+			 u64 max_pages, struct demeter_folio_list *out,
+			 struct demeter_refusals *why);
+
+/**
+ * demeter_scan_count() - count resident anonymous pages of a range per tier
+ * @mm: address space
+ * @start: first byte, user virtual address
+ * @end: one past the last byte
+ * @fmem_nid: node of the fast tier
+ * @smem_nid: node of the slow tier
+ * @pages: out: [0] 4 KiB pages on @fmem_nid, [1] on @smem_nid
+ *
+ * Return: 0 or -EINTR (then @pages holds what was counted so far).
+ */
+int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid,
+		       int smem_nid, u64 pages[2]);
+
+#endif /* DEMETER_SCAN_H */

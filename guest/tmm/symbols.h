@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Kernel functions that are not exported to modules.
+ *
+ * They are found by name at load time and called through static calls: these
+ * are direct calls, so they also work on CPUs with IBT, where an indirect call
+ * of a function whose ENDBR was sealed at boot would fault.
+ */
+#ifndef DEMETER_SYMBOLS_H
+#define DEMETER_SYMBOLS_H
+
+/**
+ * demeter_symbols_resolve() - find all functions; call once, at module load
+ *
+ * Says in the kernel log what is missing and what to do about it.
+ *
+ * Return: 0, or -ENOENT, -EOPNOTSUPP or the error of register_kprobe().
+ */
+int demeter_symbols_resolve(void);
+
+/**
+ * demeter_symbol_address() - address of a kernel symbol by name
+ * @name: the symbol
+ *
+ * For data, and for callers with their own static call.
+ *
+ * Return: the address, or 0. Valid after demeter_symbols_resolve().
+ */
+unsigned long demeter_symbol_address(const char *name);
+
+#endif /* DEMETER_SYMBOLS_H */
