@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# The one runner. `make help` lists what it does.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+DEMETER_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/demeter
+export DEMETER_CACHE
+
+LAB := $(DEMETER_CACHE)/lab-venv/bin
+DEMETER := target/release/demeter
+KERNELS := 6.1 6.12 7.x
+
+.PHONY: help demo test build lint fmt bench figures setup modules lab lab-lock clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: build lab ## the main job on a real guest: GUPS under every manager, table and figure
+	$(DEMETER) demo --out out/demo
+	$(LAB)/python -m demeter_lab.cli demo out/demo --out out/demo/throughput.svg
+
+test: build lab ## everything: core, machine, kernels, guests, tools
+	tests/run.sh
+
+build: setup ## user-space programs, the QEMU plugin, the modules for kernel 6.12
+	cargo build --release --workspace
+	testbed/build-modules.sh 6.12
+
+modules: setup ## the kernel modules for every supported kernel
+	for kernel in $(KERNELS); do testbed/build-modules.sh $$kernel; done
+
+setup: ## install and cache what the rest needs (idempotent, offline once cached)
+	testbed/setup.sh
+
+lab: setup ## the Python environment that draws figures
+	lab/setup.sh "$(DEMETER_CACHE)"
+
+lab-lock: lab ## renew lab/requirements.txt from lab/pyproject.toml
+	lab/setup.sh "$(DEMETER_CACHE)" --lock
+
+lint: build lab ## checkpatch, W=1 and sparse, clippy, rustfmt, clang-format, ruff, shellcheck
+	tests/lint.sh "$(LAB)"
+
+fmt: lab ## format everything in place
+	cargo fmt --all
+	git ls-files 'core/*.[ch]' 'guest/*.[ch]' 'uapi/*.h' | xargs clang-format -i
+	$(LAB)/ruff format lab
+	$(LAB)/ruff check --fix lab
+
+bench: build ## cost of the core: ns per sample, us per epoch
+	mkdir -p out/bench
+	$(MAKE) -C core/tests bench OUT=$(CURDIR)/out/bench/core.json
+
+figures: lab ## redraw figures from recorded results
+	$(LAB)/python -m demeter_lab.cli demo out/demo --out out/demo/throughput.svg
+
+clean: ## remove what was built here (the cache stays)
+	rm -rf target build out
+	$(MAKE) -C core/tests clean

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""``python -m demeter_lab.cli``: one verb a figure."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from demeter_lab import figures
+from demeter_lab.results import ResultError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+
+@app.callback()
+def lab() -> None:
+    """Figures of Demeter, drawn from recorded results."""
+
+
+@app.command()
+def demo(
+    directory: Annotated[Path, typer.Argument(help="the demo's result directory")],
+    out: Annotated[Path, typer.Option(help="SVG file to write")],
+) -> None:
+    """Draw throughput over time of `make demo`."""
+    try:
+        figures.demo_throughput(directory).save(out)
+    except ResultError as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(out)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Figures as pure functions of recorded results."""
+
+from pathlib import Path
+
+import altair as alt
+import polars as pl
+
+from demeter_lab.results import read_series, read_summary, throughput
+
+# Rows keep one colour in every figure; the manager under study stands out.
+COLOURS = {
+    "fast": "#9a9a9a",
+    "oracle": "#4c78a8",
+    "demeter": "#d62728",
+    "tpp_tuned": "#f58518",
+    "tpp_default": "#e9b872",
+    "none": "#333333",
+}
+
+
+def demo_throughput(directory: Path) -> alt.Chart:
+    """Throughput over modelled time, a line a manager.
+
+    Args:
+        directory: of a demo: ``summary.json`` and one folder a row, each with its
+            ``series.jsonl``.
+
+    """
+    frames = [
+        throughput(read_series(directory / row / "series.jsonl")).with_columns(
+            pl.lit(row).alias("manager"),
+            (pl.col("per_second") / 1e6).alias("millions"),
+        )
+        for row in read_summary(directory)
+    ]
+    data = pl.concat(frames)
+    known = [row for row in COLOURS if row in set(data["manager"])]
+    return (
+        alt.Chart(data, title="GUPS, hot set placed last: throughput over modelled time")
+        .mark_line(strokeWidth=1.8)
+        .encode(
+            x=alt.X("seconds:Q", title="modelled time (s)"),
+            y=alt.Y("millions:Q", title="updates per modelled second (millions)"),
+            color=alt.Color(
+                "manager:N",
+                scale=alt.Scale(domain=known, range=[COLOURS[row] for row in known]),
+                sort=known,
+                title=None,
+            ),
+        )
+        .properties(width=640, height=320)
+    )
