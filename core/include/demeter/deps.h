@@ -22,7 +22,6 @@
 #define demeter_store_relaxed(p, v)	WRITE_ONCE(*(p), v)
 /* Returns true and swaps when *p == old. Full ordering is not needed. */
 #define demeter_cas_relaxed(p, old, new) (cmpxchg_relaxed(p, old, new) == (old))
-#define demeter_add_relaxed(p, v)	((void)xadd(p, v))
 
 #else /* user space */
 
@@ -64,10 +63,18 @@ static inline u64 div64_u64(u64 dividend, u64 divisor)
 	__atomic_compare_exchange_n(p, &demeter_expected, new, 0,	\
 				    __ATOMIC_RELAXED, __ATOMIC_RELAXED);\
 })
-#define demeter_add_relaxed(p, v)					\
-	((void)__atomic_fetch_add(p, v, __ATOMIC_RELAXED))
 
 #endif /* __KERNEL__ */
+
+/* Not xadd(): only some architectures have it, and losses are rare. */
+static inline void demeter_add_relaxed(u64 *counter, u64 value)
+{
+	u64 seen;
+
+	do {
+		seen = demeter_load_relaxed(counter);
+	} while (!demeter_cas_relaxed(counter, seen, seen + value));
+}
 
 /* Two memory tiers, in this order wherever an array is indexed by tier. */
 enum demeter_tier { DEMETER_FMEM = 0, DEMETER_SMEM = 1, DEMETER_TIERS = 2 };

@@ -26,9 +26,11 @@
  * @move_cost_ns: measured cost of migrating one 4 KiB page into free FMEM
  * @hysteresis_permille: how much more than its cost a swap must gain
  * @significance: rates are taken this many standard deviations apart from
- *	each other, so that sampling noise alone never pays
- * @rate_pages_per_s: token bucket: pages relocated per second at most, 0 = no cap
- * @burst_pages: depth of the token bucket
+ *	each other, and more the more ranges are compared, so that sampling
+ *	noise alone does not pay
+ * @rate_pages_per_s: token bucket: pages relocated per second at most (a swap
+ *	relocates two), 0 = no cap
+ * @burst_pages: depth of the token bucket, 0 = what a second brings
  */
 struct demeter_plan_params {
 	u64 sample_period;

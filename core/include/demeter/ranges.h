@@ -17,6 +17,10 @@
 /* Rates are fixed point: samples << DEMETER_RATE_SHIFT. */
 #define DEMETER_RATE_SHIFT	8
 
+#define DEMETER_MAX_SPLIT_SAMPLES	(1U << 24)
+#define DEMETER_MAX_SIGNIFICANCE	1024U
+#define DEMETER_MAX_VCPUS		65536U
+
 /**
  * struct demeter_ranges_params - what steers the classifier
  * @split_samples: tau: decayed samples by which parts of a range must differ
@@ -27,6 +31,10 @@
  * @merge_epochs: tau_merge: epochs that neighbours must stay alike before
  *	they become one range again
  * @granule_bytes: smallest range, a power of two (paper: 2 MiB)
+ *
+ * Accepted: @split_samples 1 to DEMETER_MAX_SPLIT_SAMPLES, @significance up to
+ * DEMETER_MAX_SIGNIFICANCE, @vcpus 1 to DEMETER_MAX_VCPUS, @merge_epochs from
+ * 1, @granule_bytes from one page to 2^62.
  */
 struct demeter_ranges_params {
 	u32 split_samples;
@@ -46,8 +54,10 @@ struct demeter_ranges_params {
  * @start: first byte, multiple of the granule
  * @end: one past the last byte, multiple of the granule
  * @rate: decayed samples, fixed point: halves every epoch, then gains the
- *	epoch's samples
- * @quarter: @rate by quarter of the range, lowest addresses first
+ *	epoch's samples; always the sum of @quarter
+ * @quarter: @rate by quarter of the range, lowest addresses first. Quarters
+ *	begin at whole granules, so those of a range of few granules are of
+ *	unequal size, and some are empty
  * @hits: samples of the running epoch by quarter, not yet in @rate
  * @born_epoch: epoch in which the range got its present bounds
  * @alike_epochs: epochs in a row that it did not differ from its successor
@@ -79,6 +89,7 @@ struct demeter_range {
  * @denied_splits: splits not made because @range was full
  * @area: bounds of each area; start == end means unused
  * @params: as given
+ * @granule_shift: log2 of the granule
  *
  * Not synchronised: one owner at a time (the classifier worker).
  */
@@ -94,6 +105,7 @@ struct demeter_ranges {
 	u64 denied_splits;
 	struct { u64 start, end; } area[DEMETER_MAX_AREAS];
 	struct demeter_ranges_params params;
+	u32 granule_shift;
 };
 
 int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory,
@@ -106,6 +118,8 @@ struct demeter_range *demeter_ranges_find(struct demeter_ranges *rs, u64 gva);
 
 /**
  * struct demeter_ranges_epoch - what one epoch changed
+ * @splits: ranges split
+ * @merges: pairs of ranges merged
  */
 struct demeter_ranges_epoch {
 	u32 splits;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
  * Rank: the ranges of all managed address spaces in one order, hottest first.
- * Density is decayed samples per resident page; equal densities are ordered by
- * age, younger first (a younger range is the better known one).
+ * Density is decayed samples per resident page (per page of the range while
+ * none is known to be resident); equal densities are ordered by age, younger
+ * first (a younger range has the tighter bounds), then by space and address.
  */
 #ifndef DEMETER_RANK_H
 #define DEMETER_RANK_H
@@ -19,7 +20,8 @@
  * @rate: decayed samples (fixed point, DEMETER_RATE_SHIFT)
  * @density: filled by demeter_rank(): rate per resident page
  * @pages: resident pages (4 KiB) per tier, counted by the caller
- * @born_epoch: of the range
+ * @age_epochs: epochs since the range got its bounds; comparable between
+ *	address spaces, which each count their own epochs
  * @space: caller's number of the address space
  */
 struct demeter_rank_entry {
@@ -28,7 +30,7 @@ struct demeter_rank_entry {
 	u64 rate;
 	u64 density;
 	u64 pages[DEMETER_TIERS];
-	u32 born_epoch;
+	u32 age_epochs;
 	u32 space;
 };
 
