@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the plugin writes: rows of the time series and the summary.
+//!
+//! Every number is a function of the guest's execution and the parameters:
+//! nothing of the host (clock, load, addresses) enters, so that two runs of
+//! the same input give the same bytes. Counters are cumulative since the
+//! first `MODEL_ON` and stand still while the model is off.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the row and summary formats.
+pub const SERIES_FORMAT: u32 = 1;
+
+/// Why a row was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowKind {
+    /// The interval of guest time passed.
+    Tick,
+    /// The guest marked a point of interest; `value` says which.
+    Mark,
+    /// The guest reported the work done so far in `value`.
+    Progress,
+    /// The model was switched on.
+    On,
+    /// The model was switched off.
+    Off,
+}
+
+/// Modelled counters of the whole machine.
+///
+/// A "load" is a line fill that no cache could serve; a store that misses
+/// loads its line as well. Loads of a sequential stream are counted like any
+/// other, they only cost less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Instructions, user and kernel; every iteration of a `rep` is one.
+    pub insn: u64,
+    /// Instructions of the kernel.
+    pub kernel_insn: u64,
+    /// Time charged for memory accesses, walks and samples, on top of the instructions.
+    pub charged_ps: u64,
+    /// The part of it charged to kernel code.
+    pub kernel_charged_ps: u64,
+    /// Line fills from FMEM.
+    pub fmem_loads: u64,
+    /// Line fills from SMEM.
+    pub smem_loads: u64,
+    /// Line fills from FMEM by user code.
+    pub fmem_loads_user: u64,
+    /// Line fills from SMEM by user code.
+    pub smem_loads_user: u64,
+    /// Line fills from outside both nodes (BARs, the DAX root image), charged as FMEM.
+    pub other_loads: u64,
+    /// Line fills, of all those above, that a sequential stream covered.
+    pub stream_loads: u64,
+    /// Hits in the private cache.
+    pub l2_hits: u64,
+    /// Hits in the last-level cache.
+    pub llc_hits: u64,
+    /// Translations served by the second-level TLB.
+    pub stlb_hits: u64,
+    /// Page walks that ended in a 4 KiB page.
+    pub walk_4k: u64,
+    /// Page walks that ended in a 2 MiB or larger page.
+    pub walk_2m: u64,
+    /// Accesses whose page walk by the model failed and that QEMU translated.
+    pub walk_fallback: u64,
+    /// Invalidations of a single page.
+    pub tlb_single: u64,
+    /// Full flushes: CR3 reloaded with its own value, CR4, INVPCID.
+    pub tlb_full: u64,
+    /// Address-space switches: CR3 written with another value.
+    pub cr3_writes: u64,
+    /// PEBS events: user loads at or above the threshold while sampling is enabled.
+    pub pebs_events: u64,
+    /// PEBS records written.
+    pub samples: u64,
+    /// PEBS records dropped because the ring was full.
+    pub samples_lost: u64,
+}
+
+/// CPU time of the guest's manager by stage, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageNs {
+    /// Emptying sample buffers.
+    pub drain: u64,
+    /// Attributing samples to ranges, splitting, merging.
+    pub classify: u64,
+    /// Ranking the ranges.
+    pub rank: u64,
+    /// Choosing promotions and demotions.
+    pub plan: u64,
+    /// Finding and isolating the pages.
+    pub scan: u64,
+    /// Exchanging pages.
+    pub relocate: u64,
+    /// Migrating into free FMEM.
+    pub migrate: u64,
+}
+
+impl StageNs {
+    /// All stages together.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.drain
+            + self.classify
+            + self.rank
+            + self.plan
+            + self.scan
+            + self.relocate
+            + self.migrate
+    }
+}
+
+/// What the guest's manager reports through the BAR (`struct demeter_vpmu_guest`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names are those of the header, documented there
+pub struct GuestReport {
+    pub epochs: u64,
+    pub stage_ns: StageNs,
+    pub promoted_pages: u64,
+    pub demoted_pages: u64,
+    pub refused_pages: u64,
+    pub samples: u64,
+    pub lost_samples: u64,
+    pub ranges: u64,
+    pub splits: u64,
+    pub merges: u64,
+}
+
+/// One line of the time series.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeriesRow {
+    /// Guest clock (`CLOCK_MONOTONIC` plus the time before the kernel started it).
+    pub t_ns: u64,
+    /// Why the row was written.
+    pub kind: RowKind,
+    /// Argument of a mark or progress, else 0.
+    pub value: u64,
+    /// The machine's counters.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// The guest manager's counters, all zero while none runs.
+    pub guest: GuestReport,
+}
+
+/// Written at every `MODEL_OFF` and when QEMU exits; the last one stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// [`SERIES_FORMAT`].
+    pub format: u32,
+    /// Whether the model was switched on at least once.
+    pub modelled: bool,
+    /// Guest clock at the first `MODEL_ON`.
+    pub on_ns: u64,
+    /// Guest clock when this summary was written.
+    pub end_ns: u64,
+    /// Guest time spent with the model on, idle time included.
+    pub model_ns: u64,
+    /// Time charged by the clock self-test (`CHARGE_NS`).
+    pub selftest_charged_ns: u64,
+    /// Rows written to the time series.
+    pub rows: u64,
+    /// FNV-1a digest over (gva, gpa, node) of every PEBS record, as 16 hex digits.
+    pub samples_digest: String,
+    /// FNV-1a digest over the bytes of the time series, as 16 hex digits.
+    pub series_digest: String,
+    /// Final counters.
+    pub counters: Counters,
+    /// Final report of the guest's manager.
+    pub guest: GuestReport,
+    /// The parameters the run was made with.
+    pub machine: crate::config::MachineConfig,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_is_one_flat_line() {
+        let row = SeriesRow {
+            t_ns: 7,
+            kind: RowKind::Progress,
+            value: 42,
+            counters: Counters {
+                insn: 3,
+                ..Counters::default()
+            },
+            guest: GuestReport::default(),
+        };
+        let text = serde_json::to_string(&row).unwrap();
+        assert!(!text.contains('\n'));
+        assert!(
+            text.starts_with(r#"{"t_ns":7,"kind":"progress","value":42,"insn":3,"kernel_insn":0,"#),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<SeriesRow>(&text).unwrap(), row);
+    }
+}
