@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Does the guest clock follow the model? Charges time and looks at the clock.
+
+use demeter_agent::magic;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::error::Error;
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
+    })
+}
+
+/// Charges `asked_ns` and returns it with what the clock made of it.
+pub fn self_test(asked_ns: u64) -> Result<(u64, u64), Error> {
+    // The first call warms up the code path (translation, vDSO), so that the
+    // second one measures the charge alone.
+    let mut seen_ns = 0;
+    for _ in 0..2 {
+        magic::model_on();
+        let before = now_ns();
+        magic::charge_ns(asked_ns);
+        let after = now_ns();
+        magic::model_off();
+        seen_ns = after.saturating_sub(before);
+    }
+    // Up to a tenth more: the instructions and accesses of reading the clock,
+    // and a timer interrupt, are charged too.
+    if seen_ns < asked_ns || seen_ns > asked_ns + asked_ns / 10 + 200_000 {
+        return Err(Error::Clock { asked_ns, seen_ns });
+    }
+    Ok((asked_ns, seen_ns))
+}

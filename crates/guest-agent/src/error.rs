@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What can stop a run inside the guest, each with its next step.
+
+use std::path::Path;
+
+/// Why the agent cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The run description is not understood.
+    #[error("guest agent cannot read its run description: {cause}")]
+    Description {
+        /// Details.
+        cause: String,
+    },
+    /// A file operation failed.
+    #[error("guest agent cannot use {path}: {cause}")]
+    File {
+        /// The file.
+        path: String,
+        /// The system's words.
+        cause: std::io::Error,
+    },
+    /// The guest clock does not follow the model.
+    #[error("guest clock moved {seen_ns} ns when the model charged {asked_ns} ns")]
+    Clock {
+        /// Charged.
+        asked_ns: u64,
+        /// Seen.
+        seen_ns: u64,
+    },
+    /// A node is too small.
+    #[error("node {node} has {free_bytes} bytes free where {wanted_bytes} were asked for")]
+    TooSmall {
+        /// NUMA node.
+        node: u32,
+        /// MemFree.
+        free_bytes: u64,
+        /// Asked for.
+        wanted_bytes: u64,
+    },
+    /// A node could not be brought to its size.
+    #[error("node {node} stays at {free_bytes} bytes free where {wanted_bytes} were asked for")]
+    Ballast {
+        /// NUMA node.
+        node: u32,
+        /// MemFree.
+        free_bytes: u64,
+        /// Asked for.
+        wanted_bytes: u64,
+    },
+    /// The kernel refused the manager's module.
+    #[error("the guest kernel refused {path}: {cause}")]
+    Module {
+        /// The module.
+        path: String,
+        /// The system's words.
+        cause: String,
+    },
+    /// A knob of the manager could not be set.
+    #[error("cannot write '{value}' to {path} for {manager}: {cause}")]
+    Knob {
+        /// The manager.
+        manager: String,
+        /// The file.
+        path: String,
+        /// The value.
+        value: String,
+        /// The system's words.
+        cause: std::io::Error,
+    },
+}
+
+impl Error {
+    /// A failed file operation.
+    pub fn file(path: impl AsRef<Path>, cause: std::io::Error) -> Self {
+        Self::File {
+            path: path.as_ref().display().to_string(),
+            cause,
+        }
+    }
+
+    /// What the user should do.
+    pub fn next(&self) -> String {
+        match self {
+            Self::Description { .. } => {
+                "build command line and agent from the same source (`make build`)".into()
+            }
+            Self::File { .. } => "see console.log of the run".into(),
+            Self::Clock { .. } => {
+                "the plugin's clock hook does not work with this QEMU; run `demeter doctor`".into()
+            }
+            Self::TooSmall { .. } => {
+                "give the guest kernel more room with --kernel-reserve or make the tiers smaller"
+                    .into()
+            }
+            Self::Ballast { .. } => "see console.log of the run and report it".into(),
+            Self::Module { .. } => {
+                "read the last lines of console.log; build the module for this kernel with \
+                 `testbed/build-modules.sh`"
+                    .into()
+            }
+            Self::Knob { .. } => {
+                "check the name and value given with --set or --tpp-set for this guest kernel"
+                    .into()
+            }
+        }
+    }
+}
