@@ -1,0 +1,692 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/*
+ * Ranges: see <demeter/ranges.h>.
+ *
+ * The paper splits a range when the access counts of its parts differ by more
+ * than tau and significantly at alpha, both scaled by the number of vCPUs;
+ * halves all counts each epoch; and merges neighbours that have both decayed
+ * to zero. Here:
+ *
+ * - Counts are kept by quarter, not by half. Three contrasts (lower against
+ *   upper half, middle against outside, even against odd quarters) see a hot
+ *   spot that straddles the middle, which two equal halves would hide.
+ * - A split hands the known quarters to the halves, so a half may be split once
+ *   more in the same epoch: two levels of the tree an epoch instead of one.
+ * - The part of the threshold in samples (tau) and the one in standard
+ *   deviations (alpha) must both be exceeded: tau alone splits every busy range
+ *   on noise, alpha alone every idle one.
+ * - Neighbours merge when their densities have not differed for tau_merge
+ *   epochs in a row, idle or not: without it (the published artifact never
+ *   merges) a moving hot spot leaves its trail behind forever.
+ * - The array is bounded. When it is full, the coldest pair of alike neighbours
+ *   makes room; if there is none the split is denied and counted.
+ *
+ * Counts of differently sized parts are compared by the same rule as equal
+ * ones. With n samples in the whole and a share p of its size in the part,
+ * the part's excess over its fair share is d = |x - p n| and has the variance
+ * p (1 - p) n. For halves, d is half of the difference between them, and
+ * "difference >= tau, difference^2 > alpha^2 n" becomes
+ *
+ *	2 d >= tau  and  d^2 > alpha^2 p (1 - p) n.
+ *
+ * Halving each epoch makes the true variance a third smaller than this says,
+ * so alpha = 2 stands for about 2.4 standard deviations.
+ */
+#include <demeter/digest.h>
+#include <demeter/math.h>
+#include <demeter/ranges.h>
+
+/* Keeps every sum of rates far from wrapping. */
+#define RANGES_MAX_QUARTER	(1ULL << 50)
+
+/* How often one epoch may look for a pair to merge when the array is full. */
+#define RANGES_MAX_ROOM_SEARCHES	16
+
+static u64 ranges_granules(const struct demeter_range *r, u32 shift)
+{
+	return (r->end - r->start) >> shift;
+}
+
+/* First byte of quarter @k; @k == DEMETER_QUARTERS is the end of the range. */
+static u64 ranges_bound(const struct demeter_range *r, u32 shift, u32 k)
+{
+	u64 granules = ranges_granules(r, shift);
+
+	return r->start + (((granules * k) / DEMETER_QUARTERS) << shift);
+}
+
+static u32 ranges_quarter_of(const struct demeter_range *r, u32 shift, u64 gva)
+{
+	u64 granules = ranges_granules(r, shift);
+	u64 at = (gva - r->start) >> shift;
+
+	return (at >= granules / 4) + (at >= granules / 2) + (at >= granules * 3 / 4);
+}
+
+static void ranges_clear(struct demeter_range *r, u64 start, u64 end, u32 area, u32 epoch)
+{
+	memset(r, 0, sizeof(*r));
+	r->start = start;
+	r->end = end;
+	r->area = area;
+	r->born_epoch = epoch;
+}
+
+static void ranges_sum(struct demeter_range *r)
+{
+	u32 k;
+
+	r->rate = 0;
+	for (k = 0; k < DEMETER_QUARTERS; k++) {
+		r->quarter[k] = demeter_min(r->quarter[k], RANGES_MAX_QUARTER);
+		r->rate += r->quarter[k];
+	}
+}
+
+/*
+ * What @r holds below address @at, its samples taken as evenly spread within a
+ * quarter. Differences of this sum are conserved whatever the rounding.
+ */
+static u64 ranges_below(const struct demeter_range *r, u32 shift, u64 at, bool hits)
+{
+	u64 sum = 0;
+	u32 k;
+
+	for (k = 0; k < DEMETER_QUARTERS; k++) {
+		u64 from = ranges_bound(r, shift, k);
+		u64 to = ranges_bound(r, shift, k + 1);
+		u64 held = hits ? r->hits[k] : r->quarter[k];
+
+		if (at >= to) {
+			sum += held;
+			continue;
+		}
+		if (at > from && held)
+			sum += demeter_mul_div(held, (at - from) >> DEMETER_PAGE_SHIFT,
+					       (to - from) >> DEMETER_PAGE_SHIFT);
+		break;
+	}
+	return sum;
+}
+
+/* Add to @to what @from holds inside the bounds of @to. */
+static void ranges_pour(struct demeter_range *to, u32 to_shift,
+			const struct demeter_range *from, u32 from_shift)
+{
+	u64 rate_below = ranges_below(from, from_shift, to->start, false);
+	u64 hits_below = ranges_below(from, from_shift, to->start, true);
+	u32 k;
+
+	for (k = 0; k < DEMETER_QUARTERS; k++) {
+		u64 bound = ranges_bound(to, to_shift, k + 1);
+		u64 rate = ranges_below(from, from_shift, bound, false);
+		u64 hits = ranges_below(from, from_shift, bound, true);
+
+		to->quarter[k] += rate - rate_below;
+		to->hits[k] = (u32)demeter_min((u64)to->hits[k] + (hits - hits_below),
+					       (u32)~0U);
+		rate_below = rate;
+		hits_below = hits;
+	}
+	ranges_sum(to);
+}
+
+/* Give @r new bounds; it keeps the samples that lie inside them. */
+static void ranges_reshape(struct demeter_range *r, u32 shift, u64 start, u64 end, u32 epoch)
+{
+	struct demeter_range old = *r;
+
+	ranges_clear(r, start, end, old.area, epoch);
+	ranges_pour(r, shift, &old, shift);
+}
+
+static struct demeter_range ranges_union(const struct demeter_ranges *rs,
+					 const struct demeter_range *a,
+					 const struct demeter_range *b)
+{
+	struct demeter_range both;
+
+	ranges_clear(&both, a->start, b->end, a->area, rs->epoch);
+	ranges_pour(&both, rs->granule_shift, a, rs->granule_shift);
+	ranges_pour(&both, rs->granule_shift, b, rs->granule_shift);
+	both.alike_epochs = b->alike_epochs;
+	return both;
+}
+
+/*
+ * Do @x of @n samples differ from the fair share of a part of @size granules
+ * out of @whole? @tau_halves is the threshold in half samples (fixed point).
+ */
+static bool ranges_differ(const struct demeter_ranges *rs, u64 x, u64 size, u64 n,
+			  u64 whole, u64 tau)
+{
+	u64 alpha = rs->params.significance;
+	u64 expected, distance, variance;
+
+	if (size == 0 || size >= whole)
+		return false;
+	expected = demeter_mul_div(n, size, whole);
+	distance = x > expected ? x - expected : expected - x;
+	if (2 * distance < tau)
+		return false;
+	variance = demeter_mul_div(expected, whole - size, whole);
+	return demeter_wide_above(demeter_mul_wide(distance, distance),
+				  demeter_mul_wide(alpha * alpha << DEMETER_RATE_SHIFT,
+						   variance));
+}
+
+static u64 ranges_tau(const struct demeter_ranges *rs)
+{
+	return ((u64)rs->params.split_samples * rs->params.vcpus) << DEMETER_RATE_SHIFT;
+}
+
+/* Are the parts of @r different enough to tell them apart? */
+static bool ranges_wants_split(const struct demeter_ranges *rs, const struct demeter_range *r)
+{
+	/* Quarters on one side of each contrast. */
+	static const u8 contrast[][2] = { { 0, 1 }, { 1, 2 }, { 0, 2 } };
+	u64 whole = ranges_granules(r, rs->granule_shift);
+	u64 tau = ranges_tau(rs);
+	u32 i;
+
+	if (whole < 2 || r->rate < tau)
+		return false;
+	for (i = 0; i < sizeof(contrast) / sizeof(contrast[0]); i++) {
+		u32 a = contrast[i][0], b = contrast[i][1];
+		u64 size = (whole * (a + 1) / 4 - whole * a / 4) +
+			   (whole * (b + 1) / 4 - whole * b / 4);
+
+		if (ranges_differ(rs, r->quarter[a] + r->quarter[b], size, r->rate, whole, tau))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Neighbours count as alike below half of the threshold of a split, so that a
+ * pair which was just worth a split is not at once worth a merge.
+ */
+static bool ranges_alike(const struct demeter_ranges *rs, const struct demeter_range *a,
+			 const struct demeter_range *b)
+{
+	return !ranges_differ(rs, a->rate, ranges_granules(a, rs->granule_shift),
+			      a->rate + b->rate,
+			      (b->end - a->start) >> rs->granule_shift,
+			      ranges_tau(rs) / 2);
+}
+
+static bool ranges_neighbours(const struct demeter_range *a, const struct demeter_range *b)
+{
+	return a->area == b->area && a->end == b->start;
+}
+
+static void ranges_insert_slot(struct demeter_ranges *rs, u32 at)
+{
+	memmove(&rs->range[at + 1], &rs->range[at],
+		(size_t)(rs->nr - at) * sizeof(rs->range[0]));
+	rs->nr++;
+}
+
+static void ranges_remove(struct demeter_ranges *rs, u32 at)
+{
+	memmove(&rs->range[at], &rs->range[at + 1],
+		(size_t)(rs->nr - at - 1) * sizeof(rs->range[0]));
+	rs->nr--;
+}
+
+/* First range that ends above @gva; @rs->nr when there is none. */
+static u32 ranges_search(const struct demeter_ranges *rs, u64 gva)
+{
+	u32 low = 0, high = rs->nr;
+
+	while (low < high) {
+		u32 middle = low + (high - low) / 2;
+
+		if (rs->range[middle].end > gva)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+static int ranges_check_params(const struct demeter_ranges_params *p)
+{
+	if (!p || p->split_samples == 0 || p->split_samples > DEMETER_MAX_SPLIT_SAMPLES ||
+	    p->significance > DEMETER_MAX_SIGNIFICANCE || p->vcpus == 0 ||
+	    p->vcpus > DEMETER_MAX_VCPUS || p->merge_epochs == 0)
+		return -EINVAL;
+	if (p->granule_bytes < DEMETER_PAGE_BYTES || p->granule_bytes > (1ULL << 62) ||
+	    (p->granule_bytes & (p->granule_bytes - 1)))
+		return -EINVAL;
+	return 0;
+}
+
+/**
+ * demeter_ranges_init - start with no area
+ * @rs: what to initialise
+ * @memory: array for the ranges; stays the caller's
+ * @capacity: its length, at least 1
+ * @params: copied
+ *
+ * Return: 0, or -EINVAL.
+ */
+int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory,
+			u32 capacity, const struct demeter_ranges_params *params)
+{
+	if (!rs || !memory || capacity == 0 || ranges_check_params(params))
+		return -EINVAL;
+	memset(rs, 0, sizeof(*rs));
+	rs->range = memory;
+	rs->capacity = capacity;
+	rs->params = *params;
+	rs->granule_shift = demeter_log2(params->granule_bytes);
+	return 0;
+}
+
+/**
+ * demeter_ranges_set_params - change the parameters of a running classifier
+ * @rs: the ranges
+ * @params: copied
+ *
+ * A finer granule is always possible; a coarser one only while every bound
+ * still lies on it.
+ *
+ * Return: 0, or -EINVAL with nothing changed.
+ */
+int demeter_ranges_set_params(struct demeter_ranges *rs,
+			      const struct demeter_ranges_params *params)
+{
+	u32 old_shift = rs->granule_shift, shift, i;
+
+	if (ranges_check_params(params))
+		return -EINVAL;
+	shift = demeter_log2(params->granule_bytes);
+	for (i = 0; i < rs->nr; i++)
+		if ((rs->range[i].start | rs->range[i].end) & (params->granule_bytes - 1))
+			return -EINVAL;
+	if (shift != old_shift) {
+		/* Quarters begin at granules, so theirs move. */
+		for (i = 0; i < rs->nr; i++) {
+			struct demeter_range old = rs->range[i];
+			struct demeter_range *r = &rs->range[i];
+
+			memset(r->quarter, 0, sizeof(r->quarter));
+			memset(r->hits, 0, sizeof(r->hits));
+			ranges_pour(r, shift, &old, old_shift);
+		}
+	}
+	rs->params = *params;
+	rs->granule_shift = shift;
+	return 0;
+}
+
+/*
+ * Merge the coldest pair of alike neighbours to free a slot; range @keep (which
+ * may move, or be rs->nr for none) has no part in it.
+ */
+static bool ranges_make_room(struct demeter_ranges *rs, u32 *keep)
+{
+	u32 patience = demeter_max(rs->params.merge_epochs / 2, 1);
+	u32 best = rs->nr, i;
+	u64 best_rate = 0, best_size = 1;
+
+	for (i = 0; i + 1 < rs->nr; i++) {
+		struct demeter_range *a = &rs->range[i], *b = a + 1;
+		u64 rate = a->rate + b->rate;
+		u64 size = (b->end - a->start) >> DEMETER_PAGE_SHIFT;
+		struct demeter_range both;
+
+		if (i == *keep || i + 1 == *keep || a->alike_epochs < patience ||
+		    !ranges_neighbours(a, b))
+			continue;
+		/* Compare rate / size by cross multiplication. */
+		if (best != rs->nr &&
+		    !demeter_wide_above(demeter_mul_wide(best_rate, size),
+					demeter_mul_wide(rate, best_size)))
+			continue;
+		both = ranges_union(rs, a, b);
+		if (ranges_wants_split(rs, &both))
+			continue;
+		best = i;
+		best_rate = rate;
+		best_size = size;
+	}
+	if (best == rs->nr)
+		return false;
+	rs->range[best] = ranges_union(rs, &rs->range[best], &rs->range[best + 1]);
+	ranges_remove(rs, best + 1);
+	rs->merges++;
+	if (*keep > best)
+		--*keep;
+	return true;
+}
+
+/* Cut what belongs to @area down to [start, end). */
+static void ranges_trim(struct demeter_ranges *rs, u32 area, u64 start, u64 end)
+{
+	u32 from, to = 0;
+
+	for (from = 0; from < rs->nr; from++) {
+		struct demeter_range *r = &rs->range[from];
+
+		if (r->area == area) {
+			if (r->end <= start || r->start >= end)
+				continue;
+			if (r->start < start || r->end > end)
+				ranges_reshape(r, rs->granule_shift,
+					       demeter_max(r->start, start),
+					       demeter_min(r->end, end), rs->epoch);
+		}
+		rs->range[to++] = *r;
+	}
+	rs->nr = to;
+}
+
+static bool ranges_idle(const struct demeter_range *r)
+{
+	u32 k, hits = 0;
+
+	for (k = 0; k < DEMETER_QUARTERS; k++)
+		hits |= r->hits[k];
+	return r->rate == 0 && hits == 0;
+}
+
+/*
+ * Add [start, end) to @area at its lower or upper end. An idle range at that
+ * end simply grows (a heap that grows a little each epoch must not leave a
+ * range per epoch), and so does a busy one when there is no room.
+ */
+static int ranges_grow(struct demeter_ranges *rs, u32 area, u64 start, u64 end)
+{
+	u32 at = ranges_search(rs, start), none = rs->nr;
+	struct demeter_range *edge = NULL;
+
+	if (at < rs->nr && rs->range[at].area == area && rs->range[at].start == end)
+		edge = &rs->range[at];
+	else if (at && rs->range[at - 1].area == area && rs->range[at - 1].end == start)
+		edge = &rs->range[at - 1];
+
+	if (edge && (ranges_idle(edge) || rs->nr == rs->capacity)) {
+		ranges_reshape(edge, rs->granule_shift, demeter_min(edge->start, start),
+			       demeter_max(edge->end, end), rs->epoch);
+		return 0;
+	}
+	if (rs->nr == rs->capacity) {
+		if (!ranges_make_room(rs, &none))
+			return -ENOSPC;
+		at = ranges_search(rs, start);
+	}
+	if (at && rs->range[at - 1].area == area)
+		rs->range[at - 1].alike_epochs = 0;
+	ranges_insert_slot(rs, at);
+	ranges_clear(&rs->range[at], start, end, area, rs->epoch);
+	return 0;
+}
+
+/**
+ * demeter_ranges_set_area - set, move, grow, shrink or remove an area
+ * @rs: the ranges
+ * @area: index below DEMETER_MAX_AREAS
+ * @start: first byte; rounded down to the granule
+ * @end: one past the last byte; rounded up to the granule, down at the very top
+ *	of the address space. @start == @end removes the area.
+ *
+ * A part that is added becomes a range of its own, a part that is dropped takes
+ * its samples along. A heap grows at its end, an mmap area at its start.
+ *
+ * Return: 0; -EINVAL for bounds in the wrong order, an unknown area, or an
+ * overlap with another area; -ENOSPC when no range is left for a new area.
+ * Nothing has changed then.
+ */
+int demeter_ranges_set_area(struct demeter_ranges *rs, u32 area, u64 start, u64 end)
+{
+	u64 mask = rs->params.granule_bytes - 1;
+	u64 old_start, old_end;
+	u32 none = rs->nr, i;
+	int err;
+
+	if (area >= DEMETER_MAX_AREAS || start > end)
+		return -EINVAL;
+	if (start == end) {
+		ranges_trim(rs, area, 0, 0);
+		rs->area[area].start = 0;
+		rs->area[area].end = 0;
+		return 0;
+	}
+	start &= ~mask;
+	end = end > ~mask ? ~mask : (end + mask) & ~mask;
+	if (start >= end)
+		return -EINVAL;
+	for (i = 0; i < DEMETER_MAX_AREAS; i++)
+		if (i != area && rs->area[i].start < end && start < rs->area[i].end)
+			return -EINVAL;
+
+	old_start = rs->area[area].start;
+	old_end = rs->area[area].end;
+	if (start >= old_end || end <= old_start) {
+		/* New, or moved to where it shares nothing with its past. */
+		if (rs->nr == rs->capacity && old_start == old_end &&
+		    !ranges_make_room(rs, &none))
+			return -ENOSPC;
+		ranges_trim(rs, area, 0, 0);
+		rs->area[area].start = start;
+		rs->area[area].end = end;
+		return ranges_grow(rs, area, start, end);
+	}
+
+	ranges_trim(rs, area, start, end);
+	rs->area[area].start = demeter_max(start, old_start);
+	rs->area[area].end = demeter_min(end, old_end);
+	if (end > old_end) {
+		err = ranges_grow(rs, area, old_end, end);
+		if (err)
+			return err;
+		rs->area[area].end = end;
+	}
+	if (start < old_start) {
+		err = ranges_grow(rs, area, start, old_start);
+		if (err)
+			return err;
+		rs->area[area].start = start;
+	}
+	return 0;
+}
+
+/**
+ * demeter_ranges_find - the range that holds an address
+ * @rs: the ranges
+ * @gva: guest virtual address
+ *
+ * Return: the range, or NULL.
+ */
+struct demeter_range *demeter_ranges_find(struct demeter_ranges *rs, u64 gva)
+{
+	u32 at = ranges_search(rs, gva);
+
+	if (at == rs->nr || rs->range[at].start > gva)
+		return NULL;
+	return &rs->range[at];
+}
+
+/**
+ * demeter_ranges_sample - count one sampled access
+ * @rs: the ranges
+ * @gva: guest virtual address
+ *
+ * Return: 0, or -ENOENT for an address outside every range (counted as stray).
+ */
+int demeter_ranges_sample(struct demeter_ranges *rs, u64 gva)
+{
+	struct demeter_range *r = demeter_ranges_find(rs, gva);
+	u32 k;
+
+	if (!r) {
+		rs->strays++;
+		return -ENOENT;
+	}
+	k = ranges_quarter_of(r, rs->granule_shift, gva);
+	if (r->hits[k] != (u32)~0U)
+		r->hits[k]++;
+	rs->samples++;
+	return 0;
+}
+
+static void ranges_decay(struct demeter_range *r)
+{
+	u32 k;
+
+	for (k = 0; k < DEMETER_QUARTERS; k++) {
+		r->quarter[k] = r->quarter[k] / 2 + ((u64)r->hits[k] << DEMETER_RATE_SHIFT);
+		r->hits[k] = 0;
+	}
+	ranges_sum(r);
+}
+
+/* Merge neighbours that have been alike for long enough, in one pass. */
+static u32 ranges_merge(struct demeter_ranges *rs)
+{
+	u32 from, to = 0, merges = 0;
+
+	if (rs->nr == 0)
+		return 0;
+	for (from = 0; from + 1 < rs->nr; from++) {
+		struct demeter_range *a = &rs->range[from], *b = a + 1;
+
+		if (!ranges_neighbours(a, b) || !ranges_alike(rs, a, b))
+			a->alike_epochs = 0;
+		else if (a->alike_epochs != (u32)~0U)
+			a->alike_epochs++;
+	}
+	rs->range[rs->nr - 1].alike_epochs = 0;
+
+	for (from = 1; from < rs->nr; from++) {
+		struct demeter_range *a = &rs->range[to], *b = &rs->range[from];
+		struct demeter_range both;
+
+		/*
+		 * A merge that just enlarged @a may have made it differ from @b,
+		 * and a merge that would be split again is none.
+		 */
+		if (a->alike_epochs >= rs->params.merge_epochs && ranges_alike(rs, a, b)) {
+			both = ranges_union(rs, a, b);
+			if (!ranges_wants_split(rs, &both)) {
+				*a = both;
+				merges++;
+				continue;
+			}
+		}
+		rs->range[++to] = *b;
+	}
+	rs->nr = to + 1;
+	return merges;
+}
+
+/* Split range @at, which wants it, in two at the granule next to its middle. */
+static void ranges_split_at(struct demeter_ranges *rs, u32 at)
+{
+	u32 shift = rs->granule_shift;
+	struct demeter_range whole = rs->range[at];
+	u64 middle = ranges_bound(&whole, shift, 2);
+
+	if (at && rs->range[at - 1].area == whole.area)
+		rs->range[at - 1].alike_epochs = 0;
+	ranges_insert_slot(rs, at);
+	ranges_clear(&rs->range[at], whole.start, middle, whole.area, rs->epoch);
+	ranges_pour(&rs->range[at], shift, &whole, shift);
+	ranges_clear(&rs->range[at + 1], middle, whole.end, whole.area, rs->epoch);
+	ranges_pour(&rs->range[at + 1], shift, &whole, shift);
+}
+
+/*
+ * Split what wants to be split, from the last range to the first so that new
+ * ranges do not shift those still to be looked at. Each half of a split range
+ * may be split once more: the halves of a half are quarters of the whole, whose
+ * counts are known. The next level would be guesswork and must wait.
+ */
+static u32 ranges_split(struct demeter_ranges *rs)
+{
+	u32 splits = 0, searches = 0, i = rs->nr;
+
+	while (i-- > 0) {
+		u32 turn;
+
+		/* The range itself, then its upper half, then its lower. */
+		for (turn = 0; turn < 3; turn++) {
+			u32 at = turn == 1 ? i + 1 : i, keep = at;
+
+			if (ranges_wants_split(rs, &rs->range[at])) {
+				if (rs->nr < rs->capacity ||
+				    (searches++ < RANGES_MAX_ROOM_SEARCHES &&
+				     ranges_make_room(rs, &keep))) {
+					i -= at - keep;
+					ranges_split_at(rs, keep);
+					splits++;
+					continue;
+				}
+				searches = RANGES_MAX_ROOM_SEARCHES;
+				rs->denied_splits++;
+			}
+			if (turn == 0)
+				break;
+		}
+	}
+	return splits;
+}
+
+/**
+ * demeter_ranges_end_epoch - decay, merge, split
+ * @rs: the ranges
+ * @done: what changed; may be NULL
+ */
+void demeter_ranges_end_epoch(struct demeter_ranges *rs, struct demeter_ranges_epoch *done)
+{
+	u64 merges = rs->merges;
+	u32 i, splits;
+
+	rs->epoch++;
+	for (i = 0; i < rs->nr; i++)
+		ranges_decay(&rs->range[i]);
+	rs->merges += ranges_merge(rs);
+	splits = ranges_split(rs);
+	rs->splits += splits;
+	if (done) {
+		done->splits = splits;
+		done->merges = (u32)(rs->merges - merges);
+	}
+}
+
+/**
+ * demeter_ranges_digest - one number for all that was decided
+ * @rs: the ranges
+ * @seed: 0, or a digest to continue
+ *
+ * Return: the digest; equal for equal samples and parameters, in every build.
+ */
+u64 demeter_ranges_digest(const struct demeter_ranges *rs, u64 seed)
+{
+	u64 digest = demeter_digest_start(seed);
+	u32 i, k;
+
+	digest = demeter_digest_add(digest, rs->epoch);
+	digest = demeter_digest_add(digest, rs->nr);
+	digest = demeter_digest_add(digest, rs->splits);
+	digest = demeter_digest_add(digest, rs->merges);
+	digest = demeter_digest_add(digest, rs->samples);
+	digest = demeter_digest_add(digest, rs->strays);
+	digest = demeter_digest_add(digest, rs->denied_splits);
+	for (i = 0; i < rs->nr; i++) {
+		const struct demeter_range *r = &rs->range[i];
+
+		digest = demeter_digest_add(digest, r->start);
+		digest = demeter_digest_add(digest, r->end);
+		for (k = 0; k < DEMETER_QUARTERS; k++) {
+			digest = demeter_digest_add(digest, r->quarter[k]);
+			digest = demeter_digest_add(digest, r->hits[k]);
+		}
+		digest = demeter_digest_add(digest, r->born_epoch);
+		digest = demeter_digest_add(digest, r->alike_epochs);
+		digest = demeter_digest_add(digest, r->area);
+	}
+	return digest;
+}
