@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * /dev/demeter-hammer: lets the hammer program drive scan, exchange and migrate
+ * on address spaces of its choice, and bring pages into awkward states. For
+ * throw-away test guests only: root can do harm with it.
+ */
+#include <linux/delay.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pagemap.h>
+#include <linux/pid.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+
+#include "../tmm/folio_check.h"
+#include "../tmm/kernel_calls.h"
+#include "../tmm/relocate.h"
+#include "../tmm/scan.h"
+#include "../tmm/symbols.h"
+#include "hammer_abi.h"
+
+static_assert(DEMETER_REFUSALS <= DEMETER_HAMMER_REASONS);
+
+static DEFINE_MUTEX(demeter_hammer_lock);
+static struct page *demeter_hammer_held;
+static u32 demeter_hammer_held_state;
+
+static struct mm_struct *demeter_hammer_mm(pid_t nr)
+{
+	struct task_struct *task;
+	struct mm_struct *mm;
+	struct pid *pid;
+
+	pid = find_get_pid(nr);
+	task = get_pid_task(pid, PIDTYPE_PID);
+	put_pid(pid);
+	if (!task)
+		return NULL;
+	mm = get_task_mm(task);
+	put_task_struct(task);
+	return mm;
+}
+
+static int demeter_hammer_isolate(const struct demeter_hammer_area *area, u64 max_pages,
+				  struct demeter_folio_list *out, struct demeter_refusals *why)
+{
+	struct mm_struct *mm = demeter_hammer_mm(area->pid);
+	int ret;
+
+	if (!mm)
+		return -ESRCH;
+	ret = demeter_scan_isolate(mm, area->start, area->end, area->nid, max_pages, out, why);
+	mmput(mm);
+	return ret;
+}
+
+static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
+{
+	struct demeter_refusals why = {};
+	struct demeter_folio_list hot, cold;
+	u64 begin = ktime_get_ns();
+	int ret;
+
+	demeter_folio_list_init(&hot);
+	demeter_folio_list_init(&cold);
+	ret = demeter_hammer_isolate(&req->hot, req->max_pages, &hot, &why);
+	if (!ret)
+		ret = demeter_hammer_isolate(&req->cold, req->max_pages, &cold, &why);
+	req->hot_pages = demeter_folio_list_pages(&hot);
+	req->cold_pages = demeter_folio_list_pages(&cold);
+	req->promoted_pages = 0;
+	req->exchange_ns = 0;
+	if (ret) {
+		demeter_folio_list_putback(&hot);
+		demeter_folio_list_putback(&cold);
+		return ret;
+	}
+	if (req->pause_ms)
+		msleep(req->pause_ms);
+	req->promoted_pages = demeter_relocate_exchange(&hot, &cold, req->batch_pairs, &why,
+							&req->exchange_ns);
+	req->total_ns = ktime_get_ns() - begin;
+	memcpy(req->refused, why.pages, sizeof(why.pages));
+	return 0;
+}
+
+static int demeter_hammer_migrate(struct demeter_hammer_migrate *req)
+{
+	struct demeter_refusals why = {};
+	struct demeter_folio_list list;
+	int ret;
+
+	demeter_folio_list_init(&list);
+	ret = demeter_hammer_isolate(&req->area, req->max_pages, &list, &why);
+	req->isolated_pages = demeter_folio_list_pages(&list);
+	req->room_pages = demeter_relocate_room(req->target_nid);
+	req->migrate_ns = 0;
+	req->moved_pages = demeter_relocate_migrate(&list, req->target_nid, &why,
+						    &req->migrate_ns);
+	memcpy(req->refused, why.pages, sizeof(why.pages));
+	return ret;
+}
+
+static int demeter_hammer_count(struct demeter_hammer_count *req)
+{
+	struct mm_struct *mm = demeter_hammer_mm(req->area.pid);
+	u64 begin = ktime_get_ns();
+	int ret;
+
+	if (!mm)
+		return -ESRCH;
+	ret = demeter_scan_count(mm, req->area.start, req->area.end, req->area.nid,
+				 req->other_nid, req->pages);
+	req->count_ns = ktime_get_ns() - begin;
+	mmput(mm);
+	return ret;
+}
+
+static void demeter_hammer_names(struct demeter_hammer_names *names)
+{
+	u32 i;
+
+	names->count = DEMETER_REFUSALS;
+	for (i = 0; i < DEMETER_REFUSALS; i++)
+		strscpy(names->name[i], demeter_refusal_names[i], DEMETER_HAMMER_NAME_LEN);
+}
+
+static int demeter_hammer_hold(const struct demeter_hammer_hold *req)
+{
+	unsigned int gup = FOLL_WRITE;
+	struct folio *folio;
+	struct page *page;
+	int got;
+
+	if (demeter_hammer_held)
+		return -EBUSY;
+	if (req->state == DEMETER_HAMMER_PIN)
+		got = pin_user_pages_fast(req->addr, 1, gup, &page);
+	else
+		got = get_user_pages_fast(req->addr, 1, gup, &page);
+	if (got != 1)
+		return got < 0 ? got : -EFAULT;
+	folio = page_folio(page);
+
+	switch (req->state) {
+	case DEMETER_HAMMER_LOCK:
+		folio_lock(folio);
+		break;
+	case DEMETER_HAMMER_ISOLATE:
+		demeter_call(lru_add_drain)();
+		if (!demeter_isolated(demeter_call(folio_isolate_lru)(folio))) {
+			put_page(page);
+			return -EAGAIN;
+		}
+		break;
+	case DEMETER_HAMMER_WRITEBACK:
+		/* Only the flag: what matters is that it is respected. */
+		set_bit(PG_writeback, &demeter_folio_flags(folio));
+		break;
+	}
+	demeter_hammer_held = page;
+	demeter_hammer_held_state = req->state;
+	return 0;
+}
+
+static int demeter_hammer_release(void)
+{
+	struct page *page = demeter_hammer_held;
+	struct folio *folio;
+
+	if (!page)
+		return -ENOENT;
+	folio = page_folio(page);
+	demeter_hammer_held = NULL;
+
+	switch (demeter_hammer_held_state) {
+	case DEMETER_HAMMER_PIN:
+		unpin_user_page(page);
+		return 0;
+	case DEMETER_HAMMER_LOCK:
+		folio_unlock(folio);
+		break;
+	case DEMETER_HAMMER_ISOLATE:
+		demeter_call(folio_putback_lru)(folio);
+		break;
+	case DEMETER_HAMMER_WRITEBACK:
+		clear_bit(PG_writeback, &demeter_folio_flags(folio));
+		break;
+	}
+	put_page(page);
+	return 0;
+}
+
+union demeter_hammer_request {
+	struct demeter_hammer_exchange exchange;
+	struct demeter_hammer_migrate migrate;
+	struct demeter_hammer_count count;
+	struct demeter_hammer_names names;
+	struct demeter_hammer_hold hold;
+};
+
+static int demeter_hammer_dispatch(unsigned int cmd, union demeter_hammer_request *req)
+{
+	switch (cmd) {
+	case DEMETER_HAMMER_EXCHANGE:
+		return demeter_hammer_exchange(&req->exchange);
+	case DEMETER_HAMMER_MIGRATE:
+		return demeter_hammer_migrate(&req->migrate);
+	case DEMETER_HAMMER_COUNT:
+		return demeter_hammer_count(&req->count);
+	case DEMETER_HAMMER_NAMES:
+		demeter_hammer_names(&req->names);
+		return 0;
+	case DEMETER_HAMMER_HOLD:
+		return demeter_hammer_hold(&req->hold);
+	case DEMETER_HAMMER_RELEASE:
+		return demeter_hammer_release();
+	case DEMETER_HAMMER_DRAIN:
+		demeter_call(lru_add_drain)();
+		return 0;
+	}
+	return -ENOTTY;
+}
+
+static long demeter_hammer_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
+{
+	void __user *user = (void __user *)arg;
+	size_t size = _IOC_SIZE(cmd);
+	union demeter_hammer_request *req;
+	long ret;
+
+	if (size > sizeof(*req))
+		return -ENOTTY;
+	req = kzalloc(sizeof(*req), GFP_KERNEL);
+	if (!req)
+		return -ENOMEM;
+	ret = -EFAULT;
+	if ((_IOC_DIR(cmd) & _IOC_WRITE) && copy_from_user(req, user, size))
+		goto free;
+	mutex_lock(&demeter_hammer_lock);
+	ret = demeter_hammer_dispatch(cmd, req);
+	mutex_unlock(&demeter_hammer_lock);
+	if (!ret && (_IOC_DIR(cmd) & _IOC_READ) && copy_to_user(user, req, size))
+		ret = -EFAULT;
+free:
+	kfree(req);
+	return ret;
+}
+
+static const struct file_operations demeter_hammer_fops = {
+	.owner		= THIS_MODULE,
+	.unlocked_ioctl	= demeter_hammer_ioctl,
+};
+
+static struct miscdevice demeter_hammer_device = {
+	.minor	= MISC_DYNAMIC_MINOR,
+	.name	= "demeter-hammer",
+	.mode	= 0600,
+	.fops	= &demeter_hammer_fops,
+};
+
+static int __init demeter_hammer_init(void)
+{
+	int ret = demeter_symbols_resolve();
+
+	return ret ? ret : misc_register(&demeter_hammer_device);
+}
+module_init(demeter_hammer_init);
+
+static void __exit demeter_hammer_exit(void)
+{
+	misc_deregister(&demeter_hammer_device);
+	demeter_hammer_release();
+}
+module_exit(demeter_hammer_exit);
+
+MODULE_DESCRIPTION("Demeter: page exchange on request, for the hammer test");
+MODULE_LICENSE("GPL");

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The code under test, compiled into the test module as it is. Included rather
+ * than listed in Kbuild, so that no object files land in ../tmm.
+ */
+#include "../tmm/refusal.c"
+#include "../tmm/symbols.c"
+#include "../tmm/scan.c"
+#include "../tmm/relocate.c"
+#include "../tmm/migrate.c"

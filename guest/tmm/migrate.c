@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Migration into free memory: while FMEM has room, filling it beats exchanging.
+ *
+ * The allocator stays on the node it was asked for, reclaims nothing, wakes
+ * nobody, and leaves what lies below the high watermarks to the kernel, so that
+ * promotion never pushes anything else out.
+ */
+#include <linux/ktime.h>
+#include <linux/migrate.h>
+#include <linux/mm.h>
+#include <linux/mmzone.h>
+#include <linux/vmstat.h>
+
+#include "folio_check.h"
+#include "kernel_calls.h"
+#include "relocate.h"
+
+/**
+ * struct demeter_migrate - what the allocation callback needs
+ * @nid: node to allocate on
+ * @room_pages: free pages it may still take
+ * @out_of_room: it had to refuse an allocation
+ */
+struct demeter_migrate {
+	int nid;
+	u64 room_pages;
+	bool out_of_room;
+};
+
+u64 demeter_relocate_room(int nid)
+{
+	pg_data_t *pgdat;
+	u64 room_pages = 0;
+	int i;
+
+	if (nid < 0 || nid >= MAX_NUMNODES || !node_online(nid))
+		return 0;
+	pgdat = NODE_DATA(nid);
+	for (i = 0; i < MAX_NR_ZONES; i++) {
+		struct zone *zone = &pgdat->node_zones[i];
+		u64 free, reserved;
+
+		if (!populated_zone(zone))
+			continue;
+		free = zone_page_state(zone, NR_FREE_PAGES);
+		reserved = high_wmark_pages(zone);
+		room_pages += free > reserved ? free - reserved : 0;
+	}
+	return room_pages;
+}
+
+static struct folio *demeter_new_folio_on(struct folio *src, unsigned long private)
+{
+	struct demeter_migrate *migrate = (struct demeter_migrate *)private;
+	gfp_t gfp = GFP_HIGHUSER_MOVABLE | __GFP_THISNODE | __GFP_NOWARN | __GFP_NOMEMALLOC;
+	u64 pages = folio_nr_pages(src);
+	struct folio *dst = NULL;
+
+	if (folio_test_large(src))
+		gfp |= GFP_TRANSHUGE_LIGHT;
+	if (migrate->room_pages >= pages)
+		dst = __folio_alloc(gfp & ~__GFP_RECLAIM, folio_order(src), migrate->nid, NULL);
+	if (dst)
+		migrate->room_pages -= pages;
+	else
+		migrate->out_of_room = true;
+	return dst;
+}
+
+DEMETER_DEFINE_NEW_FOLIO(demeter_new_folio, demeter_new_folio_on)
+
+/* Move one list of folios; returns pages moved, the list is empty afterwards. */
+static u64 demeter_migrate_list(struct list_head *folios, u64 *list_pages, int nid,
+				struct demeter_refusals *why)
+{
+	struct demeter_migrate migrate = {
+		.nid = nid, .room_pages = demeter_relocate_room(nid),
+	};
+	unsigned int moved = 0;
+	u64 left;
+
+	if (list_empty(folios))
+		return 0;
+	/* MR_NUMA_MISPLACED: a THP for which there is no room is not split. */
+	demeter_call(migrate_pages)(folios, demeter_new_folio, NULL, (unsigned long)&migrate,
+				    MIGRATE_ASYNC, MR_NUMA_MISPLACED, &moved);
+	left = *list_pages - min_t(u64, moved, *list_pages);
+	if (left)
+		demeter_refuse(why, migrate.out_of_room ? DEMETER_REFUSED_NO_ROOM :
+			       DEMETER_REFUSED_MIGRATE, left);
+	if (!list_empty(folios))
+		demeter_call(putback_movable_pages)(folios);
+	*list_pages = 0;
+	return moved;
+}
+
+u64 demeter_relocate_migrate(struct demeter_folio_list *folios, int nid,
+			     struct demeter_refusals *why, u64 *spent_ns)
+{
+	u64 begin = ktime_get_ns();
+	u64 moved;
+
+	moved = demeter_migrate_list(&folios->huge, &folios->huge_pages, nid, why);
+	moved += demeter_migrate_list(&folios->small, &folios->small_pages, nid, why);
+	demeter_folio_list_init(folios);
+	if (spent_ns)
+		*spent_ns += ktime_get_ns() - begin;
+	return moved;
+}

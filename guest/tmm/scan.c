@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Page-table walks over a range of an address space.
+ *
+ * demeter_scan_isolate() takes folios off the LRU right under the page-table
+ * lock that makes their mapping stable, so the exchange needs no second lookup.
+ * The page tables are never changed here: a PMD that maps a THP is handled as
+ * one entry and the walker is told not to descend, or it would split it.
+ */
+#include <linux/huge_mm.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmap_lock.h>
+#include <linux/sched/signal.h>
+#include <linux/vmstat.h>
+
+#include "folio_check.h"
+#include "kernel_calls.h"
+#include "scan.h"
+
+/* Range walked in one go under mmap_lock: 8192 page-table entries at most. */
+#define DEMETER_SCAN_CHUNK_BYTES	(32UL << 20)
+
+/* The walker's callbacks may stop it by returning this. */
+#define DEMETER_SCAN_STOP		1
+
+void demeter_folio_list_init(struct demeter_folio_list *list)
+{
+	INIT_LIST_HEAD(&list->small);
+	INIT_LIST_HEAD(&list->huge);
+	list->small_pages = 0;
+	list->huge_pages = 0;
+}
+
+static void demeter_putback_each(struct list_head *folios)
+{
+	struct folio *folio, *next;
+
+	list_for_each_entry_safe(folio, next, folios, lru) {
+		list_del(&folio->lru);
+		demeter_folio_putback(folio);
+	}
+}
+
+void demeter_folio_list_putback(struct demeter_folio_list *list)
+{
+	demeter_putback_each(&list->small);
+	demeter_putback_each(&list->huge);
+	demeter_folio_list_init(list);
+}
+
+/* Walk [start, end) in chunks, dropping mmap_lock in between. */
+static int demeter_scan_chunks(struct mm_struct *mm, u64 start, u64 end,
+			       const struct mm_walk_ops *ops, void *private)
+{
+	unsigned long at = start & PAGE_MASK;
+	unsigned long last = min_t(u64, PAGE_ALIGN(end), TASK_SIZE_MAX);
+	int ret = 0;
+
+	while (at < last) {
+		/* Chunks end on chunk boundaries, so no THP straddles two. */
+		unsigned long next = min((at | (DEMETER_SCAN_CHUNK_BYTES - 1)) + 1, last);
+
+		if (fatal_signal_pending(current) || mmap_read_lock_killable(mm))
+			return -EINTR;
+		ret = demeter_call(walk_page_range)(mm, at, next, ops, private);
+		mmap_read_unlock(mm);
+		if (ret)
+			break;
+		at = next;
+		cond_resched();
+	}
+	return ret == DEMETER_SCAN_STOP ? 0 : ret;
+}
+
+/*
+ * Common to both walks: the page behind a PTE, if there is one to look at.
+ * Callers hold the page-table lock.
+ */
+static struct page *demeter_pte_page(pte_t pte)
+{
+	if (!pte_present(pte) || demeter_pte_devmap(pte) || !pfn_valid(pte_pfn(pte)))
+		return NULL;
+	return pte_page(pte);
+}
+
+/* Visit a PMD: true if it maps a THP, with the lock held and the walker told to skip it. */
+static bool demeter_pmd_huge(pmd_t *pmdp, struct mm_walk *walk, spinlock_t **ptl, pmd_t *out)
+{
+	pmd_t pmd = pmdp_get_lockless(pmdp);
+
+	if (pmd_present(pmd) && !pmd_trans_huge(pmd))
+		return false;
+
+	walk->action = ACTION_CONTINUE;
+	*ptl = pmd_lock(walk->mm, pmdp);
+	pmd = *pmdp;
+	if (pmd_present(pmd) && pmd_trans_huge(pmd) && pfn_valid(pmd_pfn(pmd))) {
+		*out = pmd;
+		return true;
+	}
+	/* Empty, swapped or migrating, or a table since: the next scan sees it. */
+	spin_unlock(*ptl);
+	return false;
+}
+
+/* Skip what has no struct page of its own kind behind it. */
+static int demeter_scan_test_walk(unsigned long start, unsigned long end, struct mm_walk *walk)
+{
+	return walk->vma->vm_flags & (VM_PFNMAP | VM_IO | VM_MIXEDMAP) ? 1 : 0;
+}
+
+/* ---- isolation ---- */
+
+struct demeter_isolate {
+	int nid;
+	u64 budget_pages;
+	struct demeter_folio_list *out;
+	struct demeter_refusals *why;
+};
+
+static int demeter_isolate_folio(struct demeter_isolate *iso, struct folio *folio, u64 pages,
+				 bool by_pmd, struct vm_area_struct *vma)
+{
+	enum demeter_refusal reason = demeter_folio_check(folio);
+
+	if (reason == DEMETER_OK && (vma->vm_flags & VM_LOCKED))
+		reason = DEMETER_REFUSED_MLOCKED;
+	if (reason == DEMETER_OK && folio_test_large(folio) != by_pmd)
+		reason = DEMETER_REFUSED_MIXED_SIZE;
+	/* The mapping's reference keeps the folio: its page-table lock is held. */
+	if (reason == DEMETER_OK && !demeter_isolated(demeter_call(folio_isolate_lru)(folio)))
+		reason = DEMETER_REFUSED_LRU;
+	if (reason != DEMETER_OK) {
+		demeter_refuse(iso->why, reason, pages);
+		return 0;
+	}
+
+	demeter_folio_count_isolated(folio, (long)pages);
+	if (by_pmd) {
+		list_add_tail(&folio->lru, &iso->out->huge);
+		iso->out->huge_pages += pages;
+	} else {
+		list_add_tail(&folio->lru, &iso->out->small);
+		iso->out->small_pages += pages;
+	}
+	iso->budget_pages -= min(iso->budget_pages, pages);
+	return iso->budget_pages ? 0 : DEMETER_SCAN_STOP;
+}
+
+static int demeter_isolate_pte(pte_t *ptep, unsigned long addr, unsigned long next,
+			       struct mm_walk *walk)
+{
+	struct demeter_isolate *iso = walk->private;
+	pte_t pte = ptep_get(ptep);
+	struct page *page = demeter_pte_page(pte);
+
+	if (!page || page_to_nid(page) != iso->nid)
+		return 0;
+	if (is_zero_pfn(pte_pfn(pte))) {
+		demeter_refuse(iso->why, DEMETER_REFUSED_ZERO_PAGE, 1);
+		return 0;
+	}
+	if (pte_special(pte)) {
+		demeter_refuse(iso->why, DEMETER_REFUSED_SPECIAL, 1);
+		return 0;
+	}
+	return demeter_isolate_folio(iso, page_folio(page), 1, false, walk->vma);
+}
+
+static int demeter_isolate_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
+			       struct mm_walk *walk)
+{
+	struct demeter_isolate *iso = walk->private;
+	struct folio *folio;
+	spinlock_t *ptl;
+	pmd_t pmd;
+	int ret = 0;
+
+	if (!demeter_pmd_huge(pmdp, walk, &ptl, &pmd))
+		return 0;
+	folio = page_folio(pmd_page(pmd));
+	if (folio_nid(folio) != iso->nid)
+		goto unlock;
+	/* In anonymous memory, a PMD without an anonymous folio is the huge zero page. */
+	if (vma_is_anonymous(walk->vma) && !folio_test_anon(folio))
+		demeter_refuse(iso->why, DEMETER_REFUSED_ZERO_PAGE, HPAGE_PMD_NR);
+	else
+		ret = demeter_isolate_folio(iso, folio, HPAGE_PMD_NR, true, walk->vma);
+unlock:
+	spin_unlock(ptl);
+	return ret;
+}
+
+static int demeter_isolate_hugetlb(pte_t *ptep, unsigned long hmask, unsigned long addr,
+				   unsigned long next, struct mm_walk *walk)
+{
+	struct demeter_isolate *iso = walk->private;
+	pte_t pte = READ_ONCE(*ptep);
+
+	if (pte_present(pte) && page_to_nid(pte_page(pte)) == iso->nid)
+		demeter_refuse(iso->why, DEMETER_REFUSED_HUGETLB, (next - addr) >> PAGE_SHIFT);
+	return 0;
+}
+
+static const struct mm_walk_ops demeter_isolate_ops = {
+	.pmd_entry	= demeter_isolate_pmd,
+	.pte_entry	= demeter_isolate_pte,
+	.hugetlb_entry	= demeter_isolate_hugetlb,
+	.test_walk	= demeter_scan_test_walk,
+	DEMETER_WALK_RDLOCK
+};
+
+int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 max_pages,
+			 struct demeter_folio_list *out, struct demeter_refusals *why)
+{
+	struct demeter_isolate iso = {
+		.nid = nid, .budget_pages = max_pages, .out = out, .why = why,
+	};
+
+	if (!max_pages)
+		return 0;
+	/* What this CPU put back or faulted in just now may wait in its batch. */
+	demeter_call(lru_add_drain)();
+	return demeter_scan_chunks(mm, start, end, &demeter_isolate_ops, &iso);
+}
+
+/* ---- counting ---- */
+
+struct demeter_count {
+	int fmem_nid;
+	int smem_nid;
+	u64 *pages;
+};
+
+static void demeter_count_page(struct demeter_count *count, struct page *page, u64 pages)
+{
+	int nid = page_to_nid(page);
+
+	if (!folio_test_anon(page_folio(page)))
+		return;
+	if (nid == count->fmem_nid)
+		count->pages[0] += pages;
+	else if (nid == count->smem_nid)
+		count->pages[1] += pages;
+}
+
+static int demeter_count_pte(pte_t *ptep, unsigned long addr, unsigned long next,
+			     struct mm_walk *walk)
+{
+	struct page *page = demeter_pte_page(ptep_get(ptep));
+
+	if (page)
+		demeter_count_page(walk->private, page, 1);
+	return 0;
+}
+
+static int demeter_count_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
+			     struct mm_walk *walk)
+{
+	spinlock_t *ptl;
+	pmd_t pmd;
+
+	if (demeter_pmd_huge(pmdp, walk, &ptl, &pmd)) {
+		demeter_count_page(walk->private, pmd_page(pmd), (next - addr) >> PAGE_SHIFT);
+		spin_unlock(ptl);
+	}
+	return 0;
+}
+
+static const struct mm_walk_ops demeter_count_ops = {
+	.pmd_entry	= demeter_count_pmd,
+	.pte_entry	= demeter_count_pte,
+	.test_walk	= demeter_scan_test_walk,
+	DEMETER_WALK_RDLOCK
+};
+
+int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid, int smem_nid,
+		       u64 pages[2])
+{
+	struct demeter_count count = {
+		.fmem_nid = fmem_nid, .smem_nid = smem_nid, .pages = pages,
+	};
+
+	pages[0] = 0;
+	pages[1] = 0;
+	return demeter_scan_chunks(mm, start, end, &demeter_count_ops, &count);
+}
