@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! GUPS with a hot set: random XOR updates of 64-bit words, a fixed share of
+//! them in a contiguous hot part of the array.
+//!
+//! Random numbers come from a 64-bit linear congruential generator, one
+//! multiplication and one addition an update: its high half picks the word,
+//! its low half decides hot or cold. The work is fixed (a number of updates),
+//! so that two managers can be compared by time.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use demeter_agent::protocol::BIND_HOT_ENV;
+use demeter_agent::{magic, roi, size};
+use serde::Serialize;
+
+use crate::Error;
+use crate::memory::{PAGE_BYTES, Region};
+
+const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
+const INCREMENT: u64 = 1_442_695_040_888_963_407;
+
+/// Arguments of `gups`.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Arguments {
+    /// Size of the array
+    #[arg(long, default_value = "560M", value_parser = size::parse)]
+    footprint: u64,
+    /// Size of its hot part
+    #[arg(long, default_value = "40M", value_parser = size::parse)]
+    hot: u64,
+    /// Share of updates that go to the hot part, in permille
+    #[arg(long, default_value_t = 900, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    hot_permille: u32,
+    /// Where the hot part lies
+    #[arg(long, value_enum, default_value_t = Place::End)]
+    place: Place,
+    /// Threads; updates are divided among them
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    threads: u64,
+    /// Updates in all
+    #[arg(long, default_value_t = 20_000_000)]
+    updates: u64,
+    /// Seed of the random numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Bind the hot part to this node and touch it first: the oracle
+    #[arg(long, env = BIND_HOT_ENV)]
+    bind_hot: Option<u32>,
+    /// Times that progress is reported, evenly spread over the updates
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    progress: u64,
+    /// Advice on huge pages
+    #[arg(long, value_enum, default_value_t = Pages::System)]
+    pages: Pages,
+    /// Afterwards apply all updates once more and check that every word is
+    /// back at its first value (exact with one thread)
+    #[arg(long)]
+    verify: bool,
+}
+
+/// Where the hot part lies in the array.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Touched first
+    Begin,
+    /// Touched last
+    End,
+}
+
+/// Advice on huge pages.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    /// As the system does it
+    System,
+    /// Ask for huge pages
+    Huge,
+    /// Ask for small pages
+    Small,
+}
+
+/// What `gups` prints, one JSON object.
+#[derive(Serialize)]
+struct Outcome {
+    workload: &'static str,
+    updates: u64,
+    seconds: f64,
+    updates_per_s: f64,
+    updates_per_s_last_quarter: f64,
+    checksum: String,
+    verified: Option<bool>,
+}
+
+/// Word ranges of the two parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    hot_first: u64,
+    hot_words: u64,
+    cold_first: u64,
+    cold_words: u64,
+}
+
+impl Layout {
+    fn new(arguments: &Arguments) -> Result<Self, Error> {
+        let page_words = PAGE_BYTES / 8;
+        let words = arguments.footprint / PAGE_BYTES * page_words;
+        let hot_words = arguments.hot / PAGE_BYTES * page_words;
+        if hot_words == 0 || hot_words >= words {
+            return Err(Error::Usage(format!(
+                "hot part of {} bytes does not fit into {} bytes",
+                arguments.hot, arguments.footprint
+            )));
+        }
+        // The index is (32 random bits x words) >> 32.
+        if words > u64::from(u32::MAX) {
+            return Err(Error::Usage("footprint is above 32 GiB".into()));
+        }
+        let cold_words = words - hot_words;
+        let (hot_first, cold_first) = match arguments.place {
+            Place::Begin => (0, hot_words),
+            Place::End => (cold_words, 0),
+        };
+        Ok(Self {
+            hot_first,
+            hot_words,
+            cold_first,
+            cold_words,
+        })
+    }
+}
+
+/// Runs the benchmark and prints its outcome.
+pub fn run(arguments: &Arguments) -> Result<(), Error> {
+    if arguments.updates < arguments.progress.max(4) * arguments.threads {
+        return Err(Error::Usage(format!(
+            "{} updates are too few for {} progress reports and {} threads",
+            arguments.updates, arguments.progress, arguments.threads
+        )));
+    }
+    let layout = Layout::new(arguments)?;
+    let region = Region::map((layout.hot_words + layout.cold_words) * 8)?;
+    match arguments.pages {
+        Pages::System => {}
+        Pages::Huge => region.advise_huge(true),
+        Pages::Small => region.advise_huge(false),
+    }
+    first_touch(arguments, &layout, &region)?;
+
+    crate::begin();
+    let (seconds, last_quarter_seconds) = update_all(arguments, &layout, &region, true);
+    roi::end();
+
+    let checksum =
+        (0..region.words()).fold(0_u64, |sum, word| sum.rotate_left(1) ^ region.get(word));
+    let verified = if arguments.verify {
+        update_all(arguments, &layout, &region, false);
+        let wrong = (0..region.words())
+            .filter(|&word| region.get(word) != word)
+            .count() as u64;
+        // Threads may race for a word; HPCC allows one percent.
+        let allowed = if arguments.threads == 1 {
+            0
+        } else {
+            region.words() / 100
+        };
+        if wrong > allowed {
+            return Err(Error::Verification {
+                wrong,
+                words: region.words(),
+            });
+        }
+        Some(true)
+    } else {
+        None
+    };
+    let outcome = Outcome {
+        workload: "gups",
+        updates: arguments.updates,
+        seconds,
+        updates_per_s: arguments.updates as f64 / seconds,
+        updates_per_s_last_quarter: arguments.updates as f64 / 4.0 / last_quarter_seconds,
+        checksum: format!("{checksum:016x}"),
+        verified,
+    };
+    let mut stdout = std::io::stdout().lock();
+    serde_json::to_writer(&mut stdout, &outcome).map_err(std::io::Error::from)?;
+    writeln!(stdout)?;
+    Ok(())
+}
+
+fn first_touch(arguments: &Arguments, layout: &Layout, region: &Region) -> Result<(), Error> {
+    if let Some(node) = arguments.bind_hot {
+        region.bind(layout.hot_first, layout.hot_words, node)?;
+        region.touch(layout.hot_first, layout.hot_words);
+    }
+    if arguments.verify {
+        (0..region.words()).for_each(|word| region.set(word, word));
+    } else {
+        region.touch(0, region.words());
+    }
+    Ok(())
+}
+
+/// Applies every update once. Returns the seconds for all and for the last
+/// quarter of them.
+fn update_all(arguments: &Arguments, layout: &Layout, region: &Region, report: bool) -> (f64, f64) {
+    let done = AtomicU64::new(0);
+    let started = Instant::now();
+    let three_quarters = arguments.updates / 4 * 3;
+    let quarter_ns = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..arguments.threads {
+            let (done, quarter_ns) = (&done, &quarter_ns);
+            let work = move || {
+                let mut state = seed_of(arguments.seed, thread);
+                let mine = share(arguments.updates, arguments.threads, thread);
+                for step in 0..arguments.progress {
+                    let updates = share(mine, arguments.progress, step);
+                    state = update(layout, region, arguments.hot_permille, state, updates);
+                    if report {
+                        let total = done.fetch_add(updates, Ordering::Relaxed) + updates;
+                        magic::progress(total);
+                        if total >= three_quarters && total - updates < three_quarters {
+                            quarter_ns
+                                .store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                        }
+                    }
+                }
+            };
+            // The usual single thread is this one: nothing else to schedule.
+            if arguments.threads == 1 {
+                work();
+            } else {
+                scope.spawn(work);
+            }
+        }
+    });
+    let all = started.elapsed().as_secs_f64();
+    let quarter = all - quarter_ns.load(Ordering::Relaxed) as f64 * 1e-9;
+    (all.max(1e-9), quarter.max(1e-9))
+}
+
+/// Part `index` of `total` things divided into `parts`; the parts add up.
+fn share(total: u64, parts: u64, index: u64) -> u64 {
+    let until = |part: u64| (u128::from(total) * u128::from(part) / u128::from(parts)) as u64;
+    until(index + 1) - until(index)
+}
+
+fn seed_of(seed: u64, thread: u64) -> u64 {
+    let mut state = seed ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..8 {
+        state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+    }
+    state
+}
+
+/// The inner loop: about a dozen instructions an update.
+#[inline(never)]
+fn update(layout: &Layout, region: &Region, hot_permille: u32, seed: u64, updates: u64) -> u64 {
+    let hot = region.base().wrapping_add(layout.hot_first as usize);
+    let cold = region.base().wrapping_add(layout.cold_first as usize);
+    let (hot_words, cold_words) = (layout.hot_words, layout.cold_words);
+    let threshold = (u64::from(hot_permille) << 32) / 1000;
+    let mut state = seed;
+    for _ in 0..updates {
+        state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+        let (part, words) = if (state & 0xffff_ffff) < threshold {
+            (hot, hot_words)
+        } else {
+            (cold, cold_words)
+        };
+        let index = ((state >> 32) * words) >> 32;
+        let word = part.wrapping_add(index as usize);
+        // SAFETY: index < words of that part, which lies inside the mapping;
+        // a relaxed load and store are a plain XOR to the machine, and make a
+        // race between threads a lost update instead of undefined behaviour.
+        unsafe {
+            let word = AtomicU64::from_ptr(word);
+            word.store(word.load(Ordering::Relaxed) ^ state, Ordering::Relaxed);
+        }
+    }
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        gups: Arguments,
+    }
+
+    fn arguments(line: &str) -> Arguments {
+        Line::parse_from(std::iter::once("gups").chain(line.split_whitespace())).gups
+    }
+
+    #[test]
+    fn paper_proportions_are_the_default() {
+        let layout = Layout::new(&arguments("")).unwrap();
+        assert_eq!(layout.hot_words * 14, layout.hot_words + layout.cold_words);
+        assert_eq!(layout.hot_first, layout.cold_words);
+    }
+
+    #[test]
+    fn parts_add_up() {
+        for (total, parts) in [(10, 3), (7, 7), (1_000_003, 64)] {
+            assert_eq!(
+                (0..parts).map(|i| share(total, parts, i)).sum::<u64>(),
+                total
+            );
+        }
+    }
+
+    #[test]
+    fn hot_share_is_kept() {
+        let arguments = arguments("--footprint 8M --hot 1M --hot-permille 900");
+        let layout = Layout::new(&arguments).unwrap();
+        let region = Region::map(8 << 20).unwrap();
+        let threshold = (900_u64 << 32) / 1000;
+        let mut state = seed_of(1, 0);
+        let mut hot = 0;
+        for _ in 0..100_000 {
+            state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+            hot += u32::from((state & 0xffff_ffff) < threshold);
+        }
+        assert!((89_000..91_000).contains(&hot), "{hot}");
+        let end = update(&layout, &region, 900, seed_of(1, 0), 100_000);
+        assert_eq!(end, state);
+    }
+
+    #[test]
+    fn updates_twice_restore_the_array() {
+        run(&arguments(
+            "--footprint 4M --hot 1M --updates 100000 --verify",
+        ))
+        .unwrap();
+    }
+
+    #[test]
+    fn several_threads() {
+        run(&arguments(
+            "--footprint 4M --hot 1M --updates 100000 --threads 3",
+        ))
+        .unwrap();
+    }
+
+    #[test]
+    fn refuses_a_hot_part_larger_than_the_array() {
+        assert!(Layout::new(&arguments("--footprint 1M --hot 2M")).is_err());
+    }
+}

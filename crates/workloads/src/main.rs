@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter-workloads`: one binary, one workload a verb. Runs in a guest of
+//! the testbed and on any Linux machine.
+
+mod gups;
+mod hold;
+mod memory;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use demeter_agent::{magic, roi};
+
+#[derive(Parser)]
+#[command(name = "demeter-workloads", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Random updates of a large array, most of them in a small hot part
+    Gups(gups::Arguments),
+    /// Allocate and touch memory, then hold it while a command runs
+    Hold(hold::Arguments),
+    /// Mark the region of interest from a script
+    Roi {
+        #[command(subcommand)]
+        edge: Edge,
+    },
+    /// Put the work done so far into the time series
+    Progress {
+        /// Work done, in any unit
+        done: u64,
+    },
+}
+
+#[derive(Subcommand)]
+enum Edge {
+    /// Begin: start modelling
+    On,
+    /// End: stop modelling
+    Off,
+    /// Put a label into the time series
+    Mark {
+        /// The label
+        label: u64,
+    },
+}
+
+/// What a workload can fail with.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{0}; next: see `demeter-workloads help`")]
+    Usage(String),
+    #[error(
+        "cannot map {bytes} bytes: {cause}; next: ask for less or give the machine more memory"
+    )]
+    Memory { bytes: u64, cause: std::io::Error },
+    #[error(
+        "cannot bind memory to node {node}: {cause}; next: choose a node of `numactl --hardware`"
+    )]
+    Bind { node: u32, cause: std::io::Error },
+    #[error(
+        "{wrong} of {words} words are wrong after verification; next: report it, memory was corrupted"
+    )]
+    Verification { wrong: u64, words: u64 },
+    #[error("cannot start '{program}': {cause}; next: check the name")]
+    Start {
+        program: String,
+        cause: std::io::Error,
+    },
+    #[error("cannot print the result: {0}; next: check standard output")]
+    Output(#[from] std::io::Error),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().verb {
+        Verb::Gups(arguments) => gups::run(&arguments).map(|()| 0),
+        Verb::Hold(arguments) => hold::run(&arguments),
+        Verb::Roi { edge } => {
+            match edge {
+                Edge::On => begin(),
+                Edge::Off => roi::end(),
+                Edge::Mark { label } => magic::mark(label),
+            }
+            Ok(0)
+        }
+        Verb::Progress { done } => {
+            magic::progress(done);
+            Ok(0)
+        }
+    };
+    match outcome {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("demeter-workloads: error: {error}");
+            ExitCode::from(if matches!(error, Error::Usage(_)) {
+                2
+            } else {
+                1
+            })
+        }
+    }
+}
+
+/// Begins the region of interest; says which values the kernel refused.
+fn begin() {
+    for (path, cause) in roi::begin() {
+        eprintln!("demeter-workloads: warning: cannot write to {path}: {cause}");
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Anonymous memory as the workloads use it: aligned to huge pages, bound to a
+//! node where asked, seen as 64-bit words.
+
+use crate::Error;
+
+/// Alignment of every region: a huge page.
+pub const HUGE_BYTES: u64 = 2 << 20;
+/// First touch writes one word a page.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// A private anonymous mapping.
+pub struct Region {
+    start: *mut u64,
+    words: usize,
+    map: *mut libc::c_void,
+    map_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and lives as long as it;
+// all shared access goes through `xor`, which is a relaxed atomic access.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `bytes`, aligned to a huge page. Nothing is touched.
+    pub fn map(bytes: u64) -> Result<Self, Error> {
+        let failed = |cause| Error::Memory { bytes, cause };
+        let too_large = || failed(std::io::Error::from(std::io::ErrorKind::OutOfMemory));
+        let size = usize::try_from(bytes).map_err(|_| too_large())?;
+        let map_bytes = size
+            .checked_add(HUGE_BYTES as usize)
+            .ok_or_else(too_large)?;
+        // SAFETY: a new private anonymous mapping overlaps nothing.
+        let map = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                map_bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            return Err(failed(std::io::Error::last_os_error()));
+        }
+        let pad = map.align_offset(HUGE_BYTES as usize);
+        Ok(Self {
+            start: map.cast::<u8>().wrapping_add(pad).cast(),
+            words: size / 8,
+            map,
+            map_bytes,
+        })
+    }
+
+    /// Number of 64-bit words.
+    pub fn words(&self) -> u64 {
+        self.words as u64
+    }
+
+    /// Address of a word; `word` is below [`Self::words`].
+    #[inline(always)]
+    fn at(&self, word: u64) -> *mut u64 {
+        debug_assert!(word < self.words());
+        self.start.wrapping_add(word as usize)
+    }
+
+    /// Base for the inner loops.
+    pub fn base(&self) -> *mut u64 {
+        self.start
+    }
+
+    /// Reads a word.
+    #[inline(always)]
+    pub fn get(&self, word: u64) -> u64 {
+        assert!(word < self.words());
+        // SAFETY: inside the mapping, aligned; workers have ended.
+        unsafe { self.at(word).read() }
+    }
+
+    /// Writes a word.
+    #[inline(always)]
+    pub fn set(&self, word: u64, value: u64) {
+        assert!(word < self.words());
+        // SAFETY: inside the mapping, aligned; workers have not started.
+        unsafe { self.at(word).write(value) }
+    }
+
+    /// Writes the number of the first word into every page of a part.
+    pub fn touch(&self, first_word: u64, words: u64) {
+        let end = (first_word + words).min(self.words());
+        let mut word = first_word;
+        while word < end {
+            self.set(word, word);
+            word += PAGE_BYTES / 8;
+        }
+    }
+
+    /// Binds a part to a node, before its first touch.
+    pub fn bind(&self, first_word: u64, words: u64, node: u32) -> Result<(), Error> {
+        let failed = |cause| Error::Bind { node, cause };
+        let Some(mask) = 1_u64.checked_shl(node) else {
+            return Err(failed(std::io::ErrorKind::InvalidInput.into()));
+        };
+        // SAFETY: the part lies inside the mapping; the mask outlives the call.
+        let outcome = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.at(first_word),
+                words * 8,
+                libc::MPOL_BIND,
+                &raw const mask,
+                u64::from(u64::BITS),
+                0,
+            )
+        };
+        if outcome == 0 {
+            Ok(())
+        } else {
+            Err(failed(std::io::Error::last_os_error()))
+        }
+    }
+
+    /// Advises for or against huge pages.
+    pub fn advise_huge(&self, huge: bool) {
+        let advice = if huge {
+            libc::MADV_HUGEPAGE
+        } else {
+            libc::MADV_NOHUGEPAGE
+        };
+        // SAFETY: the range is the mapping; the call is a hint.
+        unsafe { libc::madvise(self.start.cast(), self.words * 8, advice) };
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `map`, not used after this.
+        unsafe { libc::munmap(self.map, self.map_bytes) };
+    }
+}
