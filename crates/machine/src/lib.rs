@@ -1,5 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A deterministic model of a tiered-memory machine.
+//!
+//! The model turns a stream of memory accesses into time. It knows nothing of
+//! QEMU: whoever sees the accesses (the plugin, a simulator) calls
+//! [`Machine::access`] and the invalidation methods, and supplies page walks
+//! through [`Walker`]. An access passes, in this order, through
+//!
+//! ```text
+//! line filter (VA, L1)  →  DTLB → STLB → page walk  →  L2 → LLC  →  FMEM | SMEM
+//!      hit: free            hit: free, 2.1 ns, 22–36 ns   4.2, 20 ns    68.7 | 121.9–176.6 ns
+//! ```
+//!
+//! and the costs of what it needed are added up: the core of the model blocks
+//! on a miss. Out-of-order overlap is modelled only where it dominates, in
+//! sequential streams ([`stream`]): copying and zeroing pages would otherwise
+//! be charged as random misses.
+//!
+//! What is left out: instruction fetches, write-backs of dirty lines, the second
+//! line of an access that straddles two, and contention between vCPUs.
+//! [`config::MachineConfig`] says where each figure comes from; figures that
+//! come out of this model are modelled, not measured.
 
+pub mod cache;
 pub mod config;
+pub mod digest;
+pub mod filter;
+pub mod layout;
+pub mod machine;
+pub mod pebs;
 pub mod series;
+pub mod stream;
+pub mod tlb;
+pub mod vpmu;
+
+pub use config::{ConfigError, MachineConfig, PluginConfig, Preset};
+pub use layout::{MemoryLayout, Place};
+pub use machine::{Access, Machine, Served, Translation, Walker};

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The layout of the vPMU BAR, as `uapi/demeter_vpmu.h` defines it.
+
+/// First eight bytes of the BAR.
+pub const MAGIC: u64 = 0x554d_5056_4554_4d44;
+/// Version of the layout.
+pub const VERSION: u32 = 1;
+/// Size of the BAR.
+pub const BAR_BYTES: usize = 4 << 20;
+/// Start of the guest manager's report.
+pub const GUEST_OFFSET: usize = 0x1000;
+/// Start of the first vCPU's part.
+pub const VCPU_OFFSET: usize = 0x2000;
+/// Start of the ring, from the start of a vCPU's part.
+pub const RING_OFFSET: usize = 0x1000;
+/// Records in a ring, a power of two.
+pub const RING_ENTRIES: u64 = 4096;
+/// Distance between two vCPUs' parts.
+pub const VCPU_STRIDE: usize = RING_OFFSET + RING_ENTRIES as usize * size_of::<Record>();
+/// vCPUs that fit.
+pub const MAX_VCPUS: usize = (BAR_BYTES - VCPU_OFFSET) / VCPU_STRIDE;
+/// Fixed bits of the control NOP's immediate; the low byte is the operation.
+pub const MAGIC_NOP: u32 = 0x5eb5_0000;
+/// Flag of a record: the access needed a page walk.
+pub const FLAG_WALKED: u16 = 2;
+
+/// `struct demeter_vpmu_header`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // names and meanings are the header's
+pub struct Header {
+    pub magic: u64,
+    pub version: u32,
+    pub nr_vcpus: u32,
+    pub vcpu_stride_bytes: u32,
+    pub ring_entries: u32,
+    pub fmem_latency_ps: u64,
+    pub smem_latency_ps: u64,
+    pub sample_cost_ns: u64,
+}
+
+/// `struct demeter_vpmu_guest`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // names and meanings are the header's
+pub struct Guest {
+    pub epochs: u64,
+    pub stage_ns: [u64; 8],
+    pub promoted_pages: u64,
+    pub demoted_pages: u64,
+    pub refused_pages: u64,
+    pub samples: u64,
+    pub lost_samples: u64,
+    pub ranges: u64,
+    pub splits: u64,
+    pub merges: u64,
+}
+
+/// `struct demeter_vpmu_vcpu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // names and meanings are the header's
+pub struct VcpuControl {
+    pub enable: u32,
+    pub reserved: u32,
+    pub period: u64,
+    pub threshold_ns: u64,
+    pub head: u64,
+    pub tail: u64,
+    pub lost: u64,
+    pub events: u64,
+}
+
+/// `struct demeter_vpmu_record`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // names and meanings are the header's
+pub struct Record {
+    pub gva: u64,
+    pub gpa: u64,
+    pub ip: u64,
+    pub cr3: u64,
+    pub time_ns: u64,
+    pub latency_ns: u32,
+    pub tier: u16,
+    pub flags: u16,
+    pub reserved: [u64; 2],
+}
+
+/// Operations of the control NOP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Start charging and counting.
+    ModelOn,
+    /// Stop.
+    ModelOff,
+    /// Label RDI into the time series.
+    Mark,
+    /// Work done so far, RDI, into the time series.
+    Progress,
+    /// Charge RDI nanoseconds.
+    ChargeNs,
+}
+
+impl Op {
+    /// The operation of a NOP's immediate, if it is one of ours.
+    #[must_use]
+    pub const fn from_immediate(immediate: u32) -> Option<Self> {
+        if immediate & !0xff != MAGIC_NOP {
+            return None;
+        }
+        match immediate & 0xff {
+            1 => Some(Self::ModelOn),
+            2 => Some(Self::ModelOff),
+            3 => Some(Self::Mark),
+            4 => Some(Self::Progress),
+            5 => Some(Self::ChargeNs),
+            _ => None,
+        }
+    }
+}
+
+impl From<Guest> for crate::series::GuestReport {
+    fn from(guest: Guest) -> Self {
+        let [drain, classify, rank, plan, scan, relocate, migrate, _] = guest.stage_ns;
+        Self {
+            epochs: guest.epochs,
+            stage_ns: crate::series::StageNs {
+                drain,
+                classify,
+                rank,
+                plan,
+                scan,
+                relocate,
+                migrate,
+            },
+            promoted_pages: guest.promoted_pages,
+            demoted_pages: guest.demoted_pages,
+            refused_pages: guest.refused_pages,
+            samples: guest.samples,
+            lost_samples: guest.lost_samples,
+            ranges: guest.ranges,
+            splits: guest.splits,
+            merges: guest.merges,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    const UAPI: &str = include_str!("../../../uapi/demeter_vpmu.h");
+
+    fn define(name: &str) -> u64 {
+        let line = UAPI
+            .lines()
+            .find(|line| line.split_whitespace().nth(1) == Some(name))
+            .unwrap_or_else(|| panic!("{name} is not in the header"));
+        let value = line
+            .split_whitespace()
+            .nth(2)
+            .unwrap()
+            .trim_end_matches(['U', 'L', 'u']);
+        match value.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+            None => value.parse().unwrap(),
+        }
+    }
+
+    /// The fields of a struct in the header, with their sizes, in order.
+    fn fields(name: &str) -> Vec<(String, usize)> {
+        let body = UAPI
+            .split(&format!("struct {name} {{"))
+            .nth(1)
+            .unwrap()
+            .split("};")
+            .next()
+            .unwrap();
+        body.lines()
+            .filter_map(|line| {
+                let mut words = line.split_whitespace();
+                let size = match words.next()? {
+                    "__u64" => 8,
+                    "__u32" => 4,
+                    "__u16" => 2,
+                    _ => return None,
+                };
+                let field = words.next()?.split(';').next()?.to_owned();
+                let (field, count) = match field.split_once('[') {
+                    Some((field, "DEMETER_STAGES]")) => (field.to_owned(), 8),
+                    Some((field, count)) => (
+                        field.to_owned(),
+                        count.trim_end_matches(']').parse().unwrap(),
+                    ),
+                    None => (field, 1),
+                };
+                Some((field, size * count))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn constants_are_those_of_the_header() {
+        assert_eq!(define("DEMETER_VPMU_MAGIC"), MAGIC);
+        assert_eq!(define("DEMETER_VPMU_VERSION"), u64::from(VERSION));
+        assert_eq!(define("DEMETER_VPMU_GUEST_OFFSET"), GUEST_OFFSET as u64);
+        assert_eq!(define("DEMETER_VPMU_VCPU_OFFSET"), VCPU_OFFSET as u64);
+        assert_eq!(define("DEMETER_VPMU_RING_OFFSET"), RING_OFFSET as u64);
+        assert_eq!(define("DEMETER_VPMU_RING_ENTRIES"), RING_ENTRIES);
+        assert_eq!(define("DEMETER_VPMU_WALKED"), u64::from(FLAG_WALKED));
+        assert_eq!(define("DEMETER_MAGIC_NOP"), u64::from(MAGIC_NOP));
+        assert!(UAPI.contains("DEMETER_VPMU_BAR_BYTES\t\t(4u << 20)"));
+        const { assert!(MAX_VCPUS >= 8) };
+    }
+
+    #[test]
+    fn operations_are_those_of_the_header() {
+        for (name, op) in [
+            ("MODEL_ON = 1", Op::ModelOn),
+            ("MODEL_OFF = 2", Op::ModelOff),
+            ("MARK = 3", Op::Mark),
+            ("PROGRESS = 4", Op::Progress),
+            ("CHARGE_NS = 5", Op::ChargeNs),
+        ] {
+            assert!(UAPI.contains(&format!("DEMETER_OP_{name},")), "{name}");
+            let number: u32 = name.rsplit(' ').next().unwrap().parse().unwrap();
+            assert_eq!(Op::from_immediate(MAGIC_NOP | number), Some(op));
+        }
+        assert_eq!(Op::from_immediate(MAGIC_NOP | 6), None);
+        assert_eq!(Op::from_immediate(1), None);
+    }
+
+    macro_rules! same_layout {
+        ($name:literal, $type:ty, $($field:ident)*) => {
+            let mut at = 0;
+            let fields = fields($name);
+            let ours = [$((stringify!($field), offset_of!($type, $field))),*];
+            assert_eq!(fields.len(), ours.len(), $name);
+            for ((name, size), (our_name, our_offset)) in fields.iter().zip(ours) {
+                assert_eq!((name.as_str(), at), (our_name, our_offset), $name);
+                at += size;
+            }
+            assert_eq!(at, size_of::<$type>(), $name);
+        };
+    }
+
+    #[test]
+    fn layouts_are_those_of_the_header() {
+        same_layout!("demeter_vpmu_header", Header, magic version nr_vcpus vcpu_stride_bytes ring_entries
+            fmem_latency_ps smem_latency_ps sample_cost_ns);
+        same_layout!("demeter_vpmu_guest", Guest, epochs stage_ns promoted_pages demoted_pages refused_pages
+            samples lost_samples ranges splits merges);
+        same_layout!("demeter_vpmu_vcpu", VcpuControl, enable reserved period threshold_ns head tail lost events);
+        same_layout!("demeter_vpmu_record", Record, gva gpa ip cr3 time_ns latency_ns tier flags reserved);
+        assert_eq!(size_of::<Record>(), 64);
+    }
+}
