@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Drain: from the sampler of a CPU into the channel, tagged with the address
+ * space that ran there.
+ *
+ * What a CPU recorded since its last context switch belongs to the task that
+ * leaves it, so the drain hangs on sched_switch and needs no lookup by page
+ * table root. A task that never leaves its CPU is bounded by one interrupt per
+ * CPU and epoch.
+ *
+ * Both run with interrupts off on the CPU they drain, so that one never
+ * interrupts the other. The channel is the only thing they share.
+ */
+#define pr_fmt(fmt) "demeter: " fmt
+
+#include <linux/hardirq.h>
+#include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/sched/clock.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/smp.h>
+#include <linux/tracepoint.h>
+
+#include "tmm.h"
+
+/* Room for what a CPU may record in an epoch, within limits that fit a small VM. */
+#define SLOTS_PER_CPU	8192u
+#define SLOTS_MAX	(512u * 1024)
+
+static struct tracepoint *switch_tracepoint;
+static struct demeter_channel channel;
+static struct demeter_channel_slot *slots;
+
+/*
+ * The worker's own CPU clock: local_clock() less the time it was off its CPU.
+ * The stages sleep and are preempted; wall time would charge them for others.
+ * Written by the context switch while the worker does not run.
+ */
+static struct task_struct *worker_task;
+static u64 worker_left_ns;
+static u64 worker_off_ns;
+
+struct drain {
+	const struct mm_struct *mm;
+	u64 start_ns;
+	u64 stray;
+	u32 space;
+	bool looked_up;
+	bool managed;
+};
+
+static void drain_emit(void *ctx, const struct demeter_access *access)
+{
+	struct drain *drain = ctx;
+	struct demeter_sample sample = {
+		.gva = access->gva,
+		.latency_ns = access->latency_ns,
+		.tier = access->tier,
+	};
+
+	if (!drain->looked_up) {
+		/* Nothing recorded is the usual case: it pays for no lookup. */
+		drain->start_ns = local_clock();
+		drain->managed = demeter_targets_space_of(drain->mm, &drain->space);
+		drain->looked_up = true;
+	}
+	if (!drain->managed) {
+		drain->stray++;
+		return;
+	}
+	sample.space = drain->space;
+	demeter_channel_push(&channel, &sample);
+}
+
+static void drain_cpu(const struct mm_struct *mm)
+{
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+	struct drain drain = { .mm = mm };
+
+	if (!ops || !ops->drain)
+		return;
+	ops->drain(smp_processor_id(), drain_emit, &drain);
+	if (!drain.looked_up)
+		return;
+	this_cpu_add(demeter_cpu_stats.drain_ns, local_clock() - drain.start_ns);
+	this_cpu_add(demeter_cpu_stats.stray_samples, drain.stray);
+}
+
+/*
+ * An exiting task has given up its mm before its last switch; active_mm still
+ * says what it sampled. Kernel threads record nothing in user mode.
+ */
+static const struct mm_struct *task_space(struct task_struct *task)
+{
+	return task->mm ?: task->active_mm;
+}
+
+static void probe_sched_switch(void *data, bool preempt, struct task_struct *prev,
+			       struct task_struct *next, unsigned int prev_state)
+{
+	const struct task_struct *worker = READ_ONCE(worker_task);
+
+	if (prev == worker)
+		worker_left_ns = local_clock();
+	else if (next == worker)
+		worker_off_ns += local_clock() - worker_left_ns;
+	drain_cpu(task_space(prev));
+}
+
+static void drain_here(void *unused)
+{
+	drain_cpu(task_space(current));
+}
+
+/**
+ * demeter_sampler_push() - hand over one sample of an address space
+ * @mm: the address space
+ * @access: the sample
+ *
+ * Safe in any context, NMI included.
+ */
+void demeter_sampler_push(const struct mm_struct *mm, const struct demeter_access *access)
+{
+	struct drain drain = { .mm = mm };
+
+	drain_emit(&drain, access);
+	this_cpu_add(demeter_cpu_stats.drain_ns, local_clock() - drain.start_ns);
+	this_cpu_add(demeter_cpu_stats.stray_samples, drain.stray);
+}
+
+/**
+ * demeter_drain_all_cpus() - drain tasks that did not switch this epoch
+ *
+ * The caller's own CPU was drained when it switched to the caller.
+ */
+void demeter_drain_all_cpus(void)
+{
+	on_each_cpu(drain_here, NULL, 1);
+}
+
+/**
+ * demeter_drain_pop() - take one sample out of the channel
+ * @sample: out
+ *
+ * For the worker alone.
+ *
+ * Return: false when the channel is empty.
+ */
+bool demeter_drain_pop(struct demeter_sample *sample)
+{
+	return demeter_channel_pop(&channel, sample);
+}
+
+/**
+ * demeter_drain_lost() - samples dropped because the channel was full
+ *
+ * Return: samples since demeter_drain_start().
+ */
+u64 demeter_drain_lost(void)
+{
+	return slots ? demeter_channel_lost(&channel) : 0;
+}
+
+/**
+ * demeter_drain_watch() - keep a CPU clock for a task
+ * @worker: a task that does not run yet
+ */
+void demeter_drain_watch(struct task_struct *worker)
+{
+	worker_off_ns = 0;
+	worker_left_ns = local_clock();
+	WRITE_ONCE(worker_task, worker);
+}
+
+/**
+ * demeter_worker_clock() - CPU time of the watched task, for itself to read
+ *
+ * Return: nanoseconds from an arbitrary start.
+ */
+u64 demeter_worker_clock(void)
+{
+	u64 now;
+
+	/* A switch between the two reads would be counted by one of them only. */
+	preempt_disable();
+	now = local_clock() - READ_ONCE(worker_off_ns);
+	preempt_enable();
+	return now;
+}
+
+static void find_sched_switch(struct tracepoint *tp, void *unused)
+{
+	if (!strcmp(tp->name, "sched_switch"))
+		switch_tracepoint = tp;
+}
+
+/**
+ * demeter_drain_start() - make the channel and drain into it from now on
+ *
+ * Return: 0 or a negative errno.
+ */
+int demeter_drain_start(void)
+{
+	u32 nr = clamp(SLOTS_PER_CPU * num_possible_cpus(), SLOTS_PER_CPU, SLOTS_MAX);
+	int ret;
+
+	/* Not exported by name, but every tracepoint can be visited. */
+	for_each_kernel_tracepoint(find_sched_switch, NULL);
+	if (!switch_tracepoint) {
+		pr_err("no tracepoint sched_switch in this kernel; use one with CONFIG_TRACEPOINTS\n");
+		return -EOPNOTSUPP;
+	}
+	nr = roundup_pow_of_two(nr);
+	slots = kvcalloc(nr, sizeof(*slots), GFP_KERNEL);
+	if (!slots)
+		return -ENOMEM;
+	ret = demeter_channel_init(&channel, slots, nr);
+	if (!ret)
+		ret = tracepoint_probe_register(switch_tracepoint, probe_sched_switch, NULL);
+	if (ret) {
+		kvfree(slots);
+		slots = NULL;
+	}
+	return ret;
+}
+
+/**
+ * demeter_drain_stop() - drain no more and drop what is queued
+ *
+ * The samplers and the worker are stopped before.
+ */
+void demeter_drain_stop(void)
+{
+	tracepoint_probe_unregister(switch_tracepoint, probe_sched_switch, NULL);
+	tracepoint_synchronize_unregister();
+	WRITE_ONCE(worker_task, NULL);
+	kvfree(slots);
+	slots = NULL;
+}

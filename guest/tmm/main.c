@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Main: load and unload, on and off, and which sampler.
+ *
+ * Loading changes nothing but making /sys/kernel/mm/demeter. Enabling claims
+ * the sampler, hooks the context switch, starts the worker, and starts sampling
+ * last; disabling undoes it in reverse. Targets stay across both.
+ */
+#define pr_fmt(fmt) "demeter: " fmt
+
+#include <linux/cpuhotplug.h>
+#include <linux/init.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/nodemask.h>
+#include <linux/rcupdate.h>
+
+#include "symbols.h"
+#include "tmm.h"
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+DEFINE_MUTEX(demeter_control_lock);
+DEFINE_MUTEX(demeter_lock);
+
+struct demeter_params demeter_params = {
+	.sample_period = 4093,
+	.latency_threshold_ns = 64,
+	.epoch_ms = 500,
+	.split_samples = 15,
+	.significance = 2,
+	.merge_epochs = 8,
+	.granule_bytes = 2 << 20,
+	.horizon_ms = 10000,
+	.hysteresis_permille = 250,
+	.rate_pages_per_s = 262144,
+	.fmem_node = 0,
+	.smem_node = 1,
+	.batch_pairs = 128,
+};
+
+#define DEMETER_PARAM(name)						\
+	module_param_named(name, demeter_params.name, ulong, 0);	\
+	MODULE_PARM_DESC(name, "see /sys/kernel/mm/demeter")
+DEMETER_PARAM(sample_period);
+DEMETER_PARAM(latency_threshold_ns);
+DEMETER_PARAM(epoch_ms);
+DEMETER_PARAM(split_samples);
+DEMETER_PARAM(significance);
+DEMETER_PARAM(merge_epochs);
+DEMETER_PARAM(granule_bytes);
+DEMETER_PARAM(horizon_ms);
+DEMETER_PARAM(hysteresis_permille);
+DEMETER_PARAM(rate_pages_per_s);
+DEMETER_PARAM(latency_gap_ns);
+DEMETER_PARAM(fmem_node);
+DEMETER_PARAM(smem_node);
+DEMETER_PARAM(batch_pairs);
+DEMETER_PARAM(auto_min_bytes);
+
+static char *sampler = "auto";
+module_param(sampler, charp, 0);
+MODULE_PARM_DESC(sampler, "none, pebs, vpmu or auto");
+static bool enabled;
+module_param(enabled, bool, 0);
+MODULE_PARM_DESC(enabled, "start managing at load");
+
+/* A source of no samples: to try the rest, or to stop sampling for a while. */
+static int none_probe(char *reason, size_t size)
+{
+	return 0;
+}
+
+static void none_release(void)
+{
+}
+
+static int none_start(unsigned int cpu, u64 period, u64 threshold_ns)
+{
+	return 0;
+}
+
+static void none_stop(unsigned int cpu)
+{
+}
+
+static const struct demeter_sampler_ops sampler_none = {
+	.name = "none",
+	.probe = none_probe,
+	.release = none_release,
+	.start = none_start,
+	.stop = none_stop,
+};
+
+/* In the order in which "auto" tries them; "none" must be asked for. */
+static const struct demeter_sampler_ops *const samplers[] = {
+	&demeter_sampler_vpmu, &demeter_sampler_pebs, &sampler_none,
+};
+
+#define SAMPLERS_AUTO	2
+
+/* Under demeter_control_lock; the drain reads @active with READ_ONCE(). */
+static const struct demeter_sampler_ops *active;
+static const struct demeter_sampler_ops *choice;	/* NULL is "auto" */
+static bool is_enabled;
+static enum cpuhp_state hotplug_state;
+
+/**
+ * demeter_is_enabled() - is anything managed now
+ *
+ * Return: as read from the file "enabled".
+ */
+bool demeter_is_enabled(void)
+{
+	return READ_ONCE(is_enabled);
+}
+
+/**
+ * demeter_sampler_active() - the sampler in use
+ *
+ * Return: the sampler, or NULL while disabled.
+ */
+const struct demeter_sampler_ops *demeter_sampler_active(void)
+{
+	return READ_ONCE(active);
+}
+
+/**
+ * demeter_sampler_choice() - name of the sampler in use, or to be used
+ *
+ * Return: the name.
+ */
+const char *demeter_sampler_choice(void)
+{
+	const struct demeter_sampler_ops *ops = READ_ONCE(active) ?: READ_ONCE(choice);
+
+	return ops ? ops->name : "auto";
+}
+
+static int sampler_probe(const struct demeter_sampler_ops *ops)
+{
+	char reason[DEMETER_REASON_BYTES] = "";
+	int ret = ops->probe(reason, sizeof(reason));
+
+	if (ret)
+		pr_err("sampler %s refused: %s\n", ops->name, reason);
+	return ret;
+}
+
+/**
+ * demeter_sampler_choose() - choose the sampler to be used when enabled
+ * @name: none, pebs, vpmu or auto
+ *
+ * Tells at once whether it can be used.
+ *
+ * Return: 0, -EBUSY while enabled, -EINVAL, or the error of the sampler.
+ */
+int demeter_sampler_choose(const char *name)
+{
+	const struct demeter_sampler_ops *ops = NULL;
+	int i, ret;
+
+	lockdep_assert_held(&demeter_control_lock);
+	for (i = 0; i < ARRAY_SIZE(samplers); i++)
+		if (!strcmp(name, samplers[i]->name))
+			ops = samplers[i];
+	if (!ops && strcmp(name, "auto"))
+		return -EINVAL;
+	if (is_enabled)
+		return -EBUSY;
+	if (ops) {
+		ret = sampler_probe(ops);
+		if (ret)
+			return ret;
+		ops->release();
+	}
+	WRITE_ONCE(choice, ops);
+	return 0;
+}
+
+static int sampler_claim(void)
+{
+	char reason[DEMETER_REASON_BYTES];
+	int i, ret = -ENODEV;
+
+	if (choice) {
+		ret = sampler_probe(choice);
+		if (!ret)
+			WRITE_ONCE(active, choice);
+		return ret;
+	}
+	for (i = 0; i < SAMPLERS_AUTO; i++) {
+		*reason = '\0';
+		ret = samplers[i]->probe(reason, sizeof(reason));
+		if (!ret) {
+			WRITE_ONCE(active, samplers[i]);
+			return 0;
+		}
+		pr_warn("sampler %s cannot be used: %s\n", samplers[i]->name, reason);
+	}
+	pr_err("no sampler can be used on this machine, so nothing would be learned; see the lines above\n");
+	return ret;
+}
+
+static int sampler_cpu_online(unsigned int cpu)
+{
+	return active->start(cpu, READ_ONCE(demeter_params.sample_period),
+			     READ_ONCE(demeter_params.latency_threshold_ns));
+}
+
+static int sampler_cpu_offline(unsigned int cpu)
+{
+	active->stop(cpu);
+	return 0;
+}
+
+static int sampling_start(void)
+{
+	int ret = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "mm/demeter:online",
+				    sampler_cpu_online, sampler_cpu_offline);
+
+	if (ret < 0)
+		return ret;
+	hotplug_state = ret;
+	return 0;
+}
+
+static void sampling_stop(void)
+{
+	cpuhp_remove_state(hotplug_state);
+}
+
+/**
+ * demeter_nodes_check() - can two nodes serve as tiers
+ * @fmem: the fast one
+ * @smem: the slow one
+ *
+ * Return: 0 or -EINVAL.
+ */
+int demeter_nodes_check(unsigned long fmem, unsigned long smem)
+{
+	if (fmem == smem || fmem >= MAX_NUMNODES || smem >= MAX_NUMNODES)
+		return -EINVAL;
+	return node_state(fmem, N_MEMORY) && node_state(smem, N_MEMORY) ? 0 : -EINVAL;
+}
+
+/**
+ * demeter_numa_balancing_mode() - does the kernel's own balancing interfere
+ *
+ * Return: as in /proc/sys/kernel/numa_balancing, 0 when there is none.
+ */
+int demeter_numa_balancing_mode(void)
+{
+	const int *mode = (const int *)demeter_symbol_address("sysctl_numa_balancing_mode");
+
+	return mode ? READ_ONCE(*mode) : 0;
+}
+
+/**
+ * demeter_enable() - start managing
+ *
+ * Return: 0 or a negative errno, with the cause in the kernel log.
+ */
+int demeter_enable(void)
+{
+	int ret;
+
+	lockdep_assert_held(&demeter_control_lock);
+	if (is_enabled)
+		return 0;
+	if (demeter_nodes_check(demeter_params.fmem_node, demeter_params.smem_node)) {
+		pr_err("nodes %lu and %lu are not two nodes with memory; set params/fmem_node and params/smem_node\n",
+		       demeter_params.fmem_node, demeter_params.smem_node);
+		return -ENODEV;
+	}
+	ret = sampler_claim();
+	if (ret)
+		return ret;
+	ret = demeter_drain_start();
+	if (ret)
+		goto release;
+	ret = demeter_worker_start();
+	if (ret)
+		goto undrain;
+	ret = sampling_start();
+	if (ret)
+		goto unwork;
+	if (demeter_numa_balancing_mode())
+		pr_warn("NUMA balancing is on and will move pages back; echo 0 > /proc/sys/kernel/numa_balancing\n");
+	WRITE_ONCE(is_enabled, true);
+	pr_info("enabled: sampler %s, FMEM node %lu, SMEM node %lu, latency gap %llu ps\n",
+		active->name, demeter_params.fmem_node, demeter_params.smem_node,
+		demeter_latency_gap_ps());
+	return 0;
+unwork:
+	demeter_worker_stop();
+undrain:
+	demeter_drain_stop();
+release:
+	active->release();
+	WRITE_ONCE(active, NULL);
+	return ret;
+}
+
+/* What is left to undo once no CPU samples any more. */
+static void wind_down(void)
+{
+	const struct demeter_sampler_ops *ops = active;
+
+	demeter_worker_stop();
+	demeter_stats_settle_lost();
+	demeter_drain_stop();
+	WRITE_ONCE(active, NULL);
+	ops->release();
+	WRITE_ONCE(is_enabled, false);
+	pr_info("disabled\n");
+}
+
+/**
+ * demeter_disable() - stop managing; pages stay where they are
+ */
+void demeter_disable(void)
+{
+	lockdep_assert_held(&demeter_control_lock);
+	if (!is_enabled)
+		return;
+	sampling_stop();
+	wind_down();
+}
+
+/**
+ * demeter_sampler_restart() - let the sampler take on new parameters
+ */
+void demeter_sampler_restart(void)
+{
+	lockdep_assert_held(&demeter_control_lock);
+	if (!is_enabled)
+		return;
+	sampling_stop();
+	if (sampling_start()) {
+		pr_err("the sampler does not accept these parameters; disabling\n");
+		wind_down();
+	}
+}
+
+static int __init demeter_init(void)
+{
+	int ret;
+
+	ret = demeter_params_check();
+	if (ret)
+		return ret;
+	ret = demeter_symbols_resolve();
+	if (ret)
+		return ret;
+	ret = demeter_sysfs_init();
+	if (ret)
+		return ret;
+	mutex_lock(&demeter_control_lock);
+	ret = strcmp(sampler, "auto") ? demeter_sampler_choose(sampler) : 0;
+	if (ret == -EINVAL)
+		pr_err("sampler=%s is unknown; use none, pebs, vpmu or auto\n", sampler);
+	if (!ret && enabled)
+		ret = demeter_enable();
+	mutex_unlock(&demeter_control_lock);
+	if (ret) {
+		demeter_sysfs_exit();
+		demeter_targets_exit();
+	}
+	return ret;
+}
+
+static void __exit demeter_exit(void)
+{
+	/* First: nobody can enable it again after this. */
+	demeter_sysfs_exit();
+	mutex_lock(&demeter_control_lock);
+	demeter_disable();
+	mutex_unlock(&demeter_control_lock);
+	demeter_targets_exit();
+}
+
+module_init(demeter_init);
+module_exit(demeter_exit);
+MODULE_DESCRIPTION("Demeter: tiered memory managed inside the guest");
+MODULE_LICENSE("GPL");
