@@ -44,7 +44,8 @@ u64 demeter_relocate_room(int nid)
 		if (!populated_zone(zone))
 			continue;
 		free = zone_page_state(zone, NR_FREE_PAGES);
-		reserved = high_wmark_pages(zone);
+		/* What low zones keep back from allocations that may go elsewhere. */
+		reserved = high_wmark_pages(zone) + zone->lowmem_reserve[ZONE_MOVABLE];
 		room_pages += free > reserved ? free - reserved : 0;
 	}
 	return room_pages;

@@ -73,7 +73,7 @@ u64 demeter_relocate_migrate(struct demeter_folio_list *folios, int nid,
  * demeter_relocate_room() - free memory that migration may use
  * @nid: node
  *
- * Return: free 4 KiB pages of @nid above the sum of its high watermarks.
+ * Return: free 4 KiB pages of @nid above its zones' high watermarks and reserves.
  */
 u64 demeter_relocate_room(int nid);
 

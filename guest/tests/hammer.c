@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Process 1 of the hammer guest. From the kernel command line, by environment:
+ *   HAMMER_SECONDS    how long to hammer, about (default 90)
+ *   HAMMER_EXCHANGES  how many exchanges to insist on (default 200000)
+ *   HAMMER_ONLY       one of basics refusals memcg races load
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "hammer.h"
+
+static unsigned long number(const char *name, unsigned long otherwise)
+{
+	const char *text = getenv(name);
+
+	return text && *text ? strtoul(text, NULL, 10) : otherwise;
+}
+
+static bool wanted(const char *phase)
+{
+	const char *only = getenv("HAMMER_ONLY");
+
+	return !only || !*only || !strcmp(only, phase);
+}
+
+static void set_up(void)
+{
+	mkdir("/proc", 0755);
+	mkdir("/sys", 0755);
+	mkdir("/dev", 0755);
+	mount("proc", "/proc", "proc", 0, NULL);
+	mount("sys", "/sys", "sysfs", 0, NULL);
+	mount("dev", "/dev", "devtmpfs", 0, NULL);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	/* Two managers of placement would undo each other's work. */
+	write_file("/proc/sys/kernel/numa_balancing", "0");
+	write_file("/sys/kernel/mm/transparent_hugepage/khugepaged/defrag", "0");
+}
+
+static void hammer(void)
+{
+	unsigned long seconds = number("HAMMER_SECONDS", 90);
+	unsigned long exchanges = number("HAMMER_EXCHANGES", 200000);
+	bool swap;
+
+	if (wanted("basics"))
+		test_basics();
+	swap = start_swap();
+	check(swap, "swap on zram");
+	if (wanted("refusals"))
+		test_refusals();
+	if (wanted("memcg"))
+		test_memcg();
+	if (wanted("races")) {
+		test_races(seconds / 5, false);
+		test_races(seconds / 5, true);
+		if (swap)
+			test_swap_races(seconds / 5);
+	}
+	if (wanted("load")) {
+		test_load(true, exchanges / 400, seconds / 5, 60 + seconds);
+		test_load(false, exchanges > exchanges_total ? exchanges - exchanges_total : 1,
+			  seconds / 5, 60 + seconds);
+		check(exchanges_total >= exchanges, "%llu exchanges in total, wanted %lu",
+		      (unsigned long long)exchanges_total, exchanges);
+	}
+	settle();
+	check(read_key("/proc/vmstat", "nr_isolated_anon") == 0 &&
+	      read_key("/proc/vmstat", "nr_isolated_file") == 0,
+	      "isolated counters back to zero (%ld anon, %ld file)",
+	      read_key("/proc/vmstat", "nr_isolated_anon"),
+	      read_key("/proc/vmstat", "nr_isolated_file"));
+	check(kernel_log_clean(), "kernel log clean at the end");
+}
+
+int main(void)
+{
+	struct utsname name;
+
+	set_up();
+	uname(&name);
+	printf("# hammer on Linux %s\n", name.release);
+	load_module("/modules/demeter_hammer.ko", true);
+	if (!device_open())
+		hammer();
+	else
+		check(false, "the test module loads");
+	printf("hammer: %d passed, %d failed\n", checks_passed(), checks_failed());
+	fflush(NULL);
+	sync();
+	reboot(RB_POWER_OFF);
+	return 0;
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* One exchange of each kind, counting and migration, before anything rough. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "hammer.h"
+
+static void exchange_once(bool thp)
+{
+	const char *kind = thp ? "THP" : "4K";
+	size_t bytes = thp ? 8 * THP : 256 * PAGE;
+	char *hot = map_on(SMEM, bytes, thp), *cold = map_on(FMEM, bytes, thp);
+	struct demeter_hammer_exchange req = { .max_pages = bytes / PAGE, .batch_pairs = 64 };
+	struct demeter_hammer_count count = { .other_nid = SMEM };
+	unsigned int wrong = 0, misplaced = 0;
+	size_t i;
+
+	for (i = 0; i < bytes; i += 64) {
+		*(uint64_t *)(hot + i) = i * 3 + 1;
+		*(uint64_t *)(cold + i) = i * 5 + 2;
+	}
+	area_set(&req.hot, getpid(), SMEM, hot, bytes);
+	area_set(&req.cold, getpid(), FMEM, cold, bytes);
+	area_set(&count.area, getpid(), FMEM, hot, bytes);
+	device_call(DEMETER_HAMMER_COUNT, &count);
+	check(!count.pages[0] && count.pages[1] == bytes / PAGE, "%s: counted %llu fast, %llu slow pages of %zu", kind,
+	      count.pages[0], count.pages[1], bytes / PAGE);
+
+	device_call(DEMETER_HAMMER_EXCHANGE, &req);
+	check(req.promoted_pages == bytes / PAGE, "%s: exchanged %llu of %zu pages", kind,
+	      req.promoted_pages, bytes / PAGE);
+	printf("#   refused:");
+	print_refused((uint64_t *)req.refused);
+	printf("; %llu ns per 4K page in the exchange, %llu with the scans\n",
+	       req.exchange_ns / (bytes / PAGE), req.total_ns / (bytes / PAGE));
+	exchanges_total += thp ? req.promoted_pages / 512 : req.promoted_pages;
+
+	for (i = 0; i < bytes; i += 64) {
+		wrong += *(uint64_t *)(hot + i) != i * 3 + 1;
+		wrong += *(uint64_t *)(cold + i) != i * 5 + 2;
+	}
+	for (i = 0; i < bytes; i += PAGE)
+		misplaced += (node_of(hot + i) != FMEM) + (node_of(cold + i) != SMEM);
+	check(!wrong && !misplaced, "%s: contents kept (%u wrong), places traded (%u not)", kind,
+	      wrong, misplaced);
+	device_call(DEMETER_HAMMER_COUNT, &count);
+	check(count.pages[0] == bytes / PAGE && !count.pages[1],
+	      "%s: counted %llu fast, %llu slow pages afterwards", kind, count.pages[0],
+	      count.pages[1]);
+	if (thp)
+		check(anon_huge_kib(hot) * 1024 >= (long)bytes, "THP: still huge (%ld KiB)",
+		      anon_huge_kib(hot));
+	munmap(hot, bytes);
+	munmap(cold, bytes);
+}
+
+static void migrate_once(bool thp)
+{
+	const char *kind = thp ? "THP" : "4K";
+	size_t bytes = thp ? 8 * THP : 256 * PAGE;
+	char *at = map_on(SMEM, bytes, thp);
+	struct demeter_hammer_migrate req = { .max_pages = bytes / PAGE, .target_nid = FMEM };
+	unsigned int wrong = 0;
+	size_t i;
+
+	area_set(&req.area, getpid(), SMEM, at, bytes);
+	device_call(DEMETER_HAMMER_MIGRATE, &req);
+	check(req.moved_pages == bytes / PAGE, "%s: migrated %llu of %zu pages into %llu free", kind,
+	      req.moved_pages, bytes / PAGE, req.room_pages);
+	for (i = 0; i < bytes; i += PAGE)
+		wrong += node_of(at + i) != FMEM || *(uint64_t *)(at + i) != i + 1;
+	check(!wrong, "%s: %u pages wrong after the promotion", kind, wrong);
+
+	area_set(&req.area, getpid(), FMEM, at, bytes);
+	req.target_nid = SMEM;
+	device_call(DEMETER_HAMMER_MIGRATE, &req);
+	for (i = 0; i < bytes; i += PAGE)
+		wrong += node_of(at + i) != SMEM || *(uint64_t *)(at + i) != i + 1;
+	check(req.moved_pages == bytes / PAGE && !wrong, "%s: and back, %llu pages, %u wrong", kind,
+	      req.moved_pages, wrong);
+	munmap(at, bytes);
+}
+
+/* Fill FMEM; a migration into it must then be refused, and OOM nobody. */
+static void migrate_without_room(void)
+{
+	/* Bounded by FMEM's size: a mistake in the room must fail, not panic. */
+	size_t step = 4UL << 20, used = 0, most = 384UL << 20;
+	struct demeter_hammer_migrate probe = { .max_pages = 0, .target_nid = FMEM };
+	struct demeter_hammer_migrate req = { .max_pages = 16, .target_nid = FMEM };
+	char *victim = map_on(SMEM, 16 * PAGE, false);
+	char *filler = reserve(most);
+
+	madvise(filler, most, MADV_NOHUGEPAGE);
+	area_set(&probe.area, getpid(), SMEM, victim, PAGE);
+	area_set(&req.area, getpid(), SMEM, victim, 16 * PAGE);
+	prefer_node(FMEM, false);
+	for (; used < most; used += step) {
+		device_call(DEMETER_HAMMER_MIGRATE, &probe);
+		if (!probe.room_pages)
+			break;
+		if (probe.room_pages * PAGE < step)
+			step = 16 * PAGE;
+		memset(filler + used, 1, step);
+	}
+	prefer_node(-1, false);
+	device_call(DEMETER_HAMMER_MIGRATE, &req);
+	check(!req.moved_pages && req.refused[reason("no_room")] == 16 && node_of(victim) == SMEM,
+	      "refused: no_room (filled %zu MiB, moved %llu)", used >> 20, req.moved_pages);
+	munmap(filler, most);
+	munmap(victim, 16 * PAGE);
+}
+
+void test_basics(void)
+{
+	/* Pages just touched wait in a batch of the CPU: stay where it is drained. */
+	pin_cpu(0);
+	exchange_once(false);
+	exchange_once(true);
+	migrate_once(false);
+	migrate_once(true);
+	migrate_without_room();
+	check(kernel_log_clean(), "basics: kernel log clean");
+}
