@@ -208,7 +208,7 @@ int demeter_drain_start(void)
 	/* Not exported by name, but every tracepoint can be visited. */
 	for_each_kernel_tracepoint(find_sched_switch, NULL);
 	if (!switch_tracepoint) {
-		pr_err("no tracepoint sched_switch in this kernel; use one with CONFIG_TRACEPOINTS\n");
+		pr_err("no tracepoint sched_switch in this kernel; next: use one with CONFIG_TRACEPOINTS\n");
 		return -EOPNOTSUPP;
 	}
 	nr = roundup_pow_of_two(nr);

@@ -198,7 +198,7 @@ static int sampler_claim(void)
 		}
 		pr_warn("sampler %s cannot be used: %s\n", samplers[i]->name, reason);
 	}
-	pr_err("no sampler can be used on this machine, so nothing would be learned; see the lines above\n");
+	pr_err("no sampler can be used on this machine, so nothing would be learned; next: see the lines above\n");
 	return ret;
 }
 
@@ -269,7 +269,7 @@ int demeter_enable(void)
 	if (is_enabled)
 		return 0;
 	if (demeter_nodes_check(demeter_params.fmem_node, demeter_params.smem_node)) {
-		pr_err("nodes %lu and %lu are not two nodes with memory; set params/fmem_node and params/smem_node\n",
+		pr_err("nodes %lu and %lu are not two nodes with memory; next: set params/fmem_node and params/smem_node\n",
 		       demeter_params.fmem_node, demeter_params.smem_node);
 		return -ENODEV;
 	}
@@ -286,7 +286,7 @@ int demeter_enable(void)
 	if (ret)
 		goto unwork;
 	if (demeter_numa_balancing_mode())
-		pr_warn("NUMA balancing is on and will move pages back; echo 0 > /proc/sys/kernel/numa_balancing\n");
+		pr_warn("NUMA balancing is on and will move pages back; next: echo 0 > /proc/sys/kernel/numa_balancing\n");
 	WRITE_ONCE(is_enabled, true);
 	pr_info("enabled: sampler %s, FMEM node %lu, SMEM node %lu, latency gap %llu ps\n",
 		active->name, demeter_params.fmem_node, demeter_params.smem_node,
@@ -338,7 +338,7 @@ void demeter_sampler_restart(void)
 		return;
 	sampling_stop();
 	if (sampling_start()) {
-		pr_err("the sampler does not accept these parameters; disabling\n");
+		pr_err("the sampler does not accept these parameters, so management stops; next: set others and enable it again\n");
 		wind_down();
 	}
 }
@@ -359,7 +359,7 @@ static int __init demeter_init(void)
 	mutex_lock(&demeter_control_lock);
 	ret = strcmp(sampler, "auto") ? demeter_sampler_choose(sampler) : 0;
 	if (ret == -EINVAL)
-		pr_err("sampler=%s is unknown; use none, pebs, vpmu or auto\n", sampler);
+		pr_err("sampler=%s is unknown; next: use none, pebs, vpmu or auto\n", sampler);
 	if (!ret && enabled)
 		ret = demeter_enable();
 	mutex_unlock(&demeter_control_lock);

@@ -114,27 +114,27 @@ static int pebs_probe(char *reason, size_t size)
 
 	if (cpu->x86_vendor == X86_VENDOR_AMD || cpu->x86_vendor == X86_VENDOR_HYGON)
 		return refuse(reason, size, -EOPNOTSUPP,
-			      "this is an AMD CPU, whose sampling (IBS) is not supported yet; use the sampler vpmu in the testbed");
+			      "this is an AMD CPU, whose sampling (IBS) is not supported yet; next: use the sampler vpmu in the testbed");
 	if (cpu->x86_vendor != X86_VENDOR_INTEL)
 		return refuse(reason, size, -EOPNOTSUPP,
-			      "this is not an Intel CPU, so it has no PEBS; use the sampler vpmu in the testbed");
+			      "this is not an Intel CPU, so it has no PEBS; next: use the sampler vpmu in the testbed");
 	if (!boot_cpu_has(X86_FEATURE_ARCH_PERFMON))
 		return refuse(reason, size, -ENODEV,
-			      "this machine has no PMU; give the VM one (QEMU with KVM: -cpu host,pmu=on)");
+			      "this machine has no PMU; next: give the VM one (QEMU with KVM: -cpu host,pmu=on)");
 	if (!boot_cpu_has(X86_FEATURE_PEBS) || !boot_cpu_has(X86_FEATURE_DTES64))
 		return refuse(reason, size, -ENODEV,
-			      "the PMU has no PEBS; a VM gets it from a KVM host on Ice Lake server or later (-cpu host,pmu=on) whose kernel passes PEBS through");
+			      "the PMU has no PEBS; next: in a VM, use a KVM host on Ice Lake server or later (-cpu host,pmu=on) whose kernel passes PEBS through");
 #ifdef X86_FEATURE_HYBRID_CPU
 	if (boot_cpu_has(X86_FEATURE_HYBRID_CPU))
 		return refuse(reason, size, -EOPNOTSUPP,
-			      "this CPU mixes kinds of cores, which is not supported; use a server CPU");
+			      "this CPU mixes kinds of cores, which is not supported; next: use a server CPU");
 #endif
 	for (i = 0; i < ARRAY_SIZE(models); i++)
 		if (cpu->x86 == 6 && cpu->x86_model == models[i].model)
 			break;
 	if (i == ARRAY_SIZE(models)) {
 		snprintf(reason, size,
-			 "CPU family %u model %#x is not in the table of events; add it to guest/tmm/sampler_pebs.c",
+			 "CPU family %u model %#x is not in the table of events; next: add it to guest/tmm/sampler_pebs.c",
 			 cpu->x86, cpu->x86_model);
 		return -EOPNOTSUPP;
 	}
@@ -151,7 +151,7 @@ static int pebs_probe(char *reason, size_t size)
 	}
 	if (IS_ERR(event)) {
 		snprintf(reason, size,
-			 "perf refused the event with error %ld; see whether \"perf record -e cpu/event=0xd1,umask=0x20/pp\" works and who uses the counters",
+			 "perf refused the event with error %ld; next: see whether \"perf record -e cpu/event=0xd1,umask=0x20/pp\" works and who uses the counters",
 			 PTR_ERR(event));
 		return PTR_ERR(event);
 	}

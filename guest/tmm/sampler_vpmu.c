@@ -115,7 +115,7 @@ static int device_take(struct pci_dev *pdev, char *reason, size_t size)
 		goto unmap;
 	ret = pci_request_region(pdev, IVSHMEM_BAR, "demeter");
 	if (ret) {
-		snprintf(reason, size, "the vPMU %s is in use by another driver; unload that one",
+		snprintf(reason, size, "the vPMU %s is in use by another driver; next: unload that one",
 			 pci_name(pdev));
 		goto unmap;
 	}
@@ -124,7 +124,7 @@ static int device_take(struct pci_dev *pdev, char *reason, size_t size)
 		why = "serves fewer vCPUs than are online";
 	if (why) {
 		snprintf(reason, size,
-			 "the vPMU %s %s; use a testbed and a module of the same version",
+			 "the vPMU %s %s; next: use a testbed and a module of the same version",
 			 pci_name(pdev), why);
 		ret = -EPROTO;
 		goto release;
@@ -159,7 +159,7 @@ static int vpmu_probe(char *reason, size_t size)
 		}
 	}
 	snprintf(reason, size,
-		 "no vPMU here (PCI device %04x:%04x without driver, with the magic in BAR %d); run in the testbed, or use the sampler pebs",
+		 "no vPMU here (PCI device %04x:%04x without driver, with the magic in BAR %d); next: run in the testbed, or use the sampler pebs",
 		 IVSHMEM_VENDOR, IVSHMEM_DEVICE, IVSHMEM_BAR);
 	return -ENODEV;
 }

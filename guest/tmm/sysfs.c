@@ -12,6 +12,7 @@
 #include <linux/sysfs.h>
 
 #include "relocate.h"
+#include "symbols.h"
 #include "tmm.h"
 
 static struct kobject *root_dir;
@@ -130,7 +131,7 @@ static int param_check(const struct param *param)
 	if (value >= param->min && value <= param->max &&
 	    (param->kind != PARAM_POWER_OF_TWO || is_power_of_2(value)))
 		return 0;
-	pr_err("%s=%lu is not accepted; use %lu to %lu%s\n", param->attr.attr.name, value,
+	pr_err("%s=%lu is not accepted; next: use %lu to %lu%s\n", param->attr.attr.name, value,
 	       param->min, param->max,
 	       param->kind == PARAM_POWER_OF_TWO ? ", a power of two" : "");
 	return -EINVAL;
@@ -373,10 +374,16 @@ static int dir_make(struct kobject **dir, const char *name, struct kobject *pare
  */
 int demeter_sysfs_init(void)
 {
+	/* /sys/kernel/mm itself; not exported to modules. */
+	struct kobject **parent = (void *)demeter_symbol_address("mm_kobj");
 	int ret;
 
+	if (!parent || !*parent) {
+		pr_err("this kernel hides the symbol mm_kobj; next: use one with CONFIG_KALLSYMS_ALL\n");
+		return -ENOENT;
+	}
 	indexed_attrs_init();
-	ret = dir_make(&root_dir, "demeter", mm_kobj, &root_group);
+	ret = dir_make(&root_dir, "demeter", *parent, &root_group);
 	if (!ret)
 		ret = dir_make(&params_dir, "params", root_dir, &params_group);
 	if (!ret)
