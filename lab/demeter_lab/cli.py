@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from demeter_lab import figures
+from demeter_lab import figures, libsvm_data
 from demeter_lab.results import ResultError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -28,6 +28,18 @@ def demo(
     except ResultError as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
+    typer.echo(out)
+
+
+@app.command()
+def libsvm(
+    out: Annotated[Path, typer.Option(help="file to write")],
+    instances: Annotated[int, typer.Option(min=1)] = 60_000,
+    features: Annotated[int, typer.Option(min=1)] = 1_000_000,
+    per_instance: Annotated[int, typer.Option(min=1)] = 110,
+) -> None:
+    """Write a made classification problem for liblinear."""
+    libsvm_data.write(out, instances, features, per_instance)
     typer.echo(out)
 
 
