@@ -1,38 +1,42 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: build-modules.sh 6.1|6.12|7.x|all [W=1] [C=1] [FORCE=1]
+# usage: build-modules.sh 6.1|6.12|7.x|all [W=1] [C=1] [FORCE=1] [DIR=guest/tests]
 # Builds every folder with a Kbuild file under guest/ and core/tests/kernel/ for a
 # guest kernel, out of a fresh copy of the sources, and puts the modules into
 # build/modules/<release>/. Nothing is written beside the sources. Kernels whose
-# sources have not changed are skipped. Warnings go to stderr.
+# sources have not changed are skipped. Warnings go to stderr; with W= or C= (the
+# lint build) they also make the exit status 1. DIR builds that folder only.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 usage_check "$@"
 
 kernel=${1-}
 shift || true
-make_args=() force=
+make_args=() force='' only=''
 for a; do
 	case $a in
 	W=[123] | C=[12]) make_args+=("$a") ;;
 	FORCE=1) force=1 ;;
+	DIR=*) only=${a#DIR=} ;;
 	*) die "unknown argument '$a'" "build-modules.sh --help" ;;
 	esac
 done
 case $kernel in
 all)
+	rc=0
 	for k in 6.12 6.1 7.x; do
-		"$0" "$k" ${make_args[@]+"${make_args[@]}"} ${force:+FORCE=1}
+		"$0" "$k" ${make_args[@]+"${make_args[@]}"} ${force:+FORCE=1} ${only:+"DIR=$only"} || rc=1
 	done
-	exit 0
+	exit $rc
 	;;
 6.1) suite=bookworm ;;
 6.12 | 7.x) suite=trixie ;;
 *) die "unknown kernel '$kernel'" "use 6.1, 6.12, 7.x or all" ;;
 esac
 
-release=$(cat "$CACHE/kernels/$kernel" 2>/dev/null) && [ -d "$CACHE/build-root-$suite" ] ||
+if ! release=$(cat "$CACHE/kernels/$kernel" 2>/dev/null) || [ ! -d "$CACHE/build-root-$suite" ]; then
 	die "kernel $kernel is not in the cache" "run testbed/setup.sh"
+fi
 need_root
 root=$CACHE/build-root-$suite
 project=$(dirname "$TESTBED_DIR")
@@ -53,14 +57,24 @@ mkdir -p "$project/build"
 exec 9>"$project/build/.modules-$release.lock"
 flock 9
 key=$(source_key | sha256sum | cut -c1-32)
-if [ -z "$force" ] && [ "$(cat "$out/.sources" 2>/dev/null)" = "$key" ]; then
+if [ -z "$force$only" ] && [ "$(cat "$out/.sources" 2>/dev/null)" = "$key" ]; then
 	exit 0
 fi
 
 rm -rf "$tree"
 mkdir -p "$tree"
 (cd "$project" && tar --exclude='*.o' --exclude='*.ko' --exclude='.*.cmd' --exclude='target' -cf - "${sources[@]}") | tar -C "$tree" -xf -
-dirs=$(cd "$tree" && find guest core/tests -name Kbuild 2>/dev/null | sort | sed 's|/Kbuild$||')
+if [ -n "$only" ]; then
+	[ -f "$tree/$only/Kbuild" ] || die "$only has no Kbuild file" "name a folder that has one"
+	dirs=$only
+else
+	# A folder below another one with a Kbuild file belongs to that one if it says so.
+	dirs=$(cd "$tree" && find guest core/tests -name Kbuild 2>/dev/null | sed 's|/Kbuild$||' | sort |
+		while read -r d; do
+			up=$(dirname "$d")
+			grep -qs "$(basename "$d")/" "$up/Kbuild" || echo "$d"
+		done)
+fi
 [ -n "$dirs" ] || die "there is no Kbuild file under guest/ or core/tests/" "this checkout has no kernel modules yet"
 
 # A mount namespace of its own: the copy appears as /src in the build root and
@@ -71,28 +85,44 @@ inside='set -eu
 	shift 4
 	mount --make-rprivate /
 	mount --bind "$root" "$root"
-	mount --bind "$tree" "$root/src"
+	mount --bind "$tree" "$root/demeter"
 	mount --bind /dev "$root/dev"
 	mount -t proc proc "$root/proc"
 	mount -t tmpfs tmp "$root/tmp"
 	exec chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C HOME=/root \
 		KBUILD_BUILD_TIMESTAMP="2026-01-01" KBUILD_BUILD_USER=demeter KBUILD_BUILD_HOST=testbed \
-		make -C "/lib/modules/$release/build" M="/src/$dir" -j "$(nproc)" "$@" modules'
+		make -C "/lib/modules/$release/build" M="/demeter/$dir" -j "$(nproc)" "$@" modules'
+# quiet LOG: without the lines of a build that goes well. BTF needs a vmlinux that
+# no package has.
+quiet() {
+	grep -v -E '^ +(CC|LD|AR|MODPOST|BTF|CHECK|DESCEND|OBJCOPY|HOSTCC)|^make(\[|:).*(Entering|Leaving)|Skipping BTF|^$' "$1" |
+		sed 's|/demeter/||g' >&2 || true
+}
+warned='' failed=''
 for dir in $dirs; do
 	say "$release: $dir"
 	log=$tree/make.log
-	if ! nice unshare -m bash -c "$inside" build "$root" "$tree" "$release" "$dir" \
-		${make_args[@]+"${make_args[@]}"} >"$log" 2>&1; then
-		sed "s|/src/||g" "$log" >&2
-		die "$dir does not build for $release" "mend what the compiler says above"
-	fi
-	# Normal lines are commands ("  CC [M] ..."); BTF needs a vmlinux that no package has.
-	grep -v -E '^ +(CC|LD|AR|MODPOST|BTF|CHECK|DESCEND|OBJCOPY|HOSTCC)|^make(\[|:)|Skipping BTF|warning: the compiler differs|The kernel was built by|You are using:|^$' "$log" |
-		sed "s|/src/||g" >&2 || true
+	nice unshare -m bash -c "$inside" build "$root" "$tree" "$release" "$dir" \
+		${make_args[@]+"${make_args[@]}"} >"$log" 2>&1 || failed="$failed $dir"
+	! grep -q 'warning: ' "$log" || warned="$warned $dir"
+	quiet "$log"
 done
-new=$out.new
-rm -rf "$new"
-mkdir -p "$new"
-find "$tree" -name '*.ko' -exec cp -t "$new" {} +
-echo "$key" >"$new/.sources"
-publish "$new" "$out"
+[ -z "$failed" ] || die "these do not build for $release:$failed" "mend what the compiler says above"
+if [ -n "$only" ]; then
+	mkdir -p "$out"
+	rm -f "$out/.sources"
+	find "$tree" -name '*.ko' -exec cp -t "$out" {} +
+else
+	new=$out.new
+	rm -rf "$new"
+	mkdir -p "$new"
+	find "$tree" -name '*.ko' -exec cp -t "$new" {} +
+	# A lint build with warnings is not remembered, so that it says so again.
+	if [ -z "$warned" ] || [ ${#make_args[@]} = 0 ]; then
+		echo "$key" >"$new/.sources"
+	fi
+	publish "$new" "$out"
+fi
+if [ -n "$warned" ] && [ ${#make_args[@]} -gt 0 ]; then
+	die "the lint build for $release has warnings in:$warned" "mend what the compiler says above"
+fi

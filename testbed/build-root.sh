@@ -19,11 +19,11 @@ bookworm) metas=bookworm list=bookworm ;;
 esac
 
 name=build-root-$suite
-key=$(stamp_key "$0" -- $TESTBED_LAYOUT)
+key=$(stamp_key "$0" -- "$TESTBED_LAYOUT")
 if stamp_ok "$name" "$key" && [ -d "$CACHE/$name" ]; then
 	exit 0
 fi
-apt_state
+apt_state keep
 headers=
 for m in $metas; do
 	h=$(apt_depends "$m" linux-headers-amd64 '^linux-headers-[0-9]')
@@ -39,7 +39,7 @@ say "$name: unpacking ($headers )"
 deb_unpack "$WORK" <"$APT_DIR/$name.debs"
 # What maintainer scripts would have made, as far as a build needs it.
 ln -sf mawk "$WORK/usr/bin/awk"
-mkdir -p "$WORK"/{dev,proc,tmp,src,build,root}
+mkdir -p "$WORK"/{dev,proc,tmp,demeter,root}
 for r in "$WORK"/usr/src/linux-headers-*-amd64; do
 	v=${r##*/linux-headers-}
 	mkdir -p "$WORK/lib/modules/$v"

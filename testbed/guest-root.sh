@@ -14,12 +14,12 @@ drop="usr/share/doc usr/share/man usr/share/locale usr/share/info usr/share/lint
 	usr/share/i18n usr/share/bash-completion usr/share/zsh var/lib/apt/lists var/cache/apt var/cache/debconf var/log boot"
 uuid=64656d65-7465-4765-8e73-726f6f740001
 
-key=$(stamp_key "$0" -- $TESTBED_LAYOUT)
+key=$(stamp_key "$0" -- "$TESTBED_LAYOUT")
 if stamp_ok guest-root "$key" && [ -f "$CACHE/guest-root.erofs" ]; then
 	exit 0
 fi
 need_root
-apt_state
+apt_state keep
 work_dir guest-root
 root=$WORK/root
 say "guest-root: installing Debian 13 with ${packages//,/ }"

@@ -3,6 +3,7 @@
 # What every testbed script needs: the cache path, messages, and Debian
 # packages fetched and unpacked without installing them on the host.
 # Sourced, never run.
+# shellcheck disable=SC2034 # the variables are for those who source it
 
 TESTBED_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${DEMETER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/demeter}
@@ -106,14 +107,14 @@ apt_t() { # apt_t SUITES-LIST COMMAND...: apt with the testbed's own state
 	APT_CONFIG=$APT_DIR/apt.conf "$cmd" -o "Dir::Etc::SourceList=$APT_DIR/$list.list" "$@"
 }
 
-# apt_state [refresh]: make the private apt state. Package lists are fetched once:
+# apt_state keep|refresh: make the private apt state. Package lists are fetched once:
 # a cache that is complete needs no network, one that is being rebuilt stays on
 # the same versions. `setup.sh --refresh` moves it.
 apt_state() {
-	local mirror s refresh=${1-}
+	local mirror s
 	[ -f "$DEBIAN_KEYRING" ] || die "$DEBIAN_KEYRING is missing" "apt-get install debian-archive-keyring"
 	mkdir -p "$APT_DIR/lists/partial" "$APT_DIR/archives/partial" "$APT_DIR/status"
-	if [ ! -f "$APT_DIR/updated" ] || [ -n "$refresh" ]; then
+	if [ ! -f "$APT_DIR/updated" ] || [ "$1" = refresh ]; then
 		mirror=$(debian_mirror)
 		: >"$APT_DIR/all.list"
 		for s in $SUITES; do
@@ -159,7 +160,7 @@ apt_newest() {
 # apt_depends LIST PACKAGE PATTERN: first dependency of PACKAGE that matches PATTERN (awk)
 apt_depends() {
 	apt_t "$1" apt-cache show --no-all-versions "$2" 2>/dev/null |
-		sed -n 's/^Depends: //p' | tr ',|' '\n\n' | awk -v p="$3" '$1 ~ p {print $1; exit}'
+		sed -n 's/^Depends: //p' | sed 's/[,|]/\n/g' | awk -v p="$3" '$1 ~ p {print $1; exit}'
 }
 
 # apt_fetch NAME LIST PRETEND PACKAGE...: download PACKAGEs and what they need,

@@ -15,11 +15,11 @@ plugin_api_wanted=7
 symbols="icount_get object_class_by_name queue_tb_flush cpu_exit qemu_get_cpu qemu_plugin_register_vcpu_tb_trans_cb"
 devices="ivshmem-plain virtio-pmem-pci vhost-user-test-device-pci"
 
-key=$(stamp_key "$0" -- $TESTBED_LAYOUT "$CACHE")
+key=$(stamp_key "$0" -- "$TESTBED_LAYOUT" "$CACHE")
 if stamp_ok qemu "$key" && [ -f "$CACHE/qemu.json" ]; then
 	exit 0
 fi
-apt_state
+apt_state keep
 # Left out: the boot ROMs of network cards that the guest never has.
 APT_TARGET=trixie-backports apt_fetch qemu trixie+backports \
 	ipxe-qemu qemu-system-x86 libc6

@@ -21,6 +21,7 @@ esac
 host_tools="mmdebstrap=mmdebstrap mkfs.erofs=erofs-utils busybox=busybox-static cpio=cpio depmod=kmod xz=xz-utils zstd=zstd
 	gcc=gcc g++=g++ make=make nm=binutils flock=util-linux git=git python3=python3 curl=curl
 	clang-format=clang-format sparse=sparse shellcheck=shellcheck"
+cargo_minor=90
 kernels="6.12 6.1 7.x"
 result=$CACHE/testbed.json
 
@@ -28,13 +29,21 @@ result=$CACHE/testbed.json
 key=$(cd "$TESTBED_DIR" && cat setup.sh lib.sh qemu.sh kernels.sh build-root.sh guest-root.sh initrd.sh initrd/init |
 	sha256sum | cut -c1-32)
 
+# Edition 2024 and the dependencies want this; Debian 12's plain cargo is older.
+cargo_is_new() {
+	local cargo version
+	cargo=$(command -v cargo || echo "$HOME/.cargo/bin/cargo")
+	version=$("$cargo" --version 2>/dev/null | sed -n 's/^cargo \([0-9]*\.[0-9]*\).*/\1/p')
+	[ -n "$version" ] && [ "${version%.*}" -ge 1 ] && [ "${version#*.}" -ge "$cargo_minor" ]
+}
+
 host_missing() {
 	local t
 	for t in $host_tools; do
 		command -v "${t%%=*}" >/dev/null 2>&1 || printf '%s ' "${t#*=}"
 	done
 	ldd "$(command -v busybox)" >/dev/null 2>&1 && printf 'busybox-static '
-	command -v cargo >/dev/null 2>&1 || [ -x "$HOME/.cargo/bin/cargo" ] || printf 'rustc-web cargo-web '
+	cargo_is_new || printf 'rustc-web cargo-web '
 	return 0
 }
 
@@ -63,6 +72,7 @@ exec 9>"$CACHE/setup.lock"
 flock -n 9 || {
 	say "another set-up is running, waiting for it"
 	flock 9
+	[ "$mode" = --refresh ] || exec "$0" # it may have done all there is to do
 }
 started=$(date +%s)
 
@@ -77,16 +87,23 @@ if [ -n "$missing" ]; then
 	}
 fi
 case " $missing" in
-*cargo-web*) say "cargo was missing: installed Debian's rustc-web and cargo-web" ;;
+*cargo-web*)
+	say "no cargo 1.$cargo_minor or newer was found: installed Debian's rustc-web and cargo-web"
+	cargo_is_new || die "cargo-web is older than 1.$cargo_minor" "install a newer cargo, for example with rustup"
+	;;
 esac
 if [ ! -f "$result" ]; then
-	need_space 4000
+	need_space 3500
 else
 	need_space 1500
 fi
 
-apt_state "${mode#--}"
-[ "$mode" != --refresh ] || rm -f "$CACHE"/stamps/{kernel-*,build-root-*,qemu,guest-root}
+if [ "$mode" = --refresh ]; then
+	apt_state refresh
+	rm -f "$CACHE"/stamps/{kernel-*,build-root-*,qemu,guest-root}
+else
+	apt_state keep
+fi
 
 # Downloads take turns, unpacking does not wait for them: one job each.
 jobs=()
@@ -94,7 +111,7 @@ job() { # job COMMAND...
 	bash "$TESTBED_DIR/$1" "${@:2}" &
 	jobs+=($!)
 }
-rm -f "$result"
+trap 'kill "${jobs[@]}" 2>/dev/null; exit 130' INT TERM
 job build-root.sh trixie
 job qemu.sh
 job guest-root.sh
@@ -126,5 +143,10 @@ done
 	printf '}}\n'
 } >"$result.new"
 mv "$result.new" "$result"
+# Kernels of an earlier refresh.
+for d in "$CACHE"/kernels/*/; do
+	r=$(basename "$d")
+	grep -q "\"$r\"" "$result" || rm -rf "$d" "$CACHE/initrd-base-$r.cpio" "$CACHE/stamps/initrd-base-$r"
+done
 stamp_set setup "$key"
 say "ready in $(($(date +%s) - started)) s, $(du -sm "$CACHE" | cut -f1) MiB: $result"
