@@ -33,6 +33,7 @@ uint64_t next_random(uint64_t *state);
 int read_file(const char *path, char *buffer, size_t size);
 bool write_file(const char *path, const char *text);
 long read_key(const char *path, const char *key);	/* "key value" lines; -1: none */
+long free_kib(void);				/* free memory, per-CPU lists included */
 
 /* Map bytes (THP: 2 MiB aligned, huge) and touch them on a node. Never NULL. */
 char *map_on(int node, size_t bytes, bool thp);

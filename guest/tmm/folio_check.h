@@ -6,7 +6,6 @@
 #ifndef DEMETER_FOLIO_CHECK_H
 #define DEMETER_FOLIO_CHECK_H
 
-#include <linux/huge_mm.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/vmstat.h>

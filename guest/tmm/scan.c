@@ -7,7 +7,6 @@
  * The page tables are never changed here: a PMD that maps a THP is handled as
  * one entry and the walker is told not to descend, or it would split it.
  */
-#include <linux/huge_mm.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmap_lock.h>
