@@ -10,7 +10,7 @@
 #ifndef DEMETER_VPMU_H
 #define DEMETER_VPMU_H
 
-#ifdef __KERNEL__
+#if defined(__KERNEL__) || defined(__linux__)
 #include <linux/types.h>
 #else
 #include <stdint.h>

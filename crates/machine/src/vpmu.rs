@@ -118,6 +118,19 @@ impl Op {
             _ => None,
         }
     }
+
+    /// The immediate that stands for the operation.
+    #[must_use]
+    pub const fn immediate(self) -> u32 {
+        MAGIC_NOP
+            | match self {
+                Self::ModelOn => 1,
+                Self::ModelOff => 2,
+                Self::Mark => 3,
+                Self::Progress => 4,
+                Self::ChargeNs => 5,
+            }
+    }
 }
 
 impl From<Guest> for crate::series::GuestReport {
@@ -227,6 +240,7 @@ mod tests {
             assert!(UAPI.contains(&format!("DEMETER_OP_{name},")), "{name}");
             let number: u32 = name.rsplit(' ').next().unwrap().parse().unwrap();
             assert_eq!(Op::from_immediate(MAGIC_NOP | number), Some(op));
+            assert_eq!(op.immediate(), MAGIC_NOP | number);
         }
         assert_eq!(Op::from_immediate(MAGIC_NOP | 6), None);
         assert_eq!(Op::from_immediate(1), None);

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The guest clock: instructions, charged time, and idle time skipped.
+//!
+//! QEMU's instruction counter is the source of guest time; its API for time
+//! control does nothing under TCG. So the function QEMU asks for the time is
+//! replaced by one that answers
+//!
+//! ```text
+//! idle skips + instructions × insn_ps + charged penalty
+//! ```
+//!
+//! All three only grow with the guest's execution, never with the host's
+//! clock. QEMU asks from its main thread too, hence the atomics.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::qemu::{Api, QemuError};
+
+/// What the hook needs; set once before the guest runs.
+static SOURCE: OnceLock<(Api, u64)> = OnceLock::new();
+/// Written by the vCPU thread only.
+static PENALTY_PS: AtomicU64 = AtomicU64::new(0);
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+/// Clock reads on the vCPU thread that verify the layout of QEMU's timer state.
+/// By then the guest has booted far enough for every term to be non-zero.
+const VERIFIED_READS: u64 = 1 << 16;
+
+thread_local! {
+    static VERIFICATIONS_LEFT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: the raw pointers inside are addresses of QEMU's functions and statics.
+unsafe impl Send for Api {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Api {}
+
+fn sum_ps(bias_ns: i64, raw: i64, insn_ps: u64, penalty_ps: u64) -> u64 {
+    (bias_ns as u64)
+        .wrapping_mul(1000)
+        .wrapping_add((raw as u64).wrapping_mul(insn_ps))
+        .wrapping_add(penalty_ps)
+}
+
+extern "C" fn guest_clock() -> i64 {
+    ASKED.fetch_add(1, Relaxed);
+    let Some((api, insn_ps)) = SOURCE.get() else {
+        return 0;
+    };
+    VERIFICATIONS_LEFT.with(|left| {
+        if left.get() > 0 {
+            left.set(left.get() - 1);
+            if !api.layout_agrees() {
+                crate::fatal(&QemuError::Layout, crate::NEXT_QEMU);
+            }
+        }
+    });
+    // SAFETY: QEMU calls this wherever it would have called its own
+    // `icount_get`, which calls `icount_get_raw`.
+    let raw = unsafe { (api.icount_get_raw)() };
+    (sum_ps(api.bias_ns(), raw, *insn_ps, PENALTY_PS.load(Relaxed)) / 1000) as i64
+}
+
+/// Access to the guest clock from callbacks on the vCPU thread.
+pub struct Clock {
+    api: Api,
+    insn_ps: u64,
+    cpu: *mut c_void,
+    slack_ps: u64,
+    kicked_ps: u64,
+    penalty_ps: u64,
+}
+
+impl Clock {
+    /// Puts the hook in; in the vCPU's init callback.
+    pub fn hook(
+        api: Api,
+        cpu: *mut c_void,
+        insn_ps: u64,
+        slack_ns: u64,
+    ) -> Result<Self, QemuError> {
+        SOURCE
+            .set((api, insn_ps))
+            .map_err(|_| QemuError::Hook("hooked twice"))?;
+        api.hook_clock(guest_clock, || ASKED.load(Relaxed))?;
+        VERIFICATIONS_LEFT.set(VERIFIED_READS);
+        Ok(Self {
+            api,
+            insn_ps,
+            cpu,
+            slack_ps: slack_ns * 1000,
+            kicked_ps: 0,
+            penalty_ps: 0,
+        })
+    }
+
+    /// Charges time. QEMU looks at its timers again once `slack` has gathered.
+    #[inline]
+    pub fn charge(&mut self, ps: u64) {
+        self.penalty_ps += ps;
+        PENALTY_PS.store(self.penalty_ps, Relaxed);
+        if self.penalty_ps - self.kicked_ps >= self.slack_ps {
+            self.kicked_ps = self.penalty_ps;
+            // SAFETY: our vCPU, on its own thread.
+            unsafe { (self.api.cpu_exit)(self.cpu) };
+        }
+    }
+
+    /// Time charged so far.
+    #[inline]
+    pub const fn penalty_ps(&self) -> u64 {
+        self.penalty_ps
+    }
+
+    /// The guest clock now; on the vCPU thread.
+    pub fn now_ns(&self) -> u64 {
+        // SAFETY: on the vCPU thread, with its CPU.
+        unsafe { self.api.settle(self.cpu) };
+        self.settled_ns()
+    }
+
+    /// The guest clock as of the last time QEMU or [`Clock::now_ns`] looked.
+    pub fn settled_ns(&self) -> u64 {
+        sum_ps(
+            self.api.bias_ns(),
+            self.api.raw_icount(),
+            self.insn_ps,
+            self.penalty_ps,
+        ) / 1000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sum_ps;
+
+    #[test]
+    fn a_second_of_each_term() {
+        let second_ps = 1_000_000_000_000;
+        assert_eq!(sum_ps(1_000_000_000, 0, 300, 0), second_ps);
+        assert_eq!(sum_ps(0, 1_000_000_000, 300, 0), 300_000_000_000);
+        assert_eq!(sum_ps(0, 0, 300, second_ps), second_ps);
+        assert_eq!(sum_ps(1, 10, 300, 5), 1000 + 3000 + 5);
+    }
+}

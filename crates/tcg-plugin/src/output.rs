@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The time series and the summary.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use demeter_machine::digest::Fnv;
+use demeter_machine::series::{SeriesRow, Summary};
+
+/// Writes rows as they come, so that a run that is killed leaves what it had.
+pub struct Output {
+    series: File,
+    summary: PathBuf,
+    digest: Fnv,
+    rows: u64,
+}
+
+impl Output {
+    /// Creates the series, empty. The summary appears with the first [`Output::summary`].
+    pub fn create(series: &PathBuf, summary: PathBuf) -> io::Result<Self> {
+        match fs::remove_file(&summary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        Ok(Self {
+            series: File::create(series)?,
+            summary,
+            digest: Fnv::default(),
+            rows: 0,
+        })
+    }
+
+    /// Appends a row.
+    pub fn row(&mut self, row: &SeriesRow) -> io::Result<()> {
+        let mut line = serde_json::to_vec(row)?;
+        line.push(b'\n');
+        self.digest.write(&line);
+        self.rows += 1;
+        self.series.write_all(&line)
+    }
+
+    /// Replaces the summary; never half-written.
+    pub fn summary(&mut self, mut summary: Summary) -> io::Result<()> {
+        summary.rows = self.rows;
+        summary.series_digest = self.digest.hex();
+        let mut text = serde_json::to_vec_pretty(&summary)?;
+        text.push(b'\n');
+        let partial = self.summary.with_extension("partial");
+        fs::write(&partial, text)?;
+        fs::rename(&partial, &self.summary)
+    }
+}

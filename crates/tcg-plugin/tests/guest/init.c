@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Init of the plugin's test guest: runs the tests named in the environment
+ * variable T (kernel command line) and prints one "RESULT" line for each.
+ *
+ * c clock self-test     g random updates      q sequential reads
+ * k known placement     p sampled addresses   m pages that move
+ * t huge pages          a arithmetic          n uninstrumented
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include "../../../../uapi/demeter_vpmu.h"
+
+#define MAGIC(op, arg) \
+	asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00\n\t.long 0x5EB50000 + %c0" \
+		     : : "i"(op), "D"((uint64_t)(arg)) : "memory")
+
+#define MB (1ul << 20)
+#define PAGE 4096ul
+
+static struct demeter_vpmu_vcpu *vcpu;
+static struct demeter_vpmu_record *ring;
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+static long env(const char *name, long otherwise)
+{
+	const char *value = getenv(name);
+
+	return value ? atol(value) : otherwise;
+}
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		printf("cannot write %s\n", path);
+	if (fd >= 0)
+		close(fd);
+}
+
+/* Finds the ivshmem device that carries the magic. */
+static int find_bar(void)
+{
+	DIR *dir = opendir("/sys/bus/pci/devices");
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir))) {
+		struct demeter_vpmu_header *header;
+		char path[300], id[16] = { 0 };
+		int fd;
+
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/device", entry->d_name);
+		fd = open(path, O_RDONLY);
+		if (fd < 0)
+			continue;
+		if (read(fd, id, sizeof(id) - 1) < 0)
+			id[0] = 0;
+		close(fd);
+		if (strncmp(id, "0x1110", 6))
+			continue;
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/enable", entry->d_name);
+		write_file(path, "1");
+		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/resource2", entry->d_name);
+		fd = open(path, O_RDWR);
+		header = mmap(NULL, DEMETER_VPMU_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (header == MAP_FAILED || header->magic != DEMETER_VPMU_MAGIC)
+			continue;
+		vcpu = (void *)((char *)header + DEMETER_VPMU_VCPU_OFFSET);
+		ring = (void *)((char *)vcpu + DEMETER_VPMU_RING_OFFSET);
+		return 0;
+	}
+	return -1;
+}
+
+static uint64_t seed;
+
+static inline uint64_t next(void)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed;
+}
+
+/* Physical address of a page, from the kernel. */
+static uint64_t pagemap(uint64_t va)
+{
+	static int fd = -1;
+	uint64_t entry = 0;
+
+	if (fd < 0)
+		fd = open("/proc/self/pagemap", O_RDONLY);
+	if (pread(fd, &entry, 8, va / PAGE * 8) != 8)
+		return 0;
+	return (entry & ((1ull << 55) - 1)) * PAGE + va % PAGE;
+}
+
+/* nodes: bit mask; huge: MADV_ */
+static uint64_t *area(size_t bytes, unsigned long nodes, int advice)
+{
+	char *raw = mmap(NULL, bytes + 2 * MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *start = (char *)(((uintptr_t)raw + 2 * MB - 1) & ~(2 * MB - 1));
+	size_t i;
+
+	if (raw == MAP_FAILED)
+		return NULL;
+	madvise(start, bytes, advice);
+	/* MPOL_BIND for one node, MPOL_INTERLEAVE for both */
+	if (syscall(SYS_mbind, start, bytes, nodes == 3 ? 3 : 2, &nodes, 64, 0))
+		printf("mbind failed\n");
+	for (i = 0; i < bytes; i += PAGE)
+		start[i] = 1;
+	return (uint64_t *)start;
+}
+
+__attribute__((noinline)) static void updates(uint64_t *words, size_t count, long rounds)
+{
+	for (long i = 0; i < rounds; i++) {
+		uint64_t value = next();
+
+		words[value & (count - 1)] ^= value;
+	}
+}
+
+/* One load a round, on a line of its own choice. */
+__attribute__((noinline)) static uint64_t loads(const uint64_t *words, size_t count, long rounds)
+{
+	uint64_t sum = 0;
+
+	for (long i = 0; i < rounds; i++)
+		sum += words[next() & (count - 1) & ~7ul];
+	return sum;
+}
+
+__attribute__((noinline)) static uint64_t arithmetic(long rounds)
+{
+	uint64_t sum = 0;
+
+	for (long i = 0; i < rounds; i++)
+		sum += next() * 3;
+	return sum;
+}
+
+static void sampling(uint32_t enable, uint64_t period)
+{
+	vcpu->period = period;
+	vcpu->threshold_ns = 64;
+	vcpu->tail = vcpu->head;
+	vcpu->enable = enable;
+}
+
+/* Compares every record in [start, start + bytes) with the page table. */
+static void compare_samples(const char *name, uint64_t *start, size_t bytes)
+{
+	uint64_t inside = 0, other = 0, match = 0, node[2] = { 0 };
+
+	for (; vcpu->tail < vcpu->head; vcpu->tail++) {
+		struct demeter_vpmu_record *r = &ring[vcpu->tail % DEMETER_VPMU_RING_ENTRIES];
+
+		if (r->gva < (uint64_t)start || r->gva >= (uint64_t)start + bytes) {
+			other++;
+			continue;
+		}
+		inside++;
+		node[r->tier & 1]++;
+		if (pagemap(r->gva) == r->gpa)
+			match++;
+	}
+	printf("RESULT %s inside=%lu match=%lu other=%lu fmem=%lu smem=%lu lost=%lu\n", name, inside, match, other,
+	       node[0], node[1], (unsigned long)vcpu->lost);
+}
+
+static void test_clock(void)
+{
+	uint64_t start, charged;
+
+	for (int on = 0; on < 2; on++) {
+		if (on)
+			MAGIC(DEMETER_OP_MODEL_ON, 0);
+		start = now_ns();
+		for (int i = 0; i < 100; i++)
+			MAGIC(DEMETER_OP_CHARGE_NS, 1000000);
+		charged = now_ns() - start;
+		if (on)
+			MAGIC(DEMETER_OP_MODEL_OFF, 0);
+		printf("RESULT clock%d charged_ns=100000000 seen_ns=%lu\n", on, charged);
+	}
+	start = now_ns();
+	for (int i = 0; i < 5; i++) {
+		struct timespec ts = { 0, 100000000 };
+
+		nanosleep(&ts, NULL);
+	}
+	printf("RESULT sleep asked_ns=500000000 seen_ns=%lu\n", now_ns() - start);
+}
+
+static void timed(const char *name, char test, uint64_t *words, size_t bytes, long rounds)
+{
+	uint64_t start, spent, sum = 0;
+
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	MAGIC(DEMETER_OP_MARK, test);
+	start = now_ns();
+	switch (test) {
+	case 'g':
+		updates(words, bytes / 8, rounds);
+		break;
+	case 'q':
+		for (size_t i = 0; i < bytes / 8; i++)
+			sum += words[i];
+		break;
+	case 'a':
+		sum = arithmetic(rounds * 10);
+		break;
+	case 'k':
+		sum = loads(words, bytes / 8, rounds);
+		break;
+	}
+	spent = now_ns() - start;
+	MAGIC(DEMETER_OP_PROGRESS, rounds);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+	printf("RESULT %s rounds=%ld spent_ns=%lu%s\n", name, rounds, spent, sum == 42 ? "." : "");
+}
+
+/* Pages that migrate between accesses must be sampled where they are. */
+static void test_moving(uint64_t *words, size_t bytes)
+{
+	size_t pages = bytes / PAGE;
+	void **list = calloc(pages, sizeof(*list));
+	int *node = calloc(pages, sizeof(*node)), *status = calloc(pages, sizeof(*status));
+
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	for (int round = 0; round < 4; round++) {
+		char name[16];
+
+		for (size_t i = 0; i < pages; i++) {
+			list[i] = (char *)words + i * PAGE;
+			node[i] = (i + round) & 1;
+		}
+		if (syscall(SYS_move_pages, 0, pages, list, node, status, 2))
+			printf("move_pages failed\n");
+		sampling(1, 101);
+		loads(words, bytes / 8, 100000);
+		vcpu->enable = 0;
+		snprintf(name, sizeof(name), "moving%d", round);
+		compare_samples(name, words, bytes);
+	}
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+}
+
+int main(void)
+{
+	size_t bytes = env("MB", 64) * MB;
+	long rounds = env("ROUNDS", 1000000);
+	const char *tests = getenv("T");
+	uint64_t *words;
+
+	mkdir("/proc", 0755);
+	mkdir("/sys", 0755);
+	mount("proc", "/proc", "proc", 0, NULL);
+	mount("sysfs", "/sys", "sysfs", 0, NULL);
+	setvbuf(stdout, NULL, _IONBF, 0);
+	printf("\nINIT t_ns=%lu bar=%d\n", now_ns(), find_bar());
+	/* The kernel's own start-up threads would share the vCPU with the tests. */
+	nanosleep(&(struct timespec){ env("SETTLE_S", 6), 0 }, NULL);
+	for (; tests && *tests && vcpu; tests++) {
+		seed = 88172645463325252ull;
+		switch (*tests) {
+		case 'c':
+			test_clock();
+			break;
+		case 'g':
+		case 'q':
+		case 'a':
+			words = area(bytes, 3, MADV_NOHUGEPAGE);
+			timed((char[]){ *tests, 0 }, *tests, words, bytes, rounds);
+			break;
+		case 't':
+			words = area(bytes, 1, MADV_HUGEPAGE);
+			timed("thp", 'g', words, bytes, rounds);
+			break;
+		case 'k':
+			timed("fmem", 'k', area(bytes, 1, MADV_NOHUGEPAGE), bytes, rounds);
+			timed("smem", 'k', area(bytes, 2, MADV_NOHUGEPAGE), bytes, rounds);
+			break;
+		case 'p':
+			words = area(bytes, 3, MADV_NOHUGEPAGE);
+			MAGIC(DEMETER_OP_MODEL_ON, 0);
+			sampling(1, 4093 / 8);
+			updates(words, bytes / 8, rounds);
+			vcpu->enable = 0;
+			MAGIC(DEMETER_OP_MODEL_OFF, 0);
+			compare_samples("samples", words, bytes);
+			break;
+		case 'm':
+			test_moving(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);
+			break;
+		case 'n': {
+			uint64_t start = now_ns();
+
+			arithmetic(rounds * 10);
+			printf("RESULT off spent_ns=%lu\n", now_ns() - start);
+			break;
+		}
+		}
+	}
+	printf("DONE t_ns=%lu\n", now_ns());
+	sync();
+	reboot(RB_POWER_OFF);
+}
