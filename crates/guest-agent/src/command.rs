@@ -22,18 +22,17 @@ use crate::report;
 
 const OUTPUT_PORT: &str = "/dev/ttyS1";
 
-/// Moves the files that the host sent along to where COMMAND expects them.
+/// Makes the files that the host sent along appear where COMMAND expects them,
+/// as links: they exist once in memory, outside the small overlay.
 pub fn place_copies(copies: &[CopyIn]) -> Result<(), Error> {
     for copy in copies {
         let from = format!("{GUEST_DIR}/copy/{}", copy.name);
         if let Some(parent) = Path::new(&copy.to).parent() {
             fs::create_dir_all(parent).map_err(|cause| Error::file(parent, cause))?;
         }
-        // A rename keeps one copy in memory; across file systems it fails.
-        if fs::rename(&from, &copy.to).is_err() {
-            fs::copy(&from, &copy.to).map_err(|cause| Error::file(&copy.to, cause))?;
-            let _ = fs::remove_file(&from);
-        }
+        let _ = fs::remove_file(&copy.to);
+        std::os::unix::fs::symlink(&from, &copy.to)
+            .map_err(|cause| Error::file(&copy.to, cause))?;
     }
     Ok(())
 }

@@ -18,6 +18,8 @@ pub const AT_ROI_PATH: &str = "/run/demeter/at-roi";
 pub const BIND_HOT_ENV: &str = "DEMETER_BIND_HOT";
 /// The cgroup that COMMAND and all its children live in.
 pub const COMMAND_CGROUP: &str = "/sys/fs/cgroup/command";
+/// Its name below the root of the cgroup hierarchy.
+pub const COMMAND_CGROUP_NAME: &str = "/command";
 
 /// Everything that the agent does, decided by the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Everything that can go wrong, each with its next step and exit status.
+
+use std::path::{Path, PathBuf};
+
+/// Exit status of any failure but wrong usage.
+pub const FAILURE: u8 = 1;
+/// Exit status of wrong usage.
+pub const USAGE: u8 = 2;
+
+/// A failure: [`std::fmt::Display`] is the cause, [`Error::next`] what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Arguments that clap cannot know to be wrong.
+    #[error("{cause}")]
+    Usage {
+        /// What is wrong.
+        cause: String,
+        /// What to do.
+        next: String,
+    },
+    /// The testbed is not set up.
+    #[error("the testbed is not set up: {cause}")]
+    Testbed {
+        /// What is missing.
+        cause: String,
+    },
+    /// A part of Demeter was not built.
+    #[error("{what} is missing at {}", path.display())]
+    NotBuilt {
+        /// The part.
+        what: &'static str,
+        /// Where it was looked for.
+        path: PathBuf,
+        /// How to make it.
+        next: String,
+    },
+    /// A file operation on the host failed.
+    #[error("cannot {action} {}: {cause}", path.display())]
+    File {
+        /// Verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        cause: std::io::Error,
+    },
+    /// Not enough room.
+    #[error("{} has {free_mib} MiB free where the run needs {needed_mib} MiB", path.display())]
+    Space {
+        /// The directory.
+        path: PathBuf,
+        /// Available.
+        free_mib: u64,
+        /// Needed.
+        needed_mib: u64,
+        /// What to do.
+        next: &'static str,
+    },
+    /// The output directory holds something else.
+    #[error("{} exists and is not a results directory", path.display())]
+    NotResults {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The plugin refused to work.
+    #[error("machine plugin: {cause}")]
+    Plugin {
+        /// Its words.
+        cause: String,
+        /// Its advice.
+        next: String,
+    },
+    /// QEMU did not start or died.
+    #[error("QEMU {how}: {cause}")]
+    Qemu {
+        /// What happened.
+        how: String,
+        /// Its last words.
+        cause: String,
+        /// Where the rest is.
+        kept: PathBuf,
+    },
+    /// The guest reported why it cannot go on.
+    #[error("{cause}")]
+    Guest {
+        /// Its words.
+        cause: String,
+        /// Its advice.
+        next: String,
+        /// Where the console is.
+        kept: PathBuf,
+    },
+    /// The guest kernel panicked.
+    #[error("guest kernel panicked: {cause}")]
+    Panic {
+        /// The console's line.
+        cause: String,
+        /// Where the console is.
+        kept: PathBuf,
+    },
+    /// The guest went away without a word.
+    #[error("guest stopped without a report (last console line: '{last_line}')")]
+    Stopped {
+        /// Last console line.
+        last_line: String,
+        /// Where the console is.
+        kept: PathBuf,
+    },
+    /// The guest took too long.
+    #[error("guest did not end within {limit_s} s (last console line: '{last_line}')")]
+    Timeout {
+        /// Limit in host seconds.
+        limit_s: u64,
+        /// Last console line.
+        last_line: String,
+        /// Where the console is.
+        kept: PathBuf,
+    },
+    /// COMMAND could not be started in the guest.
+    #[error("the guest cannot start '{program}': {cause}")]
+    Command {
+        /// Program.
+        program: String,
+        /// The guest's words.
+        cause: String,
+        /// 127 or 126.
+        status: u8,
+    },
+    /// What the guest sent is not understood.
+    #[error("cannot understand {}: {cause}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Details.
+        cause: String,
+    },
+    /// COMMAND failed where its success was needed.
+    #[error("COMMAND ended with status {status} under {tmm}")]
+    CommandFailed {
+        /// The manager.
+        tmm: String,
+        /// Its status.
+        status: i32,
+        /// Where its output is.
+        kept: PathBuf,
+    },
+    /// A signal asked to stop.
+    #[error("interrupted; guests were stopped")]
+    Interrupted,
+    /// `doctor` found something that must work.
+    #[error("{failed} of the checks failed")]
+    Doctor {
+        /// How many.
+        failed: usize,
+    },
+}
+
+impl Error {
+    /// A failed file operation.
+    pub fn file(action: &'static str, path: impl AsRef<Path>, cause: std::io::Error) -> Self {
+        Self::File {
+            action,
+            path: path.as_ref().to_path_buf(),
+            cause,
+        }
+    }
+
+    /// What the user should do.
+    pub fn next(&self) -> String {
+        let console = |kept: &Path| format!("read {}", kept.join("console.log").display());
+        match self {
+            Self::Usage { next, .. } | Self::NotBuilt { next, .. } | Self::Plugin { next, .. } => {
+                next.clone()
+            }
+            Self::Testbed { .. } => "run `testbed/setup.sh`".into(),
+            Self::File { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
+                "free some space and run again".into()
+            }
+            Self::File { .. } => "check the path and its permissions".into(),
+            Self::Space { next, .. } => (*next).to_owned(),
+            Self::NotResults { .. } => "choose another directory with --out".into(),
+            Self::Qemu { kept, .. } => format!("read {}", kept.join("qemu.log").display()),
+            Self::Guest { next, kept, .. } => {
+                format!("{next} ({})", kept.join("console.log").display())
+            }
+            Self::Panic { kept, .. } | Self::Stopped { kept, .. } => console(kept),
+            Self::Timeout { kept, .. } => {
+                format!("give it more time with --timeout, or {}", console(kept))
+            }
+            Self::Command { status: 126, .. } => "check that it is executable".into(),
+            Self::Command { .. } => {
+                "check the name; put files into the guest with --copy HOST:GUEST".into()
+            }
+            Self::Malformed { .. } => "build all parts from the same source (`make build`)".into(),
+            Self::CommandFailed { kept, .. } => {
+                format!("read {}", kept.join("command.log").display())
+            }
+            Self::Interrupted => "run again".into(),
+            Self::Doctor { .. } => "do what the failed lines say".into(),
+        }
+    }
+
+    /// Exit status of the process.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Usage { .. } => USAGE,
+            Self::Command { status, .. } => *status,
+            Self::Interrupted => 130,
+            _ => FAILURE,
+        }
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What `testbed/setup.sh` left in the cache, and what was built beside this
+//! binary.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::error::Error;
+
+/// Version of `testbed.json` that is understood.
+const FORMAT: u32 = 1;
+
+/// `testbed.json`.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Testbed {
+    format: u32,
+    /// How to start QEMU.
+    pub qemu: Qemu,
+    /// Guest kernels.
+    pub kernels: Vec<Kernel>,
+    /// Image of the guest's root file system.
+    pub guest_root: PathBuf,
+    /// Debian packages in it, name to version.
+    #[serde(default)]
+    pub guest_root_packages: BTreeMap<String, String>,
+}
+
+/// How to start QEMU.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Qemu {
+    /// For manifests.
+    pub version: String,
+    /// Loader, library path, binary, data.
+    pub argv: Vec<String>,
+    /// Environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Plugin API that was probed.
+    #[serde(default)]
+    pub plugin_api: u32,
+}
+
+/// A guest kernel.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Kernel {
+    /// Short name, for --kernel.
+    pub name: String,
+    /// `uname -r`.
+    pub release: String,
+    /// Image.
+    pub vmlinuz: PathBuf,
+    /// First part of the initrd.
+    pub initrd_base: PathBuf,
+}
+
+impl Testbed {
+    /// Reads the cache's `testbed.json`.
+    pub fn load() -> Result<Self, Error> {
+        let path = cache_dir()?.join("testbed.json");
+        let text = std::fs::read_to_string(&path).map_err(|cause| Error::Testbed {
+            cause: format!("cannot read {}: {cause}", path.display()),
+        })?;
+        let testbed = Self::parse(&text).map_err(|cause| Error::Testbed {
+            cause: format!("{}: {cause}", path.display()),
+        })?;
+        testbed.check()?;
+        Ok(testbed)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let testbed: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if testbed.format != FORMAT {
+            return Err(format!("format {} where {FORMAT} is known", testbed.format));
+        }
+        if testbed.qemu.argv.is_empty() || testbed.kernels.is_empty() {
+            return Err("no QEMU or no kernels in it".into());
+        }
+        Ok(testbed)
+    }
+
+    /// Everything that it names exists.
+    fn check(&self) -> Result<(), Error> {
+        let kernels = self
+            .kernels
+            .iter()
+            .flat_map(|kernel| [&kernel.vmlinuz, &kernel.initrd_base]);
+        for path in kernels.chain([&self.guest_root, &PathBuf::from(&self.qemu.argv[0])]) {
+            if !path.exists() {
+                return Err(Error::Testbed {
+                    cause: format!("{} is gone", path.display()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel of that name or release.
+    pub fn kernel(&self, name: &str) -> Result<&Kernel, Error> {
+        self.kernels
+            .iter()
+            .find(|kernel| kernel.name == name || kernel.release == name)
+            .ok_or_else(|| {
+                let known: Vec<&str> = self.kernels.iter().map(|k| k.name.as_str()).collect();
+                Error::Usage {
+                    cause: format!("the testbed has no kernel '{name}'"),
+                    next: format!("choose --kernel from: {}", known.join(", ")),
+                }
+            })
+    }
+}
+
+/// `$DEMETER_CACHE`, or its place below the user's cache directory.
+pub fn cache_dir() -> Result<PathBuf, Error> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(cache) = variable("DEMETER_CACHE") {
+        return Ok(cache.into());
+    }
+    if let Some(cache) = variable("XDG_CACHE_HOME") {
+        return Ok(PathBuf::from(cache).join("demeter"));
+    }
+    variable("HOME")
+        .map(|home| PathBuf::from(home).join(".cache/demeter"))
+        .ok_or_else(|| Error::Testbed {
+            cause: "neither DEMETER_CACHE nor HOME is set".into(),
+        })
+}
+
+/// Binaries made by the same `cargo build` as this one.
+pub struct Built {
+    /// Process 1 of the guest.
+    pub agent: PathBuf,
+    /// The workloads.
+    pub workloads: PathBuf,
+    /// The QEMU plugin.
+    pub plugin: PathBuf,
+}
+
+impl Built {
+    /// Looks in `$DEMETER_LIBEXEC`, else beside this binary.
+    pub fn find() -> Result<Self, Error> {
+        let next = "run `make build`";
+        let directory = match std::env::var_os("DEMETER_LIBEXEC") {
+            Some(directory) => PathBuf::from(directory),
+            None => std::env::current_exe()
+                .ok()
+                .and_then(|exe| exe.canonicalize().ok())
+                .and_then(|exe| exe.parent().map(Path::to_path_buf))
+                .unwrap_or_default(),
+        };
+        // Integration tests run from target/<profile>/deps.
+        let directory = if directory.ends_with("deps") {
+            directory.parent().unwrap_or(&directory).to_path_buf()
+        } else {
+            directory
+        };
+        let find = |what, name: &str| {
+            let path = directory.join(name);
+            if path.exists() {
+                Ok(path)
+            } else {
+                Err(Error::NotBuilt {
+                    what,
+                    path,
+                    next: next.to_owned(),
+                })
+            }
+        };
+        Ok(Self {
+            agent: find("the guest agent", "demeter-agent")?,
+            workloads: find("the workloads binary", "demeter-workloads")?,
+            plugin: find("the QEMU plugin", "libdemeter_tcg_plugin.so")?,
+        })
+    }
+}
+
+/// The guest module for a kernel release: `$DEMETER_MODULES`, else
+/// `build/modules` of the source tree that this binary lies in or of the
+/// working directory.
+pub fn module(release: &str) -> Result<PathBuf, Error> {
+    let mut candidates = Vec::new();
+    if let Some(directory) = std::env::var_os("DEMETER_MODULES") {
+        candidates.push(PathBuf::from(directory));
+    }
+    if let Ok(exe) = std::env::current_exe().and_then(|exe| exe.canonicalize()) {
+        candidates.extend(exe.ancestors().map(|above| above.join("build/modules")));
+    }
+    candidates.push(PathBuf::from("build/modules"));
+    let relative = Path::new(release).join("demeter.ko");
+    candidates
+        .iter()
+        .map(|directory| directory.join(&relative))
+        .find(|path| path.exists())
+        .ok_or_else(|| Error::NotBuilt {
+            what: "the guest module demeter.ko",
+            path: PathBuf::from("build/modules").join(relative),
+            next: format!("run `testbed/build-modules.sh` for kernel {release}"),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"{"format":1,"qemu":{"version":"11.1.3","argv":["/ld"],"env":{},"plugin_api":7},
+        "kernels":[{"name":"6.12","release":"6.12.1-amd64","vmlinuz":"/v","initrd_base":"/i","build_root":"/b"}],
+        "guest_root":"/r"}"#;
+
+    #[test]
+    fn reads_the_contract() {
+        let testbed = Testbed::parse(TEXT).unwrap();
+        assert_eq!(testbed.kernel("6.12").unwrap().release, "6.12.1-amd64");
+        assert!(testbed.kernel("5.4").is_err());
+    }
+
+    #[test]
+    fn refuses_other_formats() {
+        assert!(Testbed::parse(&TEXT.replace("\"format\":1", "\"format\":2")).is_err());
+        assert!(Testbed::parse("{").is_err());
+    }
+}

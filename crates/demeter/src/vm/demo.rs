@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter vm demo`: GUPS with the paper's proportions under every manager.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use demeter_agent::size;
+use serde::Serialize;
+
+use super::compare::{digest, rows, write_atomically};
+use super::figures::{self, Job, Row};
+use super::session;
+use super::settings::{Options, RoiChoice};
+use super::tmm::Tmm;
+use super::workplace::refuse_foreign;
+use crate::error::Error;
+use crate::testbed::Testbed;
+
+/// Order of the table, and of starting: the slowest guests first.
+const MANAGERS: [Tmm; 6] = [
+    Tmm::None,
+    Tmm::Tpp,
+    Tmm::TppTuned,
+    Tmm::Demeter,
+    Tmm::Oracle,
+    Tmm::Fast,
+];
+
+/// Arguments of `vm demo`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    /// Guests at a time
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+    jobs: u64,
+    /// Updates of each run
+    #[arg(long, default_value_t = 60_000_000)]
+    updates: u64,
+    /// Share of updates that go to the hot part, in permille
+    #[arg(long, default_value_t = 900)]
+    hot_permille: u32,
+    /// Only these managers, separated by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    tmm: Vec<Tmm>,
+    /// Results directory
+    #[arg(long, default_value = "out/demo", value_name = "DIR")]
+    out: PathBuf,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    digest: String,
+    rows: BTreeMap<&'static str, Row>,
+}
+
+/// Carries the verb out.
+pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
+    let mut options = arguments.options.clone();
+    options.roi = RoiChoice::Own;
+    // The paper's proportions: footprint 7/8 of memory, 1/14 of it hot.
+    let total = options.fmem + options.smem;
+    let huge = |bytes: u64| bytes >> 21 << 21;
+    let footprint = huge(total / 8 * 7);
+    let hot = huge(footprint / 14);
+    let command: Vec<String> = [
+        "/demeter/workloads",
+        "gups",
+        "--footprint",
+        &size::format(footprint),
+        "--hot",
+        &size::format(hot),
+        "--hot-permille",
+        &arguments.hot_permille.to_string(),
+        "--updates",
+        &arguments.updates.to_string(),
+    ]
+    .map(str::to_owned)
+    .into();
+    let managers: Vec<Tmm> = MANAGERS
+        .into_iter()
+        .filter(|tmm| arguments.tmm.is_empty() || arguments.tmm.contains(tmm))
+        .collect();
+    let jobs = managers
+        .iter()
+        .map(|&tmm| {
+            Ok(Job {
+                tmm,
+                settings: options.settings(tmm, &command)?,
+            })
+        })
+        .collect::<Result<Vec<Job>, Error>>()?;
+    let testbed = Testbed::load()?;
+    refuse_foreign(&arguments.out)?;
+    let finished = figures::run_all(
+        &testbed,
+        &jobs,
+        arguments.jobs as usize,
+        &arguments.out,
+        Some(arguments.updates),
+    )?;
+    let rows = rows(&managers, &finished);
+    let summary = Summary {
+        digest: digest(&finished),
+        rows: rows
+            .iter()
+            .map(|(tmm, row)| (tmm.row(), row.clone()))
+            .collect(),
+    };
+    let text = session::to_json(&summary)?;
+    write_atomically(&arguments.out.join("summary.json"), &text)?;
+    let shown = if arguments.json {
+        text
+    } else {
+        format!(
+            "GUPS: {} of {} hot with {} permille of {} updates; FMEM {}, SMEM {} ({:?}); times modelled\n\n{}\ndigest {}\n",
+            size::format(hot),
+            size::format(footprint),
+            arguments.hot_permille,
+            arguments.updates,
+            size::format(options.fmem),
+            size::format(options.smem),
+            options.slow,
+            figures::render(&rows),
+            summary.digest
+        )
+        .into_bytes()
+    };
+    let _ = std::io::stdout().write_all(&shown);
+    Ok(0)
+}

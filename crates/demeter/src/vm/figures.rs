@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Runs under several managers side by side, and the row that each of them
+//! makes in a table.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use serde::Serialize;
+
+use super::session::{self, Finished, Show};
+use super::settings::Settings;
+use super::summary::{Phase, Summary};
+use super::tmm::Tmm;
+use crate::error::Error;
+use crate::progress::Board;
+use crate::table;
+use crate::testbed::Testbed;
+
+/// One row: the figures that managers are compared by. Times are modelled.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Region of interest.
+    pub time_s: f64,
+    /// Work per second, over all of it.
+    pub updates_per_s: Option<f64>,
+    /// And after three quarters of the work.
+    pub updates_per_s_last_quarter: Option<f64>,
+    /// Share of user-mode line fills that FMEM served.
+    pub fmem_share: Option<f64>,
+    /// 4 KiB pages.
+    pub promoted_pages: u64,
+    /// 4 KiB pages.
+    pub demoted_pages: u64,
+    /// 4 KiB pages.
+    pub refused_pages: u64,
+    /// Guest CPU spent on management: what Demeter accounts for itself; for
+    /// TPP, whose work is spread over the kernel, the kernel's share of the
+    /// time minus the kernel's share under `none`.
+    pub tmm_cpu_share: Option<f64>,
+    /// The same after three quarters of the work.
+    pub tmm_cpu_share_last_quarter: Option<f64>,
+    /// Full TLB flushes.
+    pub tlb_full: u64,
+    /// Single-page TLB invalidations.
+    pub tlb_single: u64,
+}
+
+impl Row {
+    /// The row of a run; `none` is the run without a manager, for reference.
+    pub fn new(summary: &Summary, tmm: Tmm, none: Option<&Summary>) -> Self {
+        let quarter = summary.last_quarter.as_ref();
+        Self {
+            time_s: summary.whole.time_s,
+            updates_per_s: summary.whole.work_per_s,
+            updates_per_s_last_quarter: quarter.and_then(|phase| phase.work_per_s),
+            fmem_share: summary.whole.fmem_share,
+            promoted_pages: summary.promoted_pages,
+            demoted_pages: summary.demoted_pages,
+            refused_pages: summary.refused_pages,
+            tmm_cpu_share: cpu_share(tmm, Some(&summary.whole), none.map(|none| &none.whole)),
+            tmm_cpu_share_last_quarter: cpu_share(
+                tmm,
+                quarter,
+                none.and_then(|none| none.last_quarter.as_ref()),
+            ),
+            tlb_full: summary.whole.tlb_full,
+            tlb_single: summary.whole.tlb_single,
+        }
+    }
+}
+
+fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f64> {
+    let phase = phase?;
+    match tmm {
+        Tmm::Demeter => phase.manager_share,
+        Tmm::Tpp | Tmm::TppTuned => {
+            none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0))
+        }
+        Tmm::None | Tmm::Fast | Tmm::Oracle => Some(0.0),
+    }
+}
+
+/// The table of a comparison.
+pub fn render(rows: &[(Tmm, Row)]) -> String {
+    let millions = |rate: Option<f64>| table::number(rate.map(|rate| rate * 1e-6), 3);
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|(tmm, row)| {
+            vec![
+                tmm.row().to_owned(),
+                format!("{:.3}", row.time_s),
+                millions(row.updates_per_s),
+                millions(row.updates_per_s_last_quarter),
+                table::percent(row.fmem_share, 1),
+                row.promoted_pages.to_string(),
+                row.demoted_pages.to_string(),
+                row.refused_pages.to_string(),
+                table::percent(row.tmm_cpu_share, 2),
+                table::percent(row.tmm_cpu_share_last_quarter, 2),
+                row.tlb_full.to_string(),
+                row.tlb_single.to_string(),
+            ]
+        })
+        .collect();
+    table::render(
+        &[
+            "manager",
+            "time s",
+            "M/s",
+            "M/s last¼",
+            "FMEM %",
+            "promoted",
+            "demoted",
+            "refused",
+            "mgmt %",
+            "last¼ %",
+            "TLB full",
+            "TLB single",
+        ],
+        &cells,
+    )
+}
+
+/// One guest of a comparison.
+pub struct Job {
+    /// Its manager.
+    pub tmm: Tmm,
+    /// Its settings.
+    pub settings: Settings,
+}
+
+/// Runs the jobs, `parallel` at a time, each into `out/<row>`. The first
+/// failure stops those not yet started and is returned.
+pub fn run_all(
+    testbed: &Testbed,
+    jobs: &[Job],
+    parallel: usize,
+    out: &Path,
+    total_work: Option<u64>,
+) -> Result<Vec<Finished>, Error> {
+    let board = Board::new();
+    let next = Mutex::new(0_usize);
+    let slots: Vec<Mutex<Option<Result<Finished, Error>>>> =
+        jobs.iter().map(|_| Mutex::new(None)).collect();
+    let failed = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..parallel.clamp(1, jobs.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let index = {
+                        let Ok(mut next) = next.lock() else { return };
+                        *next += 1;
+                        *next - 1
+                    };
+                    let (Some(job), Some(slot)) = (jobs.get(index), slots.get(index)) else {
+                        return;
+                    };
+                    if failed.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
+                    let line = board.line(job.tmm.row());
+                    let show = Show {
+                        stream_output: false,
+                        line: &line,
+                        total_work,
+                    };
+                    let outcome =
+                        session::run(testbed, &job.settings, &out.join(job.tmm.row()), &show)
+                            .and_then(|finished| must_succeed(job.tmm, finished));
+                    if outcome.is_err() {
+                        failed.store(true, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    if let Ok(mut slot) = slot.lock() {
+                        *slot = Some(outcome);
+                    }
+                }
+            });
+        }
+    });
+    let mut finished = Vec::new();
+    for slot in slots {
+        // An empty slot was not started because another run failed; that
+        // failure is in a slot of its own.
+        if let Ok(Some(outcome)) = slot.into_inner() {
+            finished.push(outcome?);
+        }
+    }
+    Ok(finished)
+}
+
+fn must_succeed(tmm: Tmm, finished: Finished) -> Result<Finished, Error> {
+    super::run::warn_of_trouble(&finished);
+    if let Some((cause, status)) = &finished.outcome.not_started {
+        return Err(Error::Command {
+            program: "COMMAND".into(),
+            cause: cause.clone(),
+            status: u8::try_from(*status).unwrap_or(127),
+        });
+    }
+    match finished.outcome.shell_status() {
+        0 => Ok(finished),
+        status => Err(Error::CommandFailed {
+            tmm: tmm.row().to_owned(),
+            status,
+            kept: finished.directory,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_of_tpp_is_relative_to_none() {
+        let phase = |kernel_share| Phase {
+            kernel_share,
+            manager_share: Some(0.5),
+            ..Phase::default()
+        };
+        let share = |tmm| cpu_share(tmm, Some(&phase(0.05)), Some(&phase(0.02)));
+        assert!((share(Tmm::Tpp).unwrap() - 0.03).abs() < 1e-12);
+        assert_eq!(share(Tmm::Demeter), Some(0.5));
+        assert_eq!(share(Tmm::None), Some(0.0));
+        assert_eq!(cpu_share(Tmm::Tpp, Some(&phase(0.1)), None), None);
+    }
+}

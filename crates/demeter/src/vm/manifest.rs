@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `manifest.json`: everything that went into a run.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use demeter_agent::protocol::Run;
+use serde::Serialize;
+
+use super::guest::PerRun;
+use super::settings::Settings;
+use crate::digest;
+use crate::error::Error;
+use crate::testbed::{Built, Kernel, Testbed};
+
+/// Where the parts of a manifest come from.
+pub struct Sources<'a> {
+    /// The testbed.
+    pub testbed: &'a Testbed,
+    /// The guest's kernel.
+    pub kernel: &'a Kernel,
+    /// Settings of the run.
+    pub settings: &'a Settings,
+    /// The per-run archive.
+    pub per_run: &'a PerRun,
+    /// Binaries of the host side.
+    pub built: &'a Built,
+    /// QEMU's arguments.
+    pub arguments: &'a [OsString],
+    /// How long the run took on the host.
+    pub host_s: f64,
+}
+
+/// `manifest.json`.
+#[derive(Serialize)]
+pub struct Manifest {
+    format: u32,
+    demeter_version: &'static str,
+    git_state: &'static str,
+    qemu_version: String,
+    qemu_arguments: Vec<String>,
+    plugin_sha256: String,
+    kernel_release: String,
+    guest_packages: BTreeMap<String, String>,
+    /// SHA-256 of the files put into the guest, by their name there.
+    guest_files_sha256: BTreeMap<String, String>,
+    settings: Settings,
+    /// What the agent was told to do.
+    agent: Run,
+    /// Seconds since 1970 at the end of the run.
+    finished_unix_s: u64,
+    host_s: f64,
+}
+
+/// Collects a manifest.
+pub fn manifest(sources: &Sources<'_>) -> Result<Manifest, Error> {
+    let plugin = std::fs::read(&sources.built.plugin)
+        .map_err(|cause| Error::file("read", &sources.built.plugin, cause))?;
+    Ok(Manifest {
+        format: 1,
+        demeter_version: env!("CARGO_PKG_VERSION"),
+        git_state: env!("DEMETER_GIT_STATE"),
+        qemu_version: sources.testbed.qemu.version.clone(),
+        qemu_arguments: sources
+            .arguments
+            .iter()
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect(),
+        plugin_sha256: digest::sha256(&plugin),
+        kernel_release: sources.kernel.release.clone(),
+        guest_packages: sources.testbed.guest_root_packages.clone(),
+        guest_files_sha256: sources.per_run.hashes.clone(),
+        settings: sources.settings.clone(),
+        agent: sources.per_run.run.clone(),
+        finished_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+        host_s: sources.host_s,
+    })
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter vm`: guests of the testbed.
+
+mod compare;
+mod demo;
+mod figures;
+mod guest;
+mod manifest;
+mod outcome;
+mod qemu;
+mod run;
+mod session;
+mod settings;
+mod summary;
+mod tmm;
+mod workplace;
+
+pub use workplace::free_space;
+
+use crate::error::Error;
+
+/// Verbs of `demeter vm`.
+#[derive(clap::Subcommand)]
+pub enum Verb {
+    /// Run COMMAND in one guest; its output and exit status are passed on
+    Run(run::Arguments),
+    /// Run COMMAND under several managers and print a table
+    Compare(compare::Arguments),
+    /// The standard comparison: GUPS with the paper's proportions
+    Demo(demo::Arguments),
+}
+
+impl Verb {
+    /// Carries the verb out; returns the exit status.
+    pub fn execute(&self) -> Result<u8, Error> {
+        match self {
+            Self::Run(arguments) => run::execute(arguments),
+            Self::Compare(arguments) => compare::execute(arguments),
+            Self::Demo(arguments) => demo::execute(arguments),
+        }
+    }
+}

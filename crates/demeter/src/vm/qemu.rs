@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! QEMU's arguments: the guest machine, in one place.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::settings::Settings;
+
+/// Files that a guest is made of.
+pub struct Files {
+    /// Memory of FMEM and SMEM.
+    pub nodes: [PathBuf; 2],
+    /// The vPMU's BAR.
+    pub bar: PathBuf,
+    /// Kernel image.
+    pub kernel: PathBuf,
+    /// Base archive and per-run archive, one after the other.
+    pub initrd: PathBuf,
+    /// Image of the root file system.
+    pub guest_root: PathBuf,
+    /// The plugin.
+    pub plugin: PathBuf,
+    /// Its configuration.
+    pub plugin_config: PathBuf,
+    /// First serial port.
+    pub console: PathBuf,
+    /// Second serial port.
+    pub output: PathBuf,
+    /// Third serial port.
+    pub records: PathBuf,
+}
+
+/// Size of the vPMU's BAR, `DEMETER_VPMU_BAR_BYTES`.
+pub const BAR_BYTES: u64 = 4 << 20;
+
+/// What makes two runs of the same input identical: no randomness, no
+/// addresses, no clock but the model's.
+const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 nokaslr norandmaps mitigations=off \
+    nopti nopcid no5lvl idle=halt tsc=reliable clocksource=tsc random.trust_cpu=off \
+    numa_balancing=disable 8250.nr_uarts=4";
+
+/// Features that would differ from host to host or that the model does not
+/// understand.
+const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm";
+
+/// Arguments after QEMU's own program name.
+pub fn arguments(settings: &Settings, files: &Files, root_bytes: u64) -> Vec<OsString> {
+    let [fmem, smem] = settings.node_bytes;
+    let ram_mib = (fmem + smem) >> 20;
+    // Persistent memory is a memory device: it needs address space above RAM.
+    let root_mib = root_bytes.next_multiple_of(1 << 30) >> 20;
+    let mut list = Arguments::default();
+    list.two("-machine", "q35,usb=off,hmat=on");
+    list.two("-accel", "tcg,thread=single");
+    list.two("-icount", "shift=0,sleep=off");
+    list.two("-cpu", CPU);
+    list.two("-smp", settings.vcpus.to_string());
+    list.two(
+        "-m",
+        format!("{ram_mib}M,slots=1,maxmem={}M", ram_mib + root_mib + 2048),
+    );
+    list.two("-seed", settings.seed.to_string());
+    list.two("-rtc", "base=2026-01-01,clock=vm");
+    for option in ["-nodefaults", "-no-reboot", "-no-user-config"] {
+        list.one(option);
+    }
+    list.two("-display", "none");
+    list.two("-monitor", "none");
+
+    for (node, bytes) in settings.node_bytes.iter().enumerate() {
+        list.two(
+            "-object",
+            with_path(
+                format!("memory-backend-file,id=m{node},size={bytes},share=on,mem-path="),
+                &files.nodes[node],
+            ),
+        );
+    }
+    list.two(
+        "-numa",
+        format!(
+            "node,nodeid=0,cpus=0-{},memdev=m0,initiator=0",
+            settings.vcpus - 1
+        ),
+    );
+    list.two("-numa", "node,nodeid=1,memdev=m1,initiator=0");
+    list.two("-numa", "dist,src=0,dst=1,val=20");
+    for (target, latency_ns, bandwidth) in tiers(settings) {
+        let lb = format!("hmat-lb,initiator=0,target={target},hierarchy=memory");
+        list.two(
+            "-numa",
+            format!("{lb},data-type=access-latency,latency={latency_ns}"),
+        );
+        list.two(
+            "-numa",
+            format!("{lb},data-type=access-bandwidth,bandwidth={bandwidth}"),
+        );
+    }
+
+    list.two(
+        "-object",
+        with_path(
+            format!("memory-backend-file,id=bar,size={BAR_BYTES},share=on,mem-path="),
+            &files.bar,
+        ),
+    );
+    list.two("-device", "ivshmem-plain,memdev=bar");
+    // A private mapping of a file opened read-only: the guest mounts it
+    // read-only, and several guests share one copy in the host's cache.
+    list.two(
+        "-object",
+        with_path(
+            format!(
+                "memory-backend-file,id=root,size={root_bytes},share=off,readonly=on,rom=off,mem-path="
+            ),
+            &files.guest_root,
+        ),
+    );
+    list.two("-device", "virtio-pmem-pci,memdev=root,id=root0");
+
+    for (id, path) in [
+        ("console", &files.console),
+        ("output", &files.output),
+        ("records", &files.records),
+    ] {
+        list.two("-chardev", with_path(format!("file,id={id},path="), path));
+        list.two("-serial", format!("chardev:{id}"));
+    }
+
+    let mut plugin = with_path(String::new(), &files.plugin);
+    plugin.push(with_path(",config=".to_owned(), &files.plugin_config));
+    list.two("-plugin", plugin);
+
+    list.two("-kernel", files.kernel.as_os_str());
+    list.two("-initrd", files.initrd.as_os_str());
+    list.two("-append", KERNEL_COMMAND_LINE);
+    list.0
+}
+
+/// Latency (ns) and bandwidth per node as firmware would tell them, rounded:
+/// Linux makes two memory tiers of them. The `fast` machine tells the same, so
+/// that its kernel does the same; only the model differs.
+fn tiers(settings: &Settings) -> [(u32, u64, &'static str); 2] {
+    let slow = match settings.slow {
+        super::settings::Slow::Pmem => (1, 177, "5G"),
+        super::settings::Slow::Cxl => (1, 122, "10G"),
+    };
+    [(0, 69, "20G"), slow]
+}
+
+#[derive(Default)]
+struct Arguments(Vec<OsString>);
+
+impl Arguments {
+    fn one(&mut self, option: &str) {
+        self.0.push(option.into());
+    }
+
+    fn two(&mut self, option: &str, value: impl Into<OsString>) {
+        self.0.push(option.into());
+        self.0.push(value.into());
+    }
+}
+
+/// Appends a path with QEMU's escape: a comma is doubled.
+fn with_path(prefix: String, path: &Path) -> OsString {
+    let mut text = OsString::from(prefix);
+    match path.to_str() {
+        Some(plain) => text.push(plain.replace(',', ",,")),
+        None => text.push(path),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_in_paths_are_doubled() {
+        assert_eq!(
+            with_path("x=".into(), Path::new("/a,b")),
+            OsString::from("x=/a,,b")
+        );
+    }
+}

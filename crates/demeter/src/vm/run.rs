@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter vm run`: COMMAND in one guest.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use super::session::{self, Show};
+use super::settings::Options;
+use super::tmm::Tmm;
+use crate::error::Error;
+use crate::progress::Board;
+use crate::testbed::Testbed;
+
+/// Arguments of `vm run`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Memory manager
+    #[arg(long, value_enum, default_value_t = Tmm::None)]
+    tmm: Tmm,
+    #[command(flatten)]
+    options: Options,
+    /// Results directory
+    #[arg(long, default_value = "out/run", value_name = "DIR")]
+    out: PathBuf,
+    /// Print the summary as JSON instead of COMMAND's output
+    #[arg(long)]
+    json: bool,
+    /// Program of the guest and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Carries the verb out.
+pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
+    let settings = arguments
+        .options
+        .settings(arguments.tmm, &arguments.command)?;
+    let testbed = Testbed::load()?;
+    let board = Board::new();
+    let line = board.line(arguments.tmm.row());
+    let finished = session::run(
+        &testbed,
+        &settings,
+        &arguments.out,
+        &Show {
+            stream_output: !arguments.json,
+            line: &line,
+            total_work: None,
+        },
+    )?;
+    drop(line);
+    if arguments.json {
+        let text = session::to_json(&finished.summary)?;
+        let _ = std::io::stdout().write_all(&text);
+    }
+    warn_of_trouble(&finished);
+    if let Some((cause, status)) = &finished.outcome.not_started {
+        return Err(Error::Command {
+            program: arguments.command[0].clone(),
+            cause: cause.clone(),
+            status: u8::try_from(*status).unwrap_or(127),
+        });
+    }
+    Ok(u8::try_from(finished.outcome.shell_status()).unwrap_or(1))
+}
+
+/// The guest's kernel complained: the run stands, but its user must know.
+pub fn warn_of_trouble(finished: &session::Finished) {
+    let trouble = &finished.outcome.kernel_trouble;
+    if let Some(first) = trouble.first() {
+        eprintln!(
+            "demeter: warning: {} lines of trouble in the guest's kernel log, first: '{first}' \
+             ({})",
+            trouble.len(),
+            finished.directory.join("console.log").display()
+        );
+    }
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One guest from start to end: prepares its files, starts QEMU, watches it,
+//! makes sure that it is gone, and collects what it left.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use demeter_machine::config::{NodeConfig, PluginConfig};
+use demeter_machine::series::{RowKind, SeriesRow};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::outcome::Outcome;
+use super::settings::Settings;
+use super::workplace::{RamDir, ResultsDir};
+use super::{guest, manifest, qemu, summary};
+use crate::error::Error;
+use crate::interrupt;
+use crate::progress::Line;
+use crate::testbed::{self, Built, Testbed};
+
+const POLL: Duration = Duration::from_millis(50);
+/// Logs and results of one run, generously.
+const RESULTS_BYTES: u64 = 256 << 20;
+
+/// What one guest came to.
+pub struct Finished {
+    /// The results directory.
+    pub directory: PathBuf,
+    /// What the guest said.
+    pub outcome: Outcome,
+    /// The figures.
+    pub summary: summary::Summary,
+}
+
+/// How a run is shown while it lasts.
+pub struct Show<'a> {
+    /// COMMAND's output goes to standard output as it comes.
+    pub stream_output: bool,
+    /// Progress on the terminal.
+    pub line: &'a Line,
+    /// Work that makes 100 %, where it is known.
+    pub total_work: Option<u64>,
+}
+
+/// Runs one guest and writes its results to `out`.
+pub fn run(
+    testbed: &Testbed,
+    settings: &Settings,
+    out: &Path,
+    show: &Show<'_>,
+) -> Result<Finished, Error> {
+    let kernel = testbed.kernel(&settings.kernel)?;
+    let built = Built::find()?;
+    let module = if settings.tmm == super::tmm::Tmm::Demeter {
+        Some(testbed::module(&kernel.release)?)
+    } else {
+        None
+    };
+    let per_run = guest::per_run(settings, &built, module.as_deref())?;
+    let ram_bytes = settings.node_bytes.iter().sum::<u64>() + qemu::BAR_BYTES;
+    let ram = RamDir::create(ram_bytes + 2 * per_run.archive.len() as u64 + (64 << 20))?;
+    let results = ResultsDir::create(out, RESULTS_BYTES)?;
+    let initrd = ram.file("initrd", 0)?;
+    guest::write_initrd(&kernel.initrd_base, &per_run.archive, &initrd)?;
+
+    let files = qemu::Files {
+        nodes: [
+            ram.file("node0", settings.node_bytes[0])?,
+            ram.file("node1", settings.node_bytes[1])?,
+        ],
+        bar: ram.file("bar", qemu::BAR_BYTES)?,
+        kernel: kernel.vmlinuz.clone(),
+        initrd,
+        guest_root: testbed.guest_root.clone(),
+        plugin: absolute(&built.plugin)?,
+        plugin_config: absolute(&results.join("plugin.json"))?,
+        console: absolute(&results.join("console.log"))?,
+        output: absolute(&results.join("command.log"))?,
+        records: absolute(&results.join("records.jsonl"))?,
+    };
+    let plugin_config = PluginConfig {
+        bar: files.bar.clone(),
+        nodes: files
+            .nodes
+            .iter()
+            .zip(settings.node_bytes)
+            .map(|(path, size_bytes)| NodeConfig {
+                path: path.clone(),
+                size_bytes,
+            })
+            .collect(),
+        series: absolute(&results.join("series.jsonl"))?,
+        summary: absolute(&results.join("machine.json"))?,
+        series_interval_ns: settings.series_interval_ns,
+        machine: settings.machine.clone(),
+    };
+    results.write("plugin.json", &to_json(&plugin_config)?)?;
+    let root_bytes = fs::metadata(&testbed.guest_root)
+        .map_err(|cause| Error::file("read", &testbed.guest_root, cause))?
+        .len();
+    let arguments = qemu::arguments(settings, &files, root_bytes);
+    let log = results.join("qemu.log");
+    let started = Instant::now();
+    let mut machine = Machine::start(testbed, &arguments, &log)?;
+    let ended = watch(&mut machine, settings, &files, &plugin_config.series, show);
+    drop(machine);
+    drop(ram);
+    let host_s = started.elapsed().as_secs_f64();
+
+    let outcome = match judge(ended, settings, &files, &log) {
+        Ok(outcome) => outcome,
+        Err(failure) => {
+            let kept = results.keep_failed();
+            return Err(failure(kept));
+        }
+    };
+    let summary = summary::summarise(settings, &outcome, &plugin_config.series, &files.output)?;
+    results.write("summary.json", &to_json(&summary)?)?;
+    let manifest = manifest::manifest(&manifest::Sources {
+        testbed,
+        kernel,
+        settings,
+        per_run: &per_run,
+        built: &built,
+        arguments: &arguments,
+        host_s,
+    })?;
+    results.write("manifest.json", &to_json(&manifest)?)?;
+    // Named by their place while running; the directory is about to move.
+    let _ = fs::remove_file(results.join("plugin.json"));
+    let directory = results.publish()?;
+    Ok(Finished {
+        directory,
+        outcome,
+        summary,
+    })
+}
+
+/// How watching ended.
+enum Ended {
+    Exited(ExitStatus),
+    TimedOut,
+    Interrupted,
+    Lost(std::io::Error),
+}
+
+type Failure = Box<dyn FnOnce(PathBuf) -> Error>;
+
+/// Turns what happened into the guest's outcome or the one failure that
+/// explains it, most specific first.
+fn judge(
+    ended: Ended,
+    settings: &Settings,
+    files: &qemu::Files,
+    log: &Path,
+) -> Result<Outcome, Failure> {
+    let console = fs::read(&files.console).unwrap_or_default();
+    let console = String::from_utf8_lossy(&console).into_owned();
+    let last_line = last_line(&console);
+    let log = fs::read_to_string(log).unwrap_or_default();
+    let status = match ended {
+        Ended::Interrupted => return Err(Box::new(|_| Error::Interrupted)),
+        Ended::TimedOut => {
+            let limit_s = settings.timeout_s;
+            return Err(Box::new(move |kept| Error::Timeout {
+                limit_s,
+                last_line,
+                kept,
+            }));
+        }
+        Ended::Lost(cause) => {
+            return Err(Box::new(move |kept| Error::Qemu {
+                how: "was lost".into(),
+                cause: cause.to_string(),
+                kept,
+            }));
+        }
+        Ended::Exited(status) => status,
+    };
+    if let Some((cause, next)) = find_error(&log, "demeter-plugin: error: ") {
+        return Err(Box::new(move |_| Error::Plugin { cause, next }));
+    }
+    if !status.success() {
+        let cause = self::last_line(&log);
+        return Err(Box::new(move |kept| Error::Qemu {
+            how: format!("ended with {status}"),
+            cause,
+            kept,
+        }));
+    }
+    let outcome = Outcome::read(&files.records);
+    if let Some((cause, next)) = outcome.failure.clone() {
+        return Err(Box::new(move |kept| Error::Guest { cause, next, kept }));
+    }
+    if outcome.complete {
+        return Ok(outcome);
+    }
+    if let Some((cause, next)) = find_error(&console, "demeter-init: error: ") {
+        return Err(Box::new(move |kept| Error::Guest { cause, next, kept }));
+    }
+    if let Some(line) = console.lines().find(|line| line.contains("Kernel panic")) {
+        let cause = without_time(line).to_owned();
+        return Err(Box::new(move |kept| Error::Panic { cause, kept }));
+    }
+    Err(Box::new(move |kept| Error::Stopped { last_line, kept }))
+}
+
+/// The one line that a part of ours printed, split at its advice.
+fn find_error(text: &str, prefix: &str) -> Option<(String, String)> {
+    let line = text
+        .lines()
+        .find_map(|line| line.split_once(prefix).map(|(_, rest)| rest.trim()))?;
+    Some(match line.split_once("; next: ") {
+        Some((cause, next)) => (cause.to_owned(), next.to_owned()),
+        None => (line.to_owned(), "read the console".to_owned()),
+    })
+}
+
+fn last_line(text: &str) -> String {
+    text.lines()
+        .rev()
+        .map(|line| without_time(line).trim())
+        .find(|line| !line.is_empty())
+        .unwrap_or("nothing")
+        .chars()
+        .take(200)
+        .collect()
+}
+
+fn without_time(line: &str) -> &str {
+    match line.split_once("] ") {
+        Some((time, rest)) if time.trim_start().starts_with('[') => rest.trim_end(),
+        _ => line,
+    }
+}
+
+/// QEMU in a process group of its own; gone when dropped.
+struct Machine {
+    child: Child,
+    reaped: bool,
+}
+
+impl Machine {
+    fn start(
+        testbed: &Testbed,
+        arguments: &[std::ffi::OsString],
+        log: &Path,
+    ) -> Result<Self, Error> {
+        let output = File::create(log).map_err(|cause| Error::file("create", log, cause))?;
+        let output_too = output
+            .try_clone()
+            .map_err(|cause| Error::file("create", log, cause))?;
+        let mut command = Command::new(&testbed.qemu.argv[0]);
+        command
+            .args(&testbed.qemu.argv[1..])
+            .args(arguments)
+            .envs(&testbed.qemu.env)
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(output_too)
+            .process_group(0);
+        // SAFETY: prctl between fork and exec is async-signal-safe. It ends
+        // QEMU even where this process is killed outright.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let child = command.spawn().map_err(|cause| Error::Testbed {
+            cause: format!("cannot start {}: {cause}", testbed.qemu.argv[0]),
+        })?;
+        Ok(Self {
+            child,
+            reaped: false,
+        })
+    }
+
+    fn poll(&mut self) -> std::io::Result<Option<ExitStatus>> {
+        let status = self.child.try_wait()?;
+        self.reaped |= status.is_some();
+        Ok(status)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if self.reaped {
+            return;
+        }
+        let group = Pid::from_raw(self.child.id() as i32);
+        let _ = killpg(group, Signal::SIGTERM);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn watch(
+    machine: &mut Machine,
+    settings: &Settings,
+    files: &qemu::Files,
+    series: &Path,
+    show: &Show<'_>,
+) -> Ended {
+    let deadline = Instant::now() + Duration::from_secs(settings.timeout_s);
+    let mut output = Tail::new(&files.output);
+    let mut rows = Tail::new(series);
+    let mut pending = String::new();
+    let ended = loop {
+        match machine.poll() {
+            Ok(Some(status)) => break Ended::Exited(status),
+            Ok(None) => {}
+            Err(cause) => break Ended::Lost(cause),
+        }
+        if interrupt::raised() {
+            break Ended::Interrupted;
+        }
+        if Instant::now() >= deadline {
+            break Ended::TimedOut;
+        }
+        if show.stream_output {
+            show.line.print_output(&output.more());
+        }
+        pending.push_str(&String::from_utf8_lossy(&rows.more()));
+        if let Some(end) = pending.rfind('\n') {
+            if let Some(row) = pending[..end].lines().rev().find_map(parse_row) {
+                show.line.at(row.t_ns, progress_of(&row), show.total_work);
+            }
+            pending.drain(..=end);
+        }
+        show.line.tick();
+        std::thread::sleep(POLL);
+    };
+    if show.stream_output {
+        show.line.print_output(&output.more());
+    }
+    ended
+}
+
+fn parse_row(line: &str) -> Option<SeriesRow> {
+    serde_json::from_str(line).ok()
+}
+
+fn progress_of(row: &SeriesRow) -> Option<u64> {
+    (row.kind == RowKind::Progress).then_some(row.value)
+}
+
+/// A file that grows.
+struct Tail {
+    path: PathBuf,
+    offset: u64,
+}
+
+impl Tail {
+    fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            offset: 0,
+        }
+    }
+
+    fn more(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Ok(mut file) = File::open(&self.path)
+            && file.seek(SeekFrom::Start(self.offset)).is_ok()
+            && let Ok(count) = file.read_to_end(&mut bytes)
+        {
+            self.offset += count as u64;
+        }
+        bytes
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|cause| Error::file("name", path, cause))
+}
+
+/// Pretty JSON with a final newline.
+pub fn to_json(value: &impl serde::Serialize) -> Result<Vec<u8>, Error> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| Error::Malformed {
+        path: "results".into(),
+        cause: error.to_string(),
+    })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_our_parts_are_split() {
+        assert_eq!(
+            find_error(
+                "x\ndemeter-plugin: error: no hook; next: use QEMU 11\n",
+                "demeter-plugin: error: "
+            ),
+            Some(("no hook".into(), "use QEMU 11".into()))
+        );
+        assert_eq!(find_error("fine", "demeter-plugin: error: "), None);
+    }
+
+    #[test]
+    fn last_words() {
+        assert_eq!(last_line("[    1.0] a b\r\n\n"), "a b");
+        assert_eq!(last_line(""), "nothing");
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What one guest is made of: the options of `vm run` and `vm compare`, and
+//! the settings they become, which go into the manifest as they are.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use demeter_agent::protocol::Roi;
+use demeter_agent::size;
+use demeter_machine::config::MachineConfig;
+use serde::Serialize;
+
+use super::tmm::Tmm;
+use crate::error::Error;
+
+/// Memory that a node is given beyond what COMMAND may use: kernel image,
+/// initrd, page tables and slabs on node 0, the map of pages on both. What is
+/// left over is taken away before COMMAND starts, so the figures only need to
+/// be large enough.
+const KERNEL_RESERVE_BYTES: [u64; 2] = [224 << 20, 64 << 20];
+const HUGE_BYTES: u64 = 2 << 20;
+
+/// Options of the guest that all verbs share.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Options {
+    /// Fast memory that COMMAND can use
+    #[arg(long, default_value = "128M", value_parser = size::parse, value_name = "SIZE")]
+    pub fmem: u64,
+    /// Slow memory that COMMAND can use
+    #[arg(long, default_value = "512M", value_parser = size::parse, value_name = "SIZE")]
+    pub smem: u64,
+    /// Kind of slow memory: persistent memory (176.6 ns) or CXL (121.9 ns)
+    #[arg(long, value_enum, default_value_t = Slow::Pmem)]
+    pub slow: Slow,
+    /// Guest kernel, as set up by the testbed
+    #[arg(long, default_value = "6.12", value_name = "NAME")]
+    pub kernel: String,
+    /// Transparent huge pages (Debian's default is always)
+    #[arg(long, value_enum, default_value_t = Thp::Always)]
+    pub thp: Thp,
+    /// Virtual CPUs; more than one share the modelled time
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub vcpus: u32,
+    /// Limit for each guest, in seconds of the host
+    #[arg(long, default_value_t = 900, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: u64,
+    /// What is measured: all of COMMAND, or what it marks itself with `demeter-workloads roi`
+    #[arg(long, value_enum, default_value_t = RoiChoice::Command)]
+    pub roi: RoiChoice,
+    /// Put a file of the host into the guest
+    #[arg(long, value_name = "HOST:GUEST", value_parser = parse_copy)]
+    pub copy: Vec<(PathBuf, String)>,
+    /// Set a parameter of demeter.ko (see docs/abi), for example epoch_ms=100
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub set: Vec<(String, String)>,
+    /// Set a knob of TPP, for example hot_threshold_ms=200
+    #[arg(long = "tpp-set", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub tpp_set: Vec<(String, String)>,
+    /// Set a parameter of the modelled machine, for example llc_bytes=4194304
+    #[arg(long = "machine", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub machine: Vec<(String, String)>,
+    /// Add a variable to COMMAND's environment
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub env: Vec<(String, String)>,
+    /// Modelled guest time between rows of the time series, in milliseconds
+    #[arg(long, default_value_t = 100, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    pub series_interval: u64,
+    /// Memory for the guest kernel on node 0 beyond --fmem
+    #[arg(long, default_value = "224M", value_parser = size::parse, value_name = "SIZE")]
+    pub kernel_reserve: u64,
+}
+
+/// Kind of slow memory.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Slow {
+    /// Persistent memory.
+    Pmem,
+    /// DRAM behind CXL.
+    Cxl,
+}
+
+/// Transparent huge pages.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Thp {
+    /// For all memory.
+    Always,
+    /// Where the program asks.
+    Madvise,
+    /// Not at all.
+    Never,
+}
+
+impl Thp {
+    /// As the kernel spells it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Madvise => "madvise",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// What is measured.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoiChoice {
+    /// All of COMMAND.
+    Command,
+    /// What COMMAND marks.
+    #[value(name = "self")]
+    Own,
+}
+
+/// Everything that decides a run's outcome.
+#[derive(Debug, Clone, Serialize)]
+pub struct Settings {
+    /// Memory manager.
+    pub tmm: Tmm,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Added to its environment.
+    pub env: BTreeMap<String, String>,
+    /// Usable fast and slow memory.
+    pub tier_bytes: [u64; 2],
+    /// Sizes of the two nodes.
+    pub node_bytes: [u64; 2],
+    /// Kind of slow memory.
+    pub slow: Slow,
+    /// Guest kernel by name.
+    pub kernel: String,
+    /// Transparent huge pages.
+    pub thp: Thp,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+    /// What is measured.
+    pub roi: Roi,
+    /// Host seconds.
+    pub timeout_s: u64,
+    /// Guest time between rows.
+    pub series_interval_ns: u64,
+    /// The modelled machine.
+    pub machine: MachineConfig,
+    /// Parameters of demeter.ko in force (empty for other managers).
+    pub demeter_params: BTreeMap<String, String>,
+    /// Knobs of TPP in force (empty for other managers).
+    pub tpp_knobs: BTreeMap<String, String>,
+    /// Host files put into the guest.
+    pub copies: Vec<(PathBuf, String)>,
+    /// QEMU's `-seed`.
+    pub seed: u64,
+}
+
+impl Options {
+    /// The settings of one guest.
+    pub fn settings(&self, tmm: Tmm, command: &[String]) -> Result<Settings, Error> {
+        let too_small = |name: &str| Error::Usage {
+            cause: format!("--{name} is below 16M"),
+            next: format!("give --{name} at least 16M"),
+        };
+        if self.fmem < 16 << 20 {
+            return Err(too_small("fmem"));
+        }
+        if self.smem < 16 << 20 {
+            return Err(too_small("smem"));
+        }
+        if self.fmem.saturating_add(self.smem) > 1 << 40 {
+            return Err(Error::Usage {
+                cause: "--fmem and --smem are above 1T together".into(),
+                next: "ask for less memory".into(),
+            });
+        }
+        let mut copies_bytes = 0;
+        for (host, _) in &self.copy {
+            copies_bytes += std::fs::metadata(host)
+                .map_err(|cause| Error::file("read", host, cause))?
+                .len();
+        }
+        let reserve = [
+            // Files of the host are in memory twice while the guest starts.
+            self.kernel_reserve.max(64 << 20) + 2 * copies_bytes,
+            KERNEL_RESERVE_BYTES[1] + self.smem / 64,
+        ];
+        let node = |tier: u64, reserve: u64| (tier + reserve).next_multiple_of(HUGE_BYTES);
+        let mut env: BTreeMap<String, String> = self.env.iter().cloned().collect();
+        env.extend(tmm.env());
+        Ok(Settings {
+            tmm,
+            command: command.to_vec(),
+            env,
+            tier_bytes: [self.fmem, self.smem],
+            node_bytes: [node(self.fmem, reserve[0]), node(self.smem, reserve[1])],
+            slow: self.slow,
+            kernel: self.kernel.clone(),
+            thp: self.thp,
+            vcpus: self.vcpus,
+            roi: match self.roi {
+                RoiChoice::Command => Roi::Command,
+                RoiChoice::Own => Roi::Own,
+            },
+            timeout_s: self.timeout,
+            series_interval_ns: self.series_interval * 1_000_000,
+            machine: self.machine_config(tmm)?,
+            demeter_params: tmm.demeter_params(&self.set),
+            tpp_knobs: tmm.tpp_knobs(&self.tpp_set)?,
+            copies: self.copy.clone(),
+            seed: 42,
+        })
+    }
+
+    fn machine_config(&self, tmm: Tmm) -> Result<MachineConfig, Error> {
+        let wrong = |cause: String| Error::Usage {
+            cause: format!("--machine: {cause}"),
+            next: "see crates/machine/src/config.rs for names and ranges".into(),
+        };
+        let mut fields = serde_json::Map::new();
+        let preset = match self.slow {
+            Slow::Pmem => "pmem",
+            Slow::Cxl => "cxl",
+        };
+        fields.insert("preset".into(), preset.into());
+        for (name, value) in &self.machine {
+            let value: u64 = value
+                .parse()
+                .map_err(|_| wrong(format!("{name}={value} is not a whole number")))?;
+            fields.insert(name.clone(), value.into());
+        }
+        let mut machine: MachineConfig =
+            serde_json::from_value(fields.into()).map_err(|error| wrong(error.to_string()))?;
+        if tmm == Tmm::Fast {
+            machine.smem_latency_ps = machine.fmem_latency_ps;
+            machine.smem_bandwidth_bytes_per_s = machine.fmem_bandwidth_bytes_per_s;
+        }
+        machine
+            .validate()
+            .map_err(|error| wrong(error.to_string()))?;
+        Ok(machine)
+    }
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("'{text}' is not NAME=VALUE")),
+    }
+}
+
+fn parse_copy(text: &str) -> Result<(PathBuf, String), String> {
+    match text.rsplit_once(':') {
+        Some((host, guest)) if !host.is_empty() && guest.starts_with('/') => {
+            Ok((host.into(), guest.to_owned()))
+        }
+        _ => Err(format!(
+            "'{text}' is not HOST:GUEST with an absolute path in the guest"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(line: &str) -> Options {
+        Line::parse_from(std::iter::once("x").chain(line.split_whitespace())).options
+    }
+
+    #[test]
+    fn nodes_hold_tiers_and_reserve_in_huge_pages() {
+        let settings = options("--fmem 100M --smem 301M")
+            .settings(Tmm::None, &["true".into()])
+            .unwrap();
+        assert!(settings.node_bytes[0] >= (100 + 224) << 20);
+        assert!(settings.node_bytes.iter().all(|b| b % HUGE_BYTES == 0));
+    }
+
+    #[test]
+    fn fast_is_the_same_machine_with_equal_tiers() {
+        let of = |tmm| options("").settings(tmm, &["true".into()]).unwrap();
+        let (none, fast) = (of(Tmm::None), of(Tmm::Fast));
+        assert_eq!(fast.machine.smem_latency_ps, 68_700);
+        assert_eq!(none.machine.smem_latency_ps, 176_600);
+        assert_eq!(none.node_bytes, fast.node_bytes);
+    }
+
+    #[test]
+    fn refuses_what_cannot_work() {
+        let try_line = |line: &str| options(line).settings(Tmm::None, &["true".into()]);
+        assert!(try_line("--fmem 1M").is_err());
+        assert!(try_line("--machine llc_bytes=x").is_err());
+        assert!(try_line("--machine no_such=1").is_err());
+        assert!(try_line("--machine llc_bytes=3000000").is_err());
+        assert!(parse_copy("a:b").is_err());
+        assert!(parse_pair("=1").is_err());
+        assert_eq!(parse_copy("a:b:/c").unwrap().0, PathBuf::from("a:b"));
+    }
+}

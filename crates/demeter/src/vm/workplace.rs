@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Where a guest's files live while it runs: memory files on a tmpfs, results
+//! in a directory that gets its name only when it is complete.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::error::Error;
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+const RAM_PREFIX: &str = "demeter-vm-";
+
+/// Memory files of one guest; removed when dropped.
+pub struct RamDir {
+    path: PathBuf,
+}
+
+impl RamDir {
+    /// Makes a directory on the tmpfs (`$DEMETER_RAM_DIR`, else `/dev/shm`)
+    /// after clearing away what killed runs left there.
+    pub fn create(needed_bytes: u64) -> Result<Self, Error> {
+        let base = std::env::var_os("DEMETER_RAM_DIR")
+            .map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
+        remove_orphans(&base);
+        check_space(
+            &base,
+            needed_bytes,
+            "make the tiers smaller, or set DEMETER_RAM_DIR to a directory with more room",
+        )?;
+        let path = base.join(format!("{RAM_PREFIX}{}", unique()));
+        fs::create_dir(&path).map_err(|cause| Error::file("create", &path, cause))?;
+        Ok(Self { path })
+    }
+
+    /// Makes a sparse file of that size.
+    pub fn file(&self, name: &str, bytes: u64) -> Result<PathBuf, Error> {
+        let path = self.path.join(name);
+        fs::File::create(&path)
+            .and_then(|file| file.set_len(bytes))
+            .map_err(|cause| Error::file("create", &path, cause))?;
+        Ok(path)
+    }
+}
+
+impl Drop for RamDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A results directory in the making.
+pub struct ResultsDir {
+    building: PathBuf,
+    wanted: PathBuf,
+    published: bool,
+}
+
+impl ResultsDir {
+    /// Starts a directory that will be called `wanted`.
+    pub fn create(wanted: &Path, needed_bytes: u64) -> Result<Self, Error> {
+        refuse_foreign(wanted)?;
+        let parent = match wanted.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        fs::create_dir_all(&parent).map_err(|cause| Error::file("create", &parent, cause))?;
+        check_space(
+            &parent,
+            needed_bytes,
+            "free some space, or choose --out elsewhere",
+        )?;
+        let building = with_suffix(wanted, &format!(".tmp-{}", unique()));
+        fs::create_dir(&building).map_err(|cause| Error::file("create", &building, cause))?;
+        Ok(Self {
+            building,
+            wanted: wanted.to_path_buf(),
+            published: false,
+        })
+    }
+
+    /// A file in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.building.join(name)
+    }
+
+    /// Writes a file in it.
+    pub fn write(&self, name: &str, content: &[u8]) -> Result<(), Error> {
+        let path = self.join(name);
+        fs::write(&path, content).map_err(|cause| Error::file("write", &path, cause))
+    }
+
+    /// Gives the directory its name.
+    pub fn publish(self) -> Result<PathBuf, Error> {
+        let wanted = self.wanted.clone();
+        self.rename_to(&wanted)
+    }
+
+    /// Keeps what there is as `<wanted>.failed`.
+    pub fn keep_failed(self) -> PathBuf {
+        let failed = with_suffix(&self.wanted, ".failed");
+        self.rename_to(&failed).unwrap_or(failed)
+    }
+
+    fn rename_to(mut self, target: &Path) -> Result<PathBuf, Error> {
+        if target.exists() {
+            fs::remove_dir_all(target).map_err(|cause| Error::file("replace", target, cause))?;
+        }
+        fs::rename(&self.building, target).map_err(|cause| Error::file("create", target, cause))?;
+        self.published = true;
+        Ok(target.to_path_buf())
+    }
+}
+
+impl Drop for ResultsDir {
+    fn drop(&mut self) {
+        if !self.published {
+            let _ = fs::remove_dir_all(&self.building);
+        }
+    }
+}
+
+/// Only a directory that we made (or an empty one) is ever replaced.
+pub fn refuse_foreign(path: &Path) -> Result<(), Error> {
+    let ours = ["manifest.json", "compare.json", "summary.json"]
+        .iter()
+        .any(|name| path.join(name).is_file());
+    let empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    if path.exists() && !ours && !empty {
+        return Err(Error::NotResults {
+            path: path.to_path_buf(),
+        });
+    }
+    Ok(())
+}
+
+/// Fails when the file system of `path` has less than that free.
+pub fn check_space(path: &Path, needed_bytes: u64, next: &'static str) -> Result<(), Error> {
+    let free_bytes = free_space(path)?;
+    if free_bytes < needed_bytes {
+        return Err(Error::Space {
+            path: path.to_path_buf(),
+            free_mib: free_bytes >> 20,
+            needed_mib: needed_bytes.div_ceil(1 << 20),
+            next,
+        });
+    }
+    Ok(())
+}
+
+/// Bytes that an unprivileged process can still write.
+pub fn free_space(path: &Path) -> Result<u64, Error> {
+    let stat = nix::sys::statvfs::statvfs(path)
+        .map_err(|errno| Error::file("examine", path, errno.into()))?;
+    Ok(stat.blocks_available() * stat.fragment_size())
+}
+
+fn unique() -> String {
+    format!(
+        "{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+/// Memory files of processes that no longer exist.
+fn remove_orphans(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(RAM_PREFIX))
+            .and_then(|rest| rest.split('-').next())
+            .and_then(|pid| pid.parse::<u32>().ok());
+        if let Some(pid) = owner
+            && !Path::new(&format!("/proc/{pid}")).exists()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_left_unless_published() {
+        let place = tempfile::tempdir().unwrap();
+        let wanted = place.path().join("r");
+        drop(ResultsDir::create(&wanted, 1).unwrap());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+
+        let results = ResultsDir::create(&wanted, 1).unwrap();
+        results.write("manifest.json", b"{}").unwrap();
+        assert!(!wanted.exists());
+        assert_eq!(results.publish().unwrap(), wanted);
+        assert!(wanted.join("manifest.json").exists());
+
+        let results = ResultsDir::create(&wanted, 1).unwrap();
+        assert_eq!(results.keep_failed(), place.path().join("r.failed"));
+        assert!(wanted.join("manifest.json").exists());
+    }
+
+    #[test]
+    fn foreign_directories_are_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("letter"), "x").unwrap();
+        assert!(ResultsDir::create(place.path(), 1).is_err());
+        assert!(place.path().join("letter").exists());
+    }
+
+    #[test]
+    fn space_is_checked_first() {
+        let place = tempfile::tempdir().unwrap();
+        assert!(matches!(
+            ResultsDir::create(&place.path().join("r"), u64::MAX),
+            Err(Error::Space { .. })
+        ));
+    }
+}
