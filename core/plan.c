@@ -30,6 +30,12 @@
 #define PLAN_PS_PER_NS		1000ULL
 #define PLAN_PERMILLE		1000ULL
 #define PLAN_MAX_SIGNIFICANCE	1024U
+/*
+ * A range that got its bounds this epoch is not promoted yet: as long as it is
+ * being split, most of it is about to turn out cold. Without this wait, each
+ * level of the tree on the way to a small hot spot exchanges all of FMEM.
+ */
+#define PLAN_MIN_AGE_EPOCHS	1U
 /* Counts below this have room for the square of the significance. */
 #define PLAN_EXACT_RATE		(1ULL << 32)
 
@@ -137,6 +143,8 @@ static void plan_refill(struct demeter_plan_state *state, const struct demeter_p
 		state->tokens_pages = depth;
 		state->last_ns = now_ns;
 	}
+	/* The depth may have been lowered since. */
+	state->tokens_pages = demeter_min(state->tokens_pages, depth);
 	if (p->rate_pages_per_s == 0 || now_ns <= state->last_ns) {
 		state->last_ns = now_ns;
 		return;
@@ -204,7 +212,8 @@ static bool plan_fill(struct demeter_plan *plan, struct demeter_plan_state *stat
 			return true;
 		if (pages == 0)
 			continue;
-		if (plan_worth_hot(t, e, &hot->doubt) <= t->move_bar) {
+		if (e->age_epochs < PLAN_MIN_AGE_EPOCHS ||
+		    plan_worth_hot(t, e, &hot->doubt) <= t->move_bar) {
 			plan->end = DEMETER_PLAN_NO_GAIN;
 			continue;
 		}
@@ -246,7 +255,8 @@ static bool plan_next_hot(struct plan_cursor *hot, const struct plan_terms *t,
 		if (hot->pages == 0)
 			continue;
 		hot->worth = plan_worth_hot(t, &ranked[hot->at], &hot->doubt);
-		if (demeter_sub_sat(hot->worth, coldest) > t->swap_bar)
+		if (ranked[hot->at].age_epochs >= PLAN_MIN_AGE_EPOCHS &&
+		    demeter_sub_sat(hot->worth, coldest) > t->swap_bar)
 			return true;
 		*refused = true;
 	}
@@ -304,7 +314,7 @@ static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *stat
 	for (i = hot.at; i < nr; i++) {
 		const struct demeter_rank_entry *e = &ranked[i];
 
-		if (e->pages[DEMETER_SMEM])
+		if (e->pages[DEMETER_SMEM] && e->age_epochs >= PLAN_MIN_AGE_EPOCHS)
 			hottest = demeter_max(hottest, plan_worth_hot(t, e, &doubt));
 		if (e->pages[DEMETER_FMEM])
 			coldest = demeter_min(coldest, plan_worth_cold(t, e, &doubt));

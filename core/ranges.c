@@ -10,8 +10,12 @@
  * - Counts are kept by quarter, not by half. Three contrasts (lower against
  *   upper half, middle against outside, even against odd quarters) see a hot
  *   spot that straddles the middle, which two equal halves would hide.
- * - A split hands the known quarters to the halves, so a half may be split once
- *   more in the same epoch: two levels of the tree an epoch instead of one.
+ * - The halves of a half are known quarters, so a half may be split once more
+ *   in the same epoch: two levels of the tree an epoch instead of one.
+ * - What a range inherits has no known place inside it. It counts for the rate,
+ *   is no evidence for the next split, and is then divided as the samples seen
+ *   since lie (less what could be noise): spread evenly instead, it would make
+ *   the cold neighbours of a hot spot look warm for several epochs.
  * - The part of the threshold in samples (tau) and the one in standard
  *   deviations (alpha) must both be exceeded: tau alone splits every busy range
  *   on noise, alpha alone every idle one.
@@ -36,8 +40,11 @@
 #include <demeter/math.h>
 #include <demeter/ranges.h>
 
-/* Keeps every sum of rates far from wrapping. */
-#define RANGES_MAX_QUARTER	(1ULL << 50)
+/*
+ * Keeps every sum of rates far from wrapping. 2^32 hits in each quarter and
+ * epoch, the most there can be, stay below it.
+ */
+#define RANGES_MAX_RATE		(1ULL << 52)
 
 /* How often one epoch may look for a pair to merge when the array is full. */
 #define RANGES_MAX_ROOM_SEARCHES	16
@@ -72,19 +79,19 @@ static void ranges_clear(struct demeter_range *r, u64 start, u64 end, u32 area, 
 	r->born_epoch = epoch;
 }
 
-static void ranges_sum(struct demeter_range *r)
+/* The part of the rate whose quarter is known. */
+static u64 ranges_located(const struct demeter_range *r)
 {
+	u64 sum = 0;
 	u32 k;
 
-	r->rate = 0;
-	for (k = 0; k < DEMETER_QUARTERS; k++) {
-		r->quarter[k] = demeter_min(r->quarter[k], RANGES_MAX_QUARTER);
-		r->rate += r->quarter[k];
-	}
+	for (k = 0; k < DEMETER_QUARTERS; k++)
+		sum += r->quarter[k];
+	return sum;
 }
 
 /*
- * What @r holds below address @at, its samples taken as evenly spread within a
+ * What @r holds below address @at, counts taken as evenly spread within their
  * quarter. Differences of this sum are conserved whatever the rounding.
  */
 static u64 ranges_below(const struct demeter_range *r, u32 shift, u64 at, bool hits)
@@ -109,6 +116,24 @@ static u64 ranges_below(const struct demeter_range *r, u32 shift, u64 at, bool h
 	return sum;
 }
 
+/* The same for the whole rate: what has no place is divided as the rest lies. */
+static u64 ranges_rate_below(const struct demeter_range *r, u32 shift, u64 at)
+{
+	u64 located = ranges_located(r);
+	u64 below = ranges_below(r, shift, at, false);
+	u64 part = below, whole = located;
+
+	if (at <= r->start)
+		return 0;
+	if (at >= r->end)
+		return r->rate;
+	if (located == 0) {
+		part = (at - r->start) >> DEMETER_PAGE_SHIFT;
+		whole = (r->end - r->start) >> DEMETER_PAGE_SHIFT;
+	}
+	return below + demeter_mul_div(r->rate - located, part, whole);
+}
+
 /* Add to @to what @from holds inside the bounds of @to. */
 static void ranges_pour(struct demeter_range *to, u32 to_shift,
 			const struct demeter_range *from, u32 from_shift)
@@ -122,13 +147,16 @@ static void ranges_pour(struct demeter_range *to, u32 to_shift,
 		u64 rate = ranges_below(from, from_shift, bound, false);
 		u64 hits = ranges_below(from, from_shift, bound, true);
 
-		to->quarter[k] += rate - rate_below;
+		to->quarter[k] = demeter_min(to->quarter[k] + (rate - rate_below),
+					     RANGES_MAX_RATE / DEMETER_QUARTERS);
 		to->hits[k] = (u32)demeter_min((u64)to->hits[k] + (hits - hits_below),
 					       (u32)~0U);
 		rate_below = rate;
 		hits_below = hits;
 	}
-	ranges_sum(to);
+	to->rate = demeter_min(to->rate + ranges_rate_below(from, from_shift, to->end) -
+			       ranges_rate_below(from, from_shift, to->start),
+			       RANGES_MAX_RATE);
 }
 
 /* Give @r new bounds; it keeps the samples that lie inside them. */
@@ -155,7 +183,7 @@ static struct demeter_range ranges_union(const struct demeter_ranges *rs,
 
 /*
  * Do @x of @n samples differ from the fair share of a part of @size granules
- * out of @whole? @tau_halves is the threshold in half samples (fixed point).
+ * out of @whole, by the threshold @tau and significantly?
  */
 static bool ranges_differ(const struct demeter_ranges *rs, u64 x, u64 size, u64 n,
 			  u64 whole, u64 tau)
@@ -180,26 +208,68 @@ static u64 ranges_tau(const struct demeter_ranges *rs)
 	return ((u64)rs->params.split_samples * rs->params.vcpus) << DEMETER_RATE_SHIFT;
 }
 
-/* Are the parts of @r different enough to tell them apart? */
+/* Granules in quarter @k of a range of @granules. */
+static u64 ranges_quarter_size(u64 granules, u32 k)
+{
+	return granules * (k + 1) / DEMETER_QUARTERS - granules * k / DEMETER_QUARTERS;
+}
+
+/*
+ * Are the parts of @r different enough to tell them apart? Only samples whose
+ * place is known are asked, and fewer than tau of them say nothing.
+ */
 static bool ranges_wants_split(const struct demeter_ranges *rs, const struct demeter_range *r)
 {
 	/* Quarters on one side of each contrast. */
 	static const u8 contrast[][2] = { { 0, 1 }, { 1, 2 }, { 0, 2 } };
 	u64 whole = ranges_granules(r, rs->granule_shift);
-	u64 tau = ranges_tau(rs);
+	u64 located = ranges_located(r), tau = ranges_tau(rs);
 	u32 i;
 
-	if (whole < 2 || r->rate < tau)
+	if (whole < 2 || located < tau)
 		return false;
 	for (i = 0; i < sizeof(contrast) / sizeof(contrast[0]); i++) {
 		u32 a = contrast[i][0], b = contrast[i][1];
-		u64 size = (whole * (a + 1) / 4 - whole * a / 4) +
-			   (whole * (b + 1) / 4 - whole * b / 4);
+		u64 size = ranges_quarter_size(whole, a) + ranges_quarter_size(whole, b);
 
-		if (ranges_differ(rs, r->quarter[a] + r->quarter[b], size, r->rate, whole, tau))
+		if (ranges_differ(rs, r->quarter[a] + r->quarter[b], size, located, whole, tau))
 			return true;
 	}
 	return false;
+}
+
+/*
+ * Of @inherited, with no known place, the share of a part of @size granules out
+ * of @whole in which @x of @n samples were seen since. The part's excess counts
+ * only as far as it is significant: noise in a few new samples must not be
+ * magnified by many old ones.
+ */
+static u64 ranges_share(const struct demeter_ranges *rs, u64 inherited, u64 x, u64 size,
+			u64 n, u64 whole)
+{
+	u64 alpha = rs->params.significance;
+	u64 expected = demeter_mul_div(n, size, whole);
+	u64 variance = demeter_mul_div(expected, whole - size, whole);
+	u64 noise = demeter_sqrt(demeter_mul_sat(alpha * alpha << DEMETER_RATE_SHIFT, variance));
+
+	if (x > expected)
+		x = demeter_max(demeter_sub_sat(x, noise), expected);
+	else
+		x = demeter_min(x + noise, expected);
+	return demeter_mul_div(inherited, x, n);
+}
+
+/* The same for the half of @r that consists of the quarters @k and @k + 1. */
+static bool ranges_half_wants_split(const struct demeter_ranges *rs,
+				    const struct demeter_range *r, u32 k)
+{
+	u64 granules = ranges_granules(r, rs->granule_shift);
+	u64 lower = ranges_quarter_size(granules, k);
+	u64 upper = ranges_quarter_size(granules, k + 1);
+	u64 located = r->quarter[k] + r->quarter[k + 1], tau = ranges_tau(rs);
+
+	return located >= tau &&
+	       ranges_differ(rs, r->quarter[k], lower, located, lower + upper, tau);
 }
 
 /*
@@ -534,13 +604,14 @@ int demeter_ranges_sample(struct demeter_ranges *rs, u64 gva)
 
 static void ranges_decay(struct demeter_range *r)
 {
+	u64 inherited = (r->rate - ranges_located(r)) / 2;
 	u32 k;
 
 	for (k = 0; k < DEMETER_QUARTERS; k++) {
 		r->quarter[k] = r->quarter[k] / 2 + ((u64)r->hits[k] << DEMETER_RATE_SHIFT);
 		r->hits[k] = 0;
 	}
-	ranges_sum(r);
+	r->rate = ranges_located(r) + inherited;
 }
 
 /* Merge neighbours that have been alike for long enough, in one pass. */
@@ -582,56 +653,89 @@ static u32 ranges_merge(struct demeter_ranges *rs)
 	return merges;
 }
 
-/* Split range @at, which wants it, in two at the granule next to its middle. */
-static void ranges_split_at(struct demeter_ranges *rs, u32 at)
+/*
+ * Split range @at, which wants it, at the granule next to its middle, and each
+ * half once more if it wants that: the halves of a half are quarters of the
+ * whole, whose counts are known. The next level would be guesswork and must
+ * wait. Returns where the lowest of the new ranges is.
+ */
+static u32 ranges_split_at(struct demeter_ranges *rs, u32 at, u32 *searches)
 {
 	u32 shift = rs->granule_shift;
 	struct demeter_range whole = rs->range[at];
-	u64 middle = ranges_bound(&whole, shift, 2);
+	bool lower = ranges_half_wants_split(rs, &whole, 0);
+	bool upper = ranges_half_wants_split(rs, &whole, 2);
+	u32 wanted = 1 + lower + upper, room = rs->capacity - rs->nr, k;
+	u64 rate[DEMETER_QUARTERS], old[DEMETER_QUARTERS];
+	u64 from = whole.start, sum = 0, size, half, located, inherited;
 
-	if (at && rs->range[at - 1].area == whole.area)
+	while (room < wanted && *searches < RANGES_MAX_ROOM_SEARCHES) {
+		++*searches;
+		if (!ranges_make_room(rs, &at))
+			*searches = RANGES_MAX_ROOM_SEARCHES;
+		else
+			room++;
+	}
+	if (room < wanted) {
+		rs->denied_splits += wanted - room;
+		if (room == 0)
+			return at;
+		/* The first of the three is worth most. */
+		upper = upper && room == 2;
+		lower = lower && room == 2 && !upper;
+		wanted = room;
+	}
+
+	/* Rates of the quarters; those that stay together are added up below. */
+	size = ranges_granules(&whole, shift);
+	half = size / 2;
+	located = ranges_located(&whole);
+	inherited = whole.rate - located;
+	memcpy(rate, whole.quarter, sizeof(rate));
+	old[0] = ranges_share(rs, inherited, rate[0] + rate[1], half, located, size);
+	old[2] = inherited - old[0];
+	for (k = 0; k < DEMETER_QUARTERS; k += 2) {
+		u64 part = k ? size - half : half;
+		u64 share = old[k];
+
+		if (k ? upper : lower)
+			share = ranges_share(rs, old[k], rate[k],
+					     ranges_quarter_size(size, k),
+					     rate[k] + rate[k + 1], part);
+		rate[k] += share;
+		rate[k + 1] += old[k] - share;
+	}
+
+	memmove(&rs->range[at + wanted], &rs->range[at],
+		(size_t)(rs->nr - at) * sizeof(rs->range[0]));
+	rs->nr += wanted;
+	rs->splits += wanted;
+	if (at)
 		rs->range[at - 1].alike_epochs = 0;
-	ranges_insert_slot(rs, at);
-	ranges_clear(&rs->range[at], whole.start, middle, whole.area, rs->epoch);
-	ranges_pour(&rs->range[at], shift, &whole, shift);
-	ranges_clear(&rs->range[at + 1], middle, whole.end, whole.area, rs->epoch);
-	ranges_pour(&rs->range[at + 1], shift, &whole, shift);
+	room = at;
+	for (k = 0; k < DEMETER_QUARTERS; k++) {
+		u64 to = ranges_bound(&whole, shift, k + 1);
+
+		sum += rate[k];
+		if ((k == 0 && !lower) || (k == 2 && !upper))
+			continue;
+		ranges_clear(&rs->range[room], from, to, whole.area, rs->epoch);
+		rs->range[room].rate = sum;
+		room++;
+		sum = 0;
+		from = to;
+	}
+	return at;
 }
 
-/*
- * Split what wants to be split, from the last range to the first so that new
- * ranges do not shift those still to be looked at. Each half of a split range
- * may be split once more: the halves of a half are quarters of the whole, whose
- * counts are known. The next level would be guesswork and must wait.
- */
-static u32 ranges_split(struct demeter_ranges *rs)
+/* From the last range to the first: new ones do not shift those still to do. */
+static void ranges_split(struct demeter_ranges *rs)
 {
-	u32 splits = 0, searches = 0, i = rs->nr;
+	u32 searches = 0, i = rs->nr;
 
-	while (i-- > 0) {
-		u32 turn;
-
-		/* The range itself, then its upper half, then its lower. */
-		for (turn = 0; turn < 3; turn++) {
-			u32 at = turn == 1 ? i + 1 : i, keep = at;
-
-			if (ranges_wants_split(rs, &rs->range[at])) {
-				if (rs->nr < rs->capacity ||
-				    (searches++ < RANGES_MAX_ROOM_SEARCHES &&
-				     ranges_make_room(rs, &keep))) {
-					i -= at - keep;
-					ranges_split_at(rs, keep);
-					splits++;
-					continue;
-				}
-				searches = RANGES_MAX_ROOM_SEARCHES;
-				rs->denied_splits++;
-			}
-			if (turn == 0)
-				break;
-		}
-	}
-	return splits;
+	while (i-- > 0)
+		if (ranges_wants_split(rs, &rs->range[i]))
+			i = ranges_split_at(rs, i, &searches);
 }
 
 /**
@@ -641,17 +745,16 @@ static u32 ranges_split(struct demeter_ranges *rs)
  */
 void demeter_ranges_end_epoch(struct demeter_ranges *rs, struct demeter_ranges_epoch *done)
 {
-	u64 merges = rs->merges;
-	u32 i, splits;
+	u64 splits = rs->splits, merges = rs->merges;
+	u32 i;
 
 	rs->epoch++;
 	for (i = 0; i < rs->nr; i++)
 		ranges_decay(&rs->range[i]);
 	rs->merges += ranges_merge(rs);
-	splits = ranges_split(rs);
-	rs->splits += splits;
+	ranges_split(rs);
 	if (done) {
-		done->splits = splits;
+		done->splits = (u32)(rs->splits - splits);
 		done->merges = (u32)(rs->merges - merges);
 	}
 }
@@ -680,6 +783,7 @@ u64 demeter_ranges_digest(const struct demeter_ranges *rs, u64 seed)
 
 		digest = demeter_digest_add(digest, r->start);
 		digest = demeter_digest_add(digest, r->end);
+		digest = demeter_digest_add(digest, r->rate);
 		for (k = 0; k < DEMETER_QUARTERS; k++) {
 			digest = demeter_digest_add(digest, r->quarter[k]);
 			digest = demeter_digest_add(digest, r->hits[k]);

@@ -54,10 +54,11 @@ struct demeter_ranges_params {
  * @start: first byte, multiple of the granule
  * @end: one past the last byte, multiple of the granule
  * @rate: decayed samples, fixed point: halves every epoch, then gains the
- *	epoch's samples; always the sum of @quarter
- * @quarter: @rate by quarter of the range, lowest addresses first. Quarters
- *	begin at whole granules, so those of a range of few granules are of
- *	unequal size, and some are empty
+ *	epoch's samples
+ * @quarter: the part of @rate whose quarter of the range is known, lowest
+ *	addresses first; the rest was inherited from before the range got its
+ *	bounds. Quarters begin at whole granules, so those of a range of few
+ *	granules are of unequal size, and some are empty
  * @hits: samples of the running epoch by quarter, not yet in @rate
  * @born_epoch: epoch in which the range got its present bounds
  * @alike_epochs: epochs in a row that it did not differ from its successor

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* All test bodies that run in user space and in the kernel. */
+#ifndef DEMETER_TESTS_SUITE_H
+#define DEMETER_TESTS_SUITE_H
+
+#include "math_test.c"
+#include "ranges_test.c"
+#include "rank_test.c"
+#include "plan_test.c"
+#include "channel_test.c"
+#include "golden_test.c"
+
+static void suite_run(struct test_tally *tally)
+{
+	TEST_RUN(math_tests, tally);
+	TEST_RUN(ranges_tests, tally);
+	TEST_RUN(rank_tests, tally);
+	TEST_RUN(plan_tests, tally);
+	TEST_RUN(channel_tests, tally);
+	TEST_RUN(golden_tests, tally);
+}
+
+#endif /* DEMETER_TESTS_SUITE_H */
