@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,6 +132,8 @@ void test_load(bool thp, uint64_t exchanges, unsigned int min_seconds, unsigned 
 	while (!load.control->ready)
 		usleep(1000);
 
+	/* Three want two CPUs: let the exchange have most of one. */
+	setpriority(PRIO_PROCESS, 0, -10);
 	begin = now_ns();
 	do {
 		struct demeter_hammer_exchange req = {
@@ -153,6 +156,7 @@ void test_load(bool thp, uint64_t exchanges, unsigned int min_seconds, unsigned 
 		elapsed = (now_ns() - begin) / 1000000000;
 	} while ((done < exchanges || elapsed < min_seconds) && elapsed < max_seconds);
 
+	setpriority(PRIO_PROCESS, 0, 0);
 	load.control->stop = 1;
 	waitpid(pid, &status, 0);
 	errors = load.control->errors[0] + load.control->errors[1] + load.control->final_errors;

@@ -264,7 +264,7 @@ static void race_phase(const char *name, struct race *race, bool thp, unsigned i
 
 void test_races(unsigned int seconds, bool thp)
 {
-	struct race race = { .unit_bytes = thp ? THP : PAGE, .units = thp ? 24 : 256 };
+	struct race race = { .unit_bytes = thp ? THP : PAGE, .units = thp ? 12 : 256 };
 
 	race_phase(thp ? "THP races" : "4K races", &race, thp, seconds);
 }
