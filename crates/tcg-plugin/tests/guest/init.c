@@ -30,8 +30,8 @@
 #define MB (1ul << 20)
 #define PAGE 4096ul
 
-static struct demeter_vpmu_vcpu *vcpu;
-static struct demeter_vpmu_record *ring;
+static volatile struct demeter_vpmu_vcpu *vcpu;
+static volatile struct demeter_vpmu_record *ring;
 
 static uint64_t now_ns(void)
 {
@@ -115,15 +115,25 @@ static uint64_t pagemap(uint64_t va)
 	return (entry & ((1ull << 55) - 1)) * PAGE + va % PAGE;
 }
 
-/* nodes: bit mask; huge: MADV_ */
+/* Replaces the area before; nodes: bit mask; advice: MADV_ about huge pages. */
 static uint64_t *area(size_t bytes, unsigned long nodes, int advice)
 {
-	char *raw = mmap(NULL, bytes + 2 * MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *start = (char *)(((uintptr_t)raw + 2 * MB - 1) & ~(2 * MB - 1));
+	static char *last;
+	static size_t last_bytes;
+
+	char *raw, *start;
 	size_t i;
 
-	if (raw == MAP_FAILED)
-		return NULL;
+	if (last)
+		munmap(last, last_bytes);
+	raw = mmap(NULL, bytes + 2 * MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	start = (char *)(((uintptr_t)raw + 2 * MB - 1) & ~(2 * MB - 1));
+	if (raw == MAP_FAILED) {
+		printf("out of memory\n");
+		reboot(RB_POWER_OFF);
+	}
+	last = raw;
+	last_bytes = bytes + 2 * MB;
 	madvise(start, bytes, advice);
 	/* MPOL_BIND for one node, MPOL_INTERLEAVE for both */
 	if (syscall(SYS_mbind, start, bytes, nodes == 3 ? 3 : 2, &nodes, 64, 0))
@@ -175,7 +185,7 @@ static void compare_samples(const char *name, uint64_t *start, size_t bytes)
 	uint64_t inside = 0, other = 0, match = 0, node[2] = { 0 };
 
 	for (; vcpu->tail < vcpu->head; vcpu->tail++) {
-		struct demeter_vpmu_record *r = &ring[vcpu->tail % DEMETER_VPMU_RING_ENTRIES];
+		volatile struct demeter_vpmu_record *r = &ring[vcpu->tail % DEMETER_VPMU_RING_ENTRIES];
 
 		if (r->gva < (uint64_t)start || r->gva >= (uint64_t)start + bytes) {
 			other++;
