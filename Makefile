@@ -19,7 +19,7 @@ help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build lab ## the main job on a real guest: GUPS under every manager, table and figure
-	$(DEMETER) demo --out out/demo
+	$(DEMETER) vm demo --out out/demo
 	$(LAB)/python -m demeter_lab.cli demo out/demo --out out/demo/throughput.svg
 
 test: build lab ## everything: core, machine, kernels, guests, tools

@@ -1,0 +1,43 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs in the guest: loads /tmp/demeter.ko, lets it manage a running GUPS, and
+# unloads it without waiting, ROUNDS times.
+set -eu
+
+sysfs=/sys/kernel/mm/demeter
+rounds=${ROUNDS:-20}
+
+fail() {
+	echo "not ok - $1"
+	dmesg | tail -n 40
+	exit 1
+}
+
+/demeter/workloads gups --footprint 256M --hot 16M --updates 4000000000 >/dev/null &
+gups=$!
+sleep 1
+round=0 moved=0
+while [ $round -lt "$rounds" ]; do
+	round=$((round + 1))
+	insmod /tmp/demeter.ko || fail "round $round: insmod"
+	echo vpmu >$sysfs/sampler
+	echo 10 >$sysfs/params/epoch_ms
+	echo 509 >$sysfs/params/sample_period
+	echo $gups >$sysfs/targets/pid_add
+	echo 1 >$sysfs/enabled
+	# A different moment of the epoch in each round, some in mid-relocation.
+	sleep 0.$((10 + round * 3))
+	moved=$((moved + $(cat $sysfs/stats/promoted_pages)))
+	rmmod demeter || fail "round $round: rmmod"
+	[ ! -e $sysfs ] || fail "round $round: sysfs files are left"
+	kill -0 $gups || fail "round $round: the program died"
+done
+kill $gups
+wait $gups 2>/dev/null || true
+[ $moved -gt 0 ] || fail "no page was moved in $rounds rounds: the test showed nothing"
+isolated=$(awk '/^nr_isolated_anon/{print $2}' /proc/vmstat)
+[ "$isolated" = 0 ] || fail "$isolated pages are still isolated"
+if dmesg | grep -E 'BUG|Bad page|WARNING|rss-counter|Oops|Call Trace'; then
+	fail "the kernel log is not clean"
+fi
+echo "ok - $rounds loads and unloads under load, $moved pages promoted on the way"
