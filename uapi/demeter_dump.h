@@ -18,8 +18,8 @@ typedef uint32_t __u32;
 typedef uint64_t __u64;
 #endif
 
-#define DEMETER_DUMP_MAGIC	0x5441454854454d44ULL	/* "DMETHEAT" */
-#define DEMETER_DUMP_VERSION	1
+#define DEMETER_DUMP_MAGIC   0x5441454854454d44ULL /* "DMETHEAT" */
+#define DEMETER_DUMP_VERSION 1
 
 struct demeter_dump_header {
 	__u64 magic;
@@ -27,24 +27,24 @@ struct demeter_dump_header {
 	__u32 header_bytes;
 	__u32 record_bytes;
 	__u32 nr_records;
-	__u64 epochs;		/* ended since load */
-	__u64 time_ns;		/* CLOCK_MONOTONIC of the snapshot */
-	__u32 rate_shift;	/* rate is samples << rate_shift */
+	__u64 epochs;	  /* ended since load */
+	__u64 time_ns;	  /* CLOCK_MONOTONIC of the snapshot */
+	__u32 rate_shift; /* rate is samples << rate_shift */
 	__u32 fmem_node;
 	__u32 smem_node;
 	__u32 reserved;
 };
 
 struct demeter_dump_record {
-	__u32 space;		/* number of the address space */
-	__u32 pid;		/* thread group when it was added */
+	__u32 space; /* number of the address space */
+	__u32 pid;   /* thread group when it was added */
 	__u64 start;
 	__u64 end;
-	__u64 rate;		/* decayed samples, fixed point */
-	__u64 fmem_pages;	/* resident 4 KiB pages when counted last */
+	__u64 rate;	  /* decayed samples, fixed point */
+	__u64 fmem_pages; /* resident 4 KiB pages when counted last */
 	__u64 smem_pages;
-	__u32 age_epochs;	/* epochs with these bounds */
-	__u32 area;		/* 0 heap, 1 mmap area */
+	__u32 age_epochs; /* epochs with these bounds */
+	__u32 area;	  /* 0 heap, 1 mmap area */
 };
 
 #endif /* DEMETER_DUMP_H */

@@ -9,7 +9,7 @@
 #include <linux/sysfs.h>
 #include <linux/version.h>
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0)
+#if KERNEL_VERSION(6, 17, 0) <= LINUX_VERSION_CODE
 #define DEMETER_COMPAT_BIN_ATTRIBUTE const struct bin_attribute
 #else
 #define DEMETER_COMPAT_BIN_ATTRIBUTE struct bin_attribute

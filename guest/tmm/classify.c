@@ -22,13 +22,13 @@
 #include "trace.h"
 
 /* Resident pages of an unchanged target are counted anew after this many epochs. */
-#define RECOUNT_EPOCHS		16
+#define RECOUNT_EPOCHS 16
 /* A target has changed when its anonymous memory did by this, or by 1/64. */
-#define RECOUNT_PAGES		512
+#define RECOUNT_PAGES  512
 /* Part of FMEM left free for the kernel and for new processes, as a shift. */
-#define HEADROOM_SHIFT		6
+#define HEADROOM_SHIFT 6
 /* SMEM latency less FMEM latency if nobody knows better: DCPMM against DRAM. */
-#define LATENCY_GAP_PS		108000
+#define LATENCY_GAP_PS 108000
 
 static struct task_struct *worker;
 static DECLARE_WAIT_QUEUE_HEAD(worker_wait);
@@ -102,7 +102,7 @@ static void end_epoch(void)
 	u32 space = 0;
 
 	while ((target = demeter_target_next(&space))) {
-		struct demeter_ranges_epoch done = { };
+		struct demeter_ranges_epoch done = {};
 		u64 before = target->samples_seen;
 
 		target->samples_seen = target->ranges.samples;
@@ -110,9 +110,8 @@ static void end_epoch(void)
 		demeter_stats.splits += done.splits;
 		demeter_stats.merges += done.merges;
 		ranges += target->ranges.nr;
-		trace_demeter_classify(demeter_stats.epochs, space,
-				       target->samples_seen - before, done.splits,
-				       done.merges, target->ranges.nr);
+		trace_demeter_classify(demeter_stats.epochs, space, target->samples_seen - before,
+				       done.splits, done.merges, target->ranges.nr);
 	}
 	demeter_stats.ranges = ranges;
 }
@@ -150,8 +149,8 @@ static void count_target(struct demeter_target *target, struct demeter_rank_entr
 {
 	u32 epoch = target->ranges.epoch, old = 0, i;
 	u64 anon = get_mm_counter(target->mm, MM_ANONPAGES);
-	u64 change = anon > target->anon_pages ? anon - target->anon_pages :
-						 target->anon_pages - anon;
+	u64 change =
+		anon > target->anon_pages ? anon - target->anon_pages : target->anon_pages - anon;
 	bool all = change > RECOUNT_PAGES || change > target->anon_pages / 64 ||
 		   epoch - target->counted_epoch >= RECOUNT_EPOCHS;
 
@@ -171,8 +170,9 @@ static void count_target(struct demeter_target *target, struct demeter_rank_entr
 			*count = target->count[old];
 			known = !count->stale;
 		} else {
-			*count = (struct demeter_count) {
-				.start = entry[i].start, .end = entry[i].end,
+			*count = (struct demeter_count){
+				.start = entry[i].start,
+				.end = entry[i].end,
 			};
 		}
 		if (all || !known) {
@@ -195,8 +195,7 @@ static u32 gather(u64 *mark)
 
 	while ((target = demeter_target_next(&space))) {
 		before = nr;
-		nr = demeter_rank_gather(&target->ranges, space, entries, nr,
-					 DEMETER_MAX_ENTRIES);
+		nr = demeter_rank_gather(&target->ranges, space, entries, nr, DEMETER_MAX_ENTRIES);
 		lap(mark, DEMETER_STAGE_RANK);
 		if (mmget_not_zero(target->mm)) {
 			count_target(target, entries + before, nr - before);
@@ -319,9 +318,9 @@ int demeter_worker_start(void)
 	entries = kvcalloc(DEMETER_MAX_ENTRIES, sizeof(*entries), GFP_KERNEL);
 	plan.step = kvcalloc(DEMETER_MAX_STEPS, sizeof(*plan.step), GFP_KERNEL);
 	plan.capacity = DEMETER_MAX_STEPS;
-	plan_state = (struct demeter_plan_state) { };
-	task = entries && plan.step ? kthread_create(worker_main, NULL, "kdemeterd") :
-				      ERR_PTR(-ENOMEM);
+	plan_state = (struct demeter_plan_state){};
+	task = entries && plan.step ? kthread_create(worker_main, NULL, "kdemeterd")
+				    : ERR_PTR(-ENOMEM);
 	if (IS_ERR(task)) {
 		kvfree(entries);
 		kvfree(plan.step);

@@ -25,8 +25,8 @@
 #include "tmm.h"
 
 /* Room for what a CPU may record in an epoch, within limits that fit a small VM. */
-#define SLOTS_PER_CPU	8192u
-#define SLOTS_MAX	(512u * 1024)
+#define SLOTS_PER_CPU 8192u
+#define SLOTS_MAX     (512u * 1024)
 
 static struct tracepoint *switch_tracepoint;
 static struct demeter_channel channel;

@@ -24,7 +24,7 @@ static void record_fill(struct demeter_dump_record *record, struct demeter_targe
 {
 	const struct demeter_count *count = demeter_target_count(target, range->start);
 
-	*record = (struct demeter_dump_record) {
+	*record = (struct demeter_dump_record){
 		.space = target->space,
 		.pid = target->pid,
 		.start = range->start,

@@ -17,12 +17,12 @@
 #include "trace.h"
 
 /* Of 4 KiB pages; first guesses until something was measured. */
-#define SWAP_COST_NS	3000
-#define MOVE_COST_NS	2000
+#define SWAP_COST_NS	 3000
+#define MOVE_COST_NS	 2000
 /* THPs on one side of a batch: each keeps 2 MiB from its process meanwhile. */
-#define BATCH_HUGE_PAGES	(8 * HPAGE_PMD_NR)
+#define BATCH_HUGE_PAGES (8 * HPAGE_PMD_NR)
 /* Epochs that a refused range is left alone, at most, as a power of two. */
-#define BACK_OFF_MAX	6
+#define BACK_OFF_MAX	 6
 
 static u64 swap_cost_ns = SWAP_COST_NS;
 static u64 move_cost_ns = MOVE_COST_NS;
@@ -67,8 +67,10 @@ u64 demeter_move_cost_ns(void)
 
 static void learn(u64 *average_ns, u64 spent_ns, u64 pages)
 {
+	u64 average = *average_ns * 7;
+
 	if (pages)
-		WRITE_ONCE(*average_ns, max(1ull, (*average_ns * 7 + div64_u64(spent_ns, pages)) / 8));
+		WRITE_ONCE(*average_ns, max(1ull, (average + div64_u64(spent_ns, pages)) / 8));
 }
 
 static void charge(enum demeter_stage stage, u64 ns)
@@ -89,8 +91,7 @@ static void note_refusals(const struct demeter_refusals *why)
 }
 
 /* A range was tried on @tier: count it anew, and leave it alone if that failed. */
-static void note_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier,
-			 bool moved)
+static void note_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier, bool moved)
 {
 	struct demeter_target *target = demeter_target_of(entry->space);
 	struct demeter_count *count;
@@ -201,8 +202,8 @@ static bool batch_is_full(const struct batch *batch)
  */
 void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_entry *ranked)
 {
-	struct demeter_refusals why = { };
-	struct batch batch = { };
+	struct demeter_refusals why = {};
+	struct batch batch = {};
 	u32 i;
 
 	if (!plan->nr)

@@ -20,7 +20,9 @@
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
+/* On and off, and what may only change in between; see tmm.h. */
 DEFINE_MUTEX(demeter_control_lock);
+/* Targets, their ranges, and the plan; see tmm.h. */
 DEFINE_MUTEX(demeter_lock);
 
 struct demeter_params demeter_params = {
@@ -39,8 +41,8 @@ struct demeter_params demeter_params = {
 	.batch_pairs = 128,
 };
 
-#define DEMETER_PARAM(name)						\
-	module_param_named(name, demeter_params.name, ulong, 0);	\
+#define DEMETER_PARAM(name)                                                                        \
+	module_param_named(name, demeter_params.name, ulong, 0);                                   \
 	MODULE_PARM_DESC(name, "see /sys/kernel/mm/demeter")
 DEMETER_PARAM(sample_period);
 DEMETER_PARAM(latency_threshold_ns);
@@ -94,14 +96,16 @@ static const struct demeter_sampler_ops sampler_none = {
 
 /* In the order in which "auto" tries them; "none" must be asked for. */
 static const struct demeter_sampler_ops *const samplers[] = {
-	&demeter_sampler_vpmu, &demeter_sampler_pebs, &sampler_none,
+	&demeter_sampler_vpmu,
+	&demeter_sampler_pebs,
+	&sampler_none,
 };
 
-#define SAMPLERS_AUTO	2
+#define SAMPLERS_AUTO 2
 
 /* Under demeter_control_lock; the drain reads @active with READ_ONCE(). */
 static const struct demeter_sampler_ops *active;
-static const struct demeter_sampler_ops *choice;	/* NULL is "auto" */
+static const struct demeter_sampler_ops *choice; /* NULL is "auto" */
 static bool is_enabled;
 static enum cpuhp_state hotplug_state;
 
@@ -216,8 +220,8 @@ static int sampler_cpu_offline(unsigned int cpu)
 
 static int sampling_start(void)
 {
-	int ret = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "mm/demeter:online",
-				    sampler_cpu_online, sampler_cpu_offline);
+	int ret = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "mm/demeter:online", sampler_cpu_online,
+				    sampler_cpu_offline);
 
 	if (ret < 0)
 		return ret;

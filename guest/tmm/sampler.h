@@ -14,7 +14,7 @@ struct mm_struct;
 struct demeter_vpmu_guest;
 
 /* Long enough for a cause and a next step. */
-#define DEMETER_REASON_BYTES	256
+#define DEMETER_REASON_BYTES 256
 
 /**
  * struct demeter_access - one sampled access, as a backend sees it
@@ -31,7 +31,7 @@ struct demeter_access {
 typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
 
 /* What a backend can tell about a sample. */
-#define DEMETER_SAMPLER_LATENCY	0x1u
+#define DEMETER_SAMPLER_LATENCY 0x1u
 #define DEMETER_SAMPLER_TIER	0x2u
 
 /**

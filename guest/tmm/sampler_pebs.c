@@ -23,31 +23,31 @@
 
 #include "tmm.h"
 
-#define MEM_TRANS_RETIRED_LOAD_LATENCY	0x01cdu
-#define MEM_LOAD_RETIRED_L3_MISS	0x20d1u
+#define MEM_TRANS_RETIRED_LOAD_LATENCY 0x01cdu
+#define MEM_LOAD_RETIRED_L3_MISS       0x20d1u
 /* Least and greatest value of the latency threshold register, in core cycles. */
-#define LATENCY_CYCLES_MIN		3u
-#define LATENCY_CYCLES_MAX		65535u
+#define LATENCY_CYCLES_MIN	       3u
+#define LATENCY_CYCLES_MAX	       65535u
 
 static const struct {
 	u8 model;
-	bool single;	/* load latency works as a single event */
+	bool single; /* load latency works as a single event */
 } models[] = {
-	{ 0x3f, true },		/* Haswell server */
-	{ 0x3c, true }, { 0x45, true }, { 0x46, true },	/* Haswell */
-	{ 0x3d, true }, { 0x47, true },			/* Broadwell */
-	{ 0x4f, true }, { 0x56, true },			/* Broadwell server */
-	{ 0x4e, true }, { 0x5e, true },			/* Skylake */
-	{ 0x55, true },		/* Skylake, Cascade Lake, Cooper Lake server */
-	{ 0x8e, true }, { 0x9e, true },			/* Kaby Lake, Coffee Lake */
-	{ 0xa5, true }, { 0xa6, true },			/* Comet Lake */
-	{ 0x7d, true }, { 0x7e, true },			/* Ice Lake */
-	{ 0x6a, true }, { 0x6c, true },			/* Ice Lake server */
-	{ 0x8c, true }, { 0x8d, true },			/* Tiger Lake */
-	{ 0xa7, true },		/* Rocket Lake */
-	{ 0x8f, false },	/* Sapphire Rapids */
-	{ 0xcf, false },	/* Emerald Rapids */
-	{ 0xad, false }, { 0xae, false },		/* Granite Rapids */
+	{ 0x3f, true },					  /* Haswell server */
+	{ 0x3c, true },	 { 0x45, true },  { 0x46, true }, /* Haswell */
+	{ 0x3d, true },	 { 0x47, true },		  /* Broadwell */
+	{ 0x4f, true },	 { 0x56, true },		  /* Broadwell server */
+	{ 0x4e, true },	 { 0x5e, true },		  /* Skylake */
+	{ 0x55, true },			  /* Skylake, Cascade Lake, Cooper Lake server */
+	{ 0x8e, true },	 { 0x9e, true },  /* Kaby Lake, Coffee Lake */
+	{ 0xa5, true },	 { 0xa6, true },  /* Comet Lake */
+	{ 0x7d, true },	 { 0x7e, true },  /* Ice Lake */
+	{ 0x6a, true },	 { 0x6c, true },  /* Ice Lake server */
+	{ 0x8c, true },	 { 0x8d, true },  /* Tiger Lake */
+	{ 0xa7, true },			  /* Rocket Lake */
+	{ 0x8f, false },		  /* Sapphire Rapids */
+	{ 0xcf, false },		  /* Emerald Rapids */
+	{ 0xad, false }, { 0xae, false }, /* Granite Rapids */
 };
 
 static DEFINE_PER_CPU(struct perf_event *, pebs_event);
@@ -73,8 +73,8 @@ static void pebs_overflow(struct perf_event *event, struct perf_sample_data *dat
 	if (!access.gva || access.gva >= TASK_SIZE_MAX)
 		return;
 	if (pebs_single && tsc_khz)
-		access.latency_ns = min_t(u64, div_u64(data->weight.full * 1000000, tsc_khz),
-					  U16_MAX);
+		access.latency_ns =
+			min_t(u64, div_u64(data->weight.full * 1000000, tsc_khz), U16_MAX);
 	demeter_sampler_push(mm, &access);
 }
 
@@ -100,43 +100,58 @@ static struct perf_event *event_create(unsigned int cpu, u64 period, u64 thresho
 	return perf_event_create_kernel_counter(&attr, cpu, NULL, pebs_overflow, NULL);
 }
 
-static int refuse(char *reason, size_t size, int error, const char *why)
+static int refuse(char *reason, size_t size, int error, const char *why, const char *next)
 {
-	snprintf(reason, size, "%s", why);
+	snprintf(reason, size, "%s; next: %s", why, next);
 	return error;
+}
+
+/* What rules PEBS out before perf is asked. */
+static int pebs_available(char *reason, size_t size)
+{
+	const struct cpuinfo_x86 *cpu = &boot_cpu_data;
+
+	if (cpu->x86_vendor == X86_VENDOR_AMD || cpu->x86_vendor == X86_VENDOR_HYGON)
+		return refuse(reason, size, -EOPNOTSUPP,
+			      "this is an AMD CPU, whose sampling (IBS) is not supported yet",
+			      "use an Intel CPU, or the sampler vpmu in the testbed");
+	if (cpu->x86_vendor != X86_VENDOR_INTEL)
+		return refuse(reason, size, -EOPNOTSUPP,
+			      "this is not an Intel CPU, so it has no PEBS",
+			      "use an Intel CPU, or the sampler vpmu in the testbed");
+#ifdef X86_FEATURE_HYBRID_CPU
+	if (boot_cpu_has(X86_FEATURE_HYBRID_CPU))
+		return refuse(reason, size, -EOPNOTSUPP,
+			      "this CPU mixes kinds of cores, which is not supported",
+			      "use a server CPU");
+#endif
+	if (!boot_cpu_has(X86_FEATURE_ARCH_PERFMON))
+		return refuse(reason, size, -ENODEV, "this machine has no PMU",
+			      "give the VM one (QEMU with KVM: -cpu host,pmu=on)");
+	if (!boot_cpu_has(X86_FEATURE_PEBS) || !boot_cpu_has(X86_FEATURE_DTES64))
+		return refuse(reason, size, -ENODEV, "the PMU has no PEBS",
+			      "in a VM, use a KVM host that passes PEBS through (Ice Lake on)");
+	return 0;
 }
 
 static int pebs_probe(char *reason, size_t size)
 {
 	const struct cpuinfo_x86 *cpu = &boot_cpu_data;
 	struct perf_event *event;
-	int i;
+	char why[80];
+	int i, ret;
 
-	if (cpu->x86_vendor == X86_VENDOR_AMD || cpu->x86_vendor == X86_VENDOR_HYGON)
-		return refuse(reason, size, -EOPNOTSUPP,
-			      "this is an AMD CPU, whose sampling (IBS) is not supported yet; next: use the sampler vpmu in the testbed");
-	if (cpu->x86_vendor != X86_VENDOR_INTEL)
-		return refuse(reason, size, -EOPNOTSUPP,
-			      "this is not an Intel CPU, so it has no PEBS; next: use the sampler vpmu in the testbed");
-	if (!boot_cpu_has(X86_FEATURE_ARCH_PERFMON))
-		return refuse(reason, size, -ENODEV,
-			      "this machine has no PMU; next: give the VM one (QEMU with KVM: -cpu host,pmu=on)");
-	if (!boot_cpu_has(X86_FEATURE_PEBS) || !boot_cpu_has(X86_FEATURE_DTES64))
-		return refuse(reason, size, -ENODEV,
-			      "the PMU has no PEBS; next: in a VM, use a KVM host on Ice Lake server or later (-cpu host,pmu=on) whose kernel passes PEBS through");
-#ifdef X86_FEATURE_HYBRID_CPU
-	if (boot_cpu_has(X86_FEATURE_HYBRID_CPU))
-		return refuse(reason, size, -EOPNOTSUPP,
-			      "this CPU mixes kinds of cores, which is not supported; next: use a server CPU");
-#endif
+	ret = pebs_available(reason, size);
+	if (ret)
+		return ret;
 	for (i = 0; i < ARRAY_SIZE(models); i++)
 		if (cpu->x86 == 6 && cpu->x86_model == models[i].model)
 			break;
 	if (i == ARRAY_SIZE(models)) {
-		snprintf(reason, size,
-			 "CPU family %u model %#x is not in the table of events; next: add it to guest/tmm/sampler_pebs.c",
+		snprintf(why, sizeof(why), "CPU family %u model %#x is not in the table of events",
 			 cpu->x86, cpu->x86_model);
-		return -EOPNOTSUPP;
+		return refuse(reason, size, -EOPNOTSUPP, why,
+			      "use a listed CPU, or add this one to the sampler's table");
 	}
 	pebs_single = models[i].single;
 	/* The table says what should work; only perf knows what does. */
@@ -150,10 +165,10 @@ static int pebs_probe(char *reason, size_t size)
 			pr_warn("perf has no load latency event here; sampling L3 misses without a threshold\n");
 	}
 	if (IS_ERR(event)) {
-		snprintf(reason, size,
-			 "perf refused the event with error %ld; next: see whether \"perf record -e cpu/event=0xd1,umask=0x20/pp\" works and who uses the counters",
-			 PTR_ERR(event));
-		return PTR_ERR(event);
+		ret = PTR_ERR(event);
+		snprintf(why, sizeof(why), "perf refused the event with error %d", ret);
+		return refuse(reason, size, ret, why,
+			      "see who uses the counters, and whether \"perf mem record\" works");
 	}
 	perf_event_release_kernel(event);
 	return 0;

@@ -15,9 +15,9 @@
 
 #include "tmm.h"
 
-#define IVSHMEM_VENDOR	0x1af4
-#define IVSHMEM_DEVICE	0x1110
-#define IVSHMEM_BAR	2
+#define IVSHMEM_VENDOR 0x1af4
+#define IVSHMEM_DEVICE 0x1110
+#define IVSHMEM_BAR    2
 
 /**
  * struct vpmu - the unit in use
@@ -82,14 +82,14 @@ static const char *header_take(const struct demeter_vpmu_header *shared)
 	       (u64)header.ring_entries * sizeof(struct demeter_vpmu_record);
 	if (header.vcpu_stride_bytes < need || header.vcpu_stride_bytes % 8)
 		return "describes rings that overlap";
-	if (DEMETER_VPMU_VCPU_OFFSET + (u64)header.nr_vcpus * header.vcpu_stride_bytes >
-	    vpmu.bytes)
+	if (DEMETER_VPMU_VCPU_OFFSET + (u64)header.nr_vcpus * header.vcpu_stride_bytes > vpmu.bytes)
 		return "describes rings beyond the end of its memory";
 	vpmu.nr_vcpus = header.nr_vcpus;
 	vpmu.stride = header.vcpu_stride_bytes;
 	vpmu.entries = header.ring_entries;
-	vpmu.latency_gap_ps = header.smem_latency_ps > header.fmem_latency_ps ?
-			      header.smem_latency_ps - header.fmem_latency_ps : 0;
+	vpmu.latency_gap_ps = header.smem_latency_ps > header.fmem_latency_ps
+				      ? header.smem_latency_ps - header.fmem_latency_ps
+				      : 0;
 	return NULL;
 }
 
@@ -115,7 +115,8 @@ static int device_take(struct pci_dev *pdev, char *reason, size_t size)
 		goto unmap;
 	ret = pci_request_region(pdev, IVSHMEM_BAR, "demeter");
 	if (ret) {
-		snprintf(reason, size, "the vPMU %s is in use by another driver; next: unload that one",
+		snprintf(reason, size,
+			 "the vPMU %s is in use by another driver; next: unload that one",
 			 pci_name(pdev));
 		goto unmap;
 	}
@@ -146,7 +147,7 @@ static int vpmu_probe(char *reason, size_t size)
 	int cpu, ret;
 
 	for_each_possible_cpu(cpu)
-		*per_cpu_ptr(&vpmu_cpu, cpu) = (struct vpmu_cpu) { };
+		memset(per_cpu_ptr(&vpmu_cpu, cpu), 0, sizeof(struct vpmu_cpu));
 	while ((pdev = pci_get_device(IVSHMEM_VENDOR, IVSHMEM_DEVICE, pdev))) {
 		ret = device_take(pdev, reason, size);
 		if (!ret) {
@@ -158,9 +159,9 @@ static int vpmu_probe(char *reason, size_t size)
 			return ret;
 		}
 	}
-	snprintf(reason, size,
-		 "no vPMU here (PCI device %04x:%04x without driver, with the magic in BAR %d); next: run in the testbed, or use the sampler pebs",
-		 IVSHMEM_VENDOR, IVSHMEM_DEVICE, IVSHMEM_BAR);
+	snprintf(reason, size, "%s; next: %s",
+		 "no vPMU here (PCI device 1af4:1110 without driver, magic in BAR 2)",
+		 "run in the testbed, or use the sampler pebs");
 	return -ENODEV;
 }
 
@@ -174,7 +175,7 @@ static void vpmu_release(void)
 	pci_release_region(vpmu.pdev, IVSHMEM_BAR);
 	pci_disable_device(vpmu.pdev);
 	pci_dev_put(vpmu.pdev);
-	vpmu = (struct vpmu) { };
+	vpmu = (struct vpmu){};
 }
 
 static int vpmu_start(unsigned int cpu, u64 period, u64 threshold_ns)
@@ -187,9 +188,10 @@ static int vpmu_start(unsigned int cpu, u64 period, u64 threshold_ns)
 		return -ENXIO;
 	}
 	vcpu = vcpu_of(cpu);
-	/* Whatever is in the ring is from before. */
+	/* Pairs with the device's release of head. What is in the ring is from before. */
 	own->tail = virt_load_acquire(&vcpu->head);
 	own->lost_base = READ_ONCE(vcpu->lost);
+	/* Pairs with the device's acquire of tail. */
 	virt_store_release(&vcpu->tail, own->tail);
 	WRITE_ONCE(vcpu->period, period);
 	WRITE_ONCE(vcpu->threshold_ns, threshold_ns);
@@ -211,6 +213,7 @@ static void vpmu_stop(unsigned int cpu)
 	if (!vpmu.bar || cpu >= vpmu.nr_vcpus)
 		return;
 	vcpu = vcpu_of(cpu);
+	/* Pairs with the device's acquire of enable. */
 	virt_store_release(&vcpu->enable, 0);
 	own->lost_settled = cpu_lost(own, vcpu);
 	own->lost_base = READ_ONCE(vcpu->lost);

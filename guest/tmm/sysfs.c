@@ -25,10 +25,10 @@ static struct kobject *time_dir;
 /* params/ and the other numbers that can be set */
 
 enum param_kind {
-	PARAM_PLAIN,		/* the worker reads it at the next epoch */
-	PARAM_POWER_OF_TWO,	/* the same */
-	PARAM_SAMPLER,		/* the sampler must be restarted */
-	PARAM_NODE,		/* only while disabled */
+	PARAM_PLAIN,	    /* the worker reads it at the next epoch */
+	PARAM_POWER_OF_TWO, /* the same */
+	PARAM_SAMPLER,	    /* the sampler must be restarted */
+	PARAM_NODE,	    /* only while disabled */
 };
 
 struct param {
@@ -81,12 +81,14 @@ static ssize_t param_store(struct kobject *kobj, struct kobj_attribute *attr, co
 	return ret ?: count;
 }
 
-#define PARAM(_name, _min, _max, _kind)					\
-static struct param param_##_name = {					\
-	.attr = __ATTR(_name, 0644, param_show, param_store),		\
-	.value = &demeter_params._name,					\
-	.min = (_min), .max = (_max), .kind = (_kind),			\
-}
+#define PARAM(_name, _min, _max, _kind)                                                            \
+	static struct param param_##_name = {                                                      \
+		.attr = __ATTR(_name, 0644, param_show, param_store),                              \
+		.value = &demeter_params._name,                                                    \
+		.min = (_min),                                                                     \
+		.max = (_max),                                                                     \
+		.kind = (_kind),                                                                   \
+	}
 
 PARAM(sample_period, 1, 1ul << 31, PARAM_SAMPLER);
 PARAM(latency_threshold_ns, 0, 65535, PARAM_SAMPLER);
@@ -132,8 +134,7 @@ static int param_check(const struct param *param)
 	    (param->kind != PARAM_POWER_OF_TWO || is_power_of_2(value)))
 		return 0;
 	pr_err("%s=%lu is not accepted; next: use %lu to %lu%s\n", param->attr.attr.name, value,
-	       param->min, param->max,
-	       param->kind == PARAM_POWER_OF_TWO ? ", a power of two" : "");
+	       param->min, param->max, param->kind == PARAM_POWER_OF_TWO ? ", a power of two" : "");
 	return -EINVAL;
 }
 
@@ -158,8 +159,8 @@ static ssize_t enabled_show(struct kobject *kobj, struct kobj_attribute *attr, c
 	return sysfs_emit(buf, "%d\n", demeter_is_enabled());
 }
 
-static ssize_t enabled_store(struct kobject *kobj, struct kobj_attribute *attr,
-			     const char *buf, size_t count)
+static ssize_t enabled_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			     size_t count)
 {
 	bool on;
 	int ret;
@@ -181,8 +182,8 @@ static ssize_t sampler_show(struct kobject *kobj, struct kobj_attribute *attr, c
 	return sysfs_emit(buf, "%s\n", demeter_sampler_choice());
 }
 
-static ssize_t sampler_store(struct kobject *kobj, struct kobj_attribute *attr,
-			     const char *buf, size_t count)
+static ssize_t sampler_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			     size_t count)
 {
 	char name[16];
 	int ret;
@@ -215,14 +216,14 @@ static ssize_t pid_store(const char *buf, size_t count, int (*act)(pid_t pid))
 	return act(pid) ?: count;
 }
 
-static ssize_t pid_add_store(struct kobject *kobj, struct kobj_attribute *attr,
-			     const char *buf, size_t count)
+static ssize_t pid_add_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			     size_t count)
 {
 	return pid_store(buf, count, demeter_targets_add_pid);
 }
 
-static ssize_t pid_remove_store(struct kobject *kobj, struct kobj_attribute *attr,
-				const char *buf, size_t count)
+static ssize_t pid_remove_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+				size_t count)
 {
 	return pid_store(buf, count, demeter_targets_remove_pid);
 }
@@ -260,13 +261,12 @@ static const struct attribute_group targets_group = { .attrs = targets_attrs };
 
 /* stats/ */
 
-#define STAT(_name, _value)						\
-static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr,	\
-			    char *buf)					\
-{									\
-	return sysfs_emit(buf, "%llu\n", (u64)(_value));		\
-}									\
-static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
+#define STAT(_name, _value)                                                                        \
+	static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)  \
+	{                                                                                          \
+		return sysfs_emit(buf, "%llu\n", (u64)(_value));                                   \
+	}                                                                                          \
+	static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
 
 STAT(samples, READ_ONCE(demeter_stats.samples));
 STAT(lost_samples, READ_ONCE(demeter_stats.lost_samples));
@@ -287,24 +287,12 @@ STAT(move_cost_ns, demeter_move_cost_ns());
 STAT(numa_balancing, demeter_numa_balancing_mode());
 
 static struct attribute *stats_attrs[] = {
-	&samples_attr.attr,
-	&lost_samples_attr.attr,
-	&stray_samples_attr.attr,
-	&fmem_samples_attr.attr,
-	&smem_samples_attr.attr,
-	&epochs_attr.attr,
-	&targets_attr.attr,
-	&ranges_attr.attr,
-	&splits_attr.attr,
-	&merges_attr.attr,
-	&promoted_pages_attr.attr,
-	&demoted_pages_attr.attr,
-	&filled_pages_attr.attr,
-	&refused_pages_attr.attr,
-	&swap_cost_ns_attr.attr,
-	&move_cost_ns_attr.attr,
-	&numa_balancing_attr.attr,
-	NULL,
+	&samples_attr.attr,	 &lost_samples_attr.attr,   &stray_samples_attr.attr,
+	&fmem_samples_attr.attr, &smem_samples_attr.attr,   &epochs_attr.attr,
+	&targets_attr.attr,	 &ranges_attr.attr,	    &splits_attr.attr,
+	&merges_attr.attr,	 &promoted_pages_attr.attr, &demoted_pages_attr.attr,
+	&filled_pages_attr.attr, &refused_pages_attr.attr,  &swap_cost_ns_attr.attr,
+	&move_cost_ns_attr.attr, &numa_balancing_attr.attr, NULL,
 };
 
 static const struct attribute_group stats_group = { .attrs = stats_attrs };
@@ -322,12 +310,9 @@ static ssize_t refused_show(struct kobject *kobj, struct kobj_attribute *attr, c
 }
 
 static const char *const stage_names[] = {
-	[DEMETER_STAGE_DRAIN] = "drain",
-	[DEMETER_STAGE_CLASSIFY] = "classify",
-	[DEMETER_STAGE_RANK] = "rank",
-	[DEMETER_STAGE_PLAN] = "plan",
-	[DEMETER_STAGE_SCAN] = "scan",
-	[DEMETER_STAGE_RELOCATE] = "relocate",
+	[DEMETER_STAGE_DRAIN] = "drain",     [DEMETER_STAGE_CLASSIFY] = "classify",
+	[DEMETER_STAGE_RANK] = "rank",	     [DEMETER_STAGE_PLAN] = "plan",
+	[DEMETER_STAGE_SCAN] = "scan",	     [DEMETER_STAGE_RELOCATE] = "relocate",
 	[DEMETER_STAGE_MIGRATE] = "migrate",
 };
 
@@ -408,11 +393,11 @@ void demeter_sysfs_exit(void)
 {
 	if (root_dir)
 		demeter_dump_exit(root_dir);
+	/* Never made after one that failed, and putting NULL does nothing. */
 	kobject_put(time_dir);
 	kobject_put(refused_dir);
 	kobject_put(stats_dir);
 	kobject_put(targets_dir);
 	kobject_put(params_dir);
 	kobject_put(root_dir);
-	time_dir = refused_dir = stats_dir = targets_dir = params_dir = root_dir = NULL;
 }

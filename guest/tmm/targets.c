@@ -27,11 +27,11 @@
 #include "trace.h"
 
 /* Address spaces taken on in one go. */
-#define DISCOVER_MAX		16
+#define DISCOVER_MAX	   16
 /* One more epoch between looks at the process list for this many processes. */
-#define DISCOVER_PROCESSES	512
+#define DISCOVER_PROCESSES 512
 /* Areas are looked at again after this many epochs, changed or not. */
-#define REFRESH_EPOCHS		8
+#define REFRESH_EPOCHS	   8
 
 enum { AREA_HEAP, AREA_MMAP };
 
@@ -113,7 +113,7 @@ u32 demeter_targets_nr(void)
 
 static void ranges_params_now(struct demeter_ranges_params *params)
 {
-	*params = (struct demeter_ranges_params) {
+	*params = (struct demeter_ranges_params){
 		.split_samples = READ_ONCE(demeter_params.split_samples),
 		.significance = READ_ONCE(demeter_params.significance),
 		.vcpus = num_online_cpus(),
@@ -152,15 +152,14 @@ static int target_add(struct mm_struct *mm, pid_t pid, enum demeter_origin origi
 	if (!target->range || !target->count || !target->spare)
 		goto fail;
 	ranges_params_now(&params);
-	ret = demeter_ranges_init(&target->ranges, target->range, DEMETER_TARGET_RANGES,
-				  &params);
+	ret = demeter_ranges_init(&target->ranges, target->range, DEMETER_TARGET_RANGES, &params);
 	if (ret)
 		goto fail;
 	target->mm = mm;
 	target->pid = pid;
 	target->origin = origin;
-	ret = xa_alloc_cyclic(&targets_by_space, &target->space, target, xa_limit_32b,
-			      &next_space, GFP_KERNEL);
+	ret = xa_alloc_cyclic(&targets_by_space, &target->space, target, xa_limit_32b, &next_space,
+			      GFP_KERNEL);
 	if (ret < 0)
 		goto fail;
 	mmgrab(mm);
@@ -407,8 +406,8 @@ void demeter_targets_discover(void)
 	discover_wait = nr == DISCOVER_MAX ? 0 : seen / DISCOVER_PROCESSES;
 	for (i = 0; i < nr; i++) {
 		if (target_add(found[i].mm, found[i].tgid, found[i].origin))
-			pr_warn_ratelimited("process %d is not managed: out of memory or more than %u targets\n",
-					    found[i].tgid, DEMETER_MAX_TARGETS);
+			pr_warn_ratelimited("process %d is not managed: no memory, or too many\n",
+					    found[i].tgid);
 		mmdrop(found[i].mm);
 	}
 }
@@ -490,8 +489,8 @@ void demeter_targets_refresh(void)
 		/* A new granule may not fit the old bounds: begin anew then. */
 		if (memcmp(&params, &target->ranges.params, sizeof(params)) &&
 		    demeter_ranges_set_params(&target->ranges, &params)) {
-			demeter_ranges_init(&target->ranges, target->range,
-					    DEMETER_TARGET_RANGES, &params);
+			demeter_ranges_init(&target->ranges, target->range, DEMETER_TARGET_RANGES,
+					    &params);
 			target->seen_epoch = 0;
 		}
 		refresh_areas(target);

@@ -39,10 +39,10 @@
 struct mm_struct;
 struct task_struct;
 
-#define DEMETER_MAX_TARGETS	64	/* managed address spaces */
-#define DEMETER_TARGET_RANGES	512	/* ranges of one of them */
-#define DEMETER_MAX_ENTRIES	4096	/* ranges ranked together */
-#define DEMETER_MAX_STEPS	512	/* steps of one epoch's plan */
+#define DEMETER_MAX_TARGETS   64   /* managed address spaces */
+#define DEMETER_TARGET_RANGES 512  /* ranges of one of them */
+#define DEMETER_MAX_ENTRIES   4096 /* ranges ranked together */
+#define DEMETER_MAX_STEPS     512  /* steps of one epoch's plan */
 
 /**
  * struct demeter_params - parameters, as named in sysfs and at load time
