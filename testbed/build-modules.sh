@@ -39,6 +39,8 @@ if ! release=$(cat "$CACHE/kernels/$kernel" 2>/dev/null) || [ ! -d "$CACHE/build
 fi
 need_root
 root=$CACHE/build-root-$suite
+exec 7>>"$CACHE/build-root-$suite.lock"
+flock -s 7
 project=$(dirname "$TESTBED_DIR")
 out=$project/build/modules/$release
 tree=$project/build/kbuild/$release

@@ -47,6 +47,10 @@ for r in "$WORK"/usr/src/linux-headers-*-amd64; do
 done
 chroot "$WORK" /bin/sh -c 'gcc --version >/dev/null && make --version >/dev/null' ||
 	die "the compiler in $name does not start" "report it with the output above"
+# Not under the feet of a build: build-modules.sh holds this lock while it is inside.
+exec 7>>"$CACHE/$name.lock"
+flock 7
 publish "$WORK" "$CACHE/$name"
+exec 7>&-
 stamp_set "$name" "$key"
 say "$name: ready"

@@ -50,8 +50,8 @@ while read -r deb; do
 		tar -C "$WORK" -xf - --wildcards "./boot/vmlinuz-*" "./boot/config-*" \
 			"*/modules/$release/modules.*" "*/modules/$release/vmlinuz" "*/modules/$release/config" "${patterns[@]}" 2>"$WORK/tar.log" || {
 		# tar fails when one pattern matches nothing, which is usual; anything else is real.
-		! grep -v -e 'Not found in archive' -e 'Exiting with failure' "$WORK/tar.log" >&2 ||
-			die "unpacking $deb failed" "check the free disk space, then run testbed/setup.sh again"
+		! grep -v -e 'Not found in archive' -e 'Exiting with failure' "$WORK/tar.log" >"$WORK/tar.errors" ||
+			die "unpacking $deb failed ($(head -n 1 "$WORK/tar.errors"))" "check the free disk space, then run testbed/setup.sh again"
 	}
 done <"$APT_DIR/$name.debs"
 [ ! -d "$WORK/usr/lib/modules" ] || { mkdir -p "$WORK/lib" && mv "$WORK/usr/lib/modules" "$WORK/lib/"; }
@@ -66,7 +66,8 @@ for f in vmlinuz config; do
 			die "package $image holds no $f" "its layout has changed; adapt $0"
 	fi
 done
-depmod -b "$WORK" "$release"
+depmod -b "$WORK" "$release" 2>"$WORK/depmod.log" ||
+	die "depmod failed for $release ($(head -n 1 "$WORK/depmod.log"))" "check the free disk space, then run testbed/setup.sh again"
 
 # collect MODULE...: copy with everything below it, dependencies first
 collect() {

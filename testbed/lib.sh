@@ -25,6 +25,16 @@ die() {
 	exit 1
 }
 
+# Anything that fails without a message of its own gets one here.
+on_err() {
+	local free
+	free=$(df -Pm "$CACHE" 2>/dev/null | awk 'NR==2 {print $4}') || true
+	[ "$BASH_SUBSHELL" != 0 ] || printf 'testbed: error: %s failed at line %s (%s MiB free in %s); next: check the free space, then try again\n' \
+		"${0##*/}" "$1" "${free:-0}" "$CACHE" >&2
+}
+set -E
+trap 'on_err $LINENO' ERR
+
 usage_check() { # usage_check "$@": answer --help with the header comment of the script
 	case ${1-} in
 	-h | --help)
@@ -42,7 +52,7 @@ need_root() {
 # need_space MIB: refuse before anything is written, not in the middle.
 need_space() {
 	local have
-	mkdir -p "$CACHE" || die "cannot create $CACHE" "set DEMETER_CACHE to a writable folder"
+	mkdir -p "$CACHE" 2>/dev/null || die "cannot create $CACHE" "set DEMETER_CACHE to a writable folder"
 	have=$(df -Pm "$CACHE" | awk 'NR==2 {print $4}')
 	[ "$have" -ge "$1" ] || die "$CACHE has ${have} MiB free, ${1} MiB are needed" \
 		"free some space or set DEMETER_CACHE to a larger disk"
@@ -74,9 +84,9 @@ stamp_set() {
 # work_dir NAME: an empty folder beside the result, removed by cleanup().
 work_dir() {
 	WORK=$CACHE/tmp/$1
-	rm -rf "${WORK:?}"
+	rm -rf "${WORK:?}" "$WORK.unpack.log"
 	mkdir -p "$WORK"
-	trap 'rm -rf "${WORK:?}"' EXIT
+	trap 'rm -rf "${WORK:?}" "$WORK.unpack.log"' EXIT
 	trap 'exit 130' INT TERM
 }
 
@@ -204,7 +214,7 @@ apt_fetch() {
 
 # deb_unpack DIR < list of .deb files: a merged-/usr tree, no maintainer script run
 deb_unpack() {
-	local dir=$1 d
+	local dir=$1 d log=$1.unpack.log
 	for d in bin lib lib64 sbin; do
 		mkdir -p "$dir/usr/$d"
 		ln -sfn "usr/$d" "$dir/$d"
@@ -215,7 +225,9 @@ deb_unpack() {
 		dir=$0
 		for deb; do
 			dpkg-deb --fsys-tarfile "$deb" | tar -C "$dir" -xf - --keep-directory-symlink
-		done' "$dir" || die "unpacking failed in $dir" "check the free disk space, then run testbed/setup.sh again"
+		done' "$dir" 2>"$log" || die "unpacking into $dir failed ($(grep -m1 -E '^(tar|dpkg-deb): ' "$log" || true))" \
+		"check the free disk space, then run testbed/setup.sh again"
+	rm -f "$log"
 }
 
 # deb_versions NAME PACKAGE...: "package version" lines out of the fetched set

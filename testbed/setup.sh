@@ -67,7 +67,7 @@ if [ -n "$complete" ] && [ "$mode" != --refresh ]; then
 fi
 
 need_root
-mkdir -p "$CACHE" || die "cannot create $CACHE" "set DEMETER_CACHE to a writable folder"
+mkdir -p "$CACHE" 2>/dev/null || die "cannot create $CACHE" "set DEMETER_CACHE to a writable folder"
 exec 9>"$CACHE/setup.lock"
 flock -n 9 || {
 	say "another set-up is running, waiting for it"
@@ -111,7 +111,7 @@ job() { # job COMMAND...
 	bash "$TESTBED_DIR/$1" "${@:2}" &
 	jobs+=($!)
 }
-trap 'kill "${jobs[@]}" 2>/dev/null; exit 130' INT TERM
+trap 'kill "${jobs[@]}" 2>/dev/null; wait; exit 130' INT TERM
 job build-root.sh trixie
 job qemu.sh
 job guest-root.sh
@@ -123,7 +123,7 @@ failed=0
 for j in "${jobs[@]}"; do
 	wait "$j" || failed=1
 done
-[ $failed = 0 ] || die "a component failed (its message is above)" "mend that and run testbed/setup.sh again; what is done is kept"
+[ $failed = 0 ] || die "a component failed, see above ($(df -Pm "$CACHE" | awk 'NR==2 {print $4}') MiB are free)" "mend that and run testbed/setup.sh again; what is done is kept"
 for k in $kernels; do
 	bash "$TESTBED_DIR/initrd.sh" "$k"
 done
