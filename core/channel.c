@@ -26,8 +26,7 @@
  *
  * Return: 0, or -EINVAL.
  */
-int demeter_channel_init(struct demeter_channel *ch, struct demeter_channel_slot *memory,
-			 u32 slots)
+int demeter_channel_init(struct demeter_channel *ch, struct demeter_channel_slot *memory, u32 slots)
 {
 	u32 i;
 

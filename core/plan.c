@@ -26,18 +26,18 @@
 #include <demeter/math.h>
 #include <demeter/plan.h>
 
-#define PLAN_NS_PER_S		1000000000ULL
-#define PLAN_PS_PER_NS		1000ULL
-#define PLAN_PERMILLE		1000ULL
-#define PLAN_MAX_SIGNIFICANCE	1024U
+#define PLAN_NS_PER_S	      1000000000ULL
+#define PLAN_PS_PER_NS	      1000ULL
+#define PLAN_PERMILLE	      1000ULL
+#define PLAN_MAX_SIGNIFICANCE 1024U
 /*
  * A range that got its bounds this epoch is not promoted yet: as long as it is
  * being split, most of it is about to turn out cold. Without this wait, each
  * level of the tree on the way to a small hot spot exchanges all of FMEM.
  */
-#define PLAN_MIN_AGE_EPOCHS	1U
+#define PLAN_MIN_AGE_EPOCHS   1U
 /* Counts below this have room for the square of the significance. */
-#define PLAN_EXACT_RATE		(1ULL << 32)
+#define PLAN_EXACT_RATE	      (1ULL << 32)
 
 /**
  * struct plan_terms - what the parameters come down to
@@ -81,13 +81,13 @@ static void plan_terms_init(struct plan_terms *t, const struct demeter_plan_para
 
 	t->params = p;
 	t->caution = 0;
-	if (alpha)	/* 2 ln N = 1.386 log2 N; 355 / 256 = 1.387 */
+	if (alpha) /* 2 ln N = 1.386 log2 N; 355 / 256 = 1.387 */
 		t->caution = alpha * alpha * 256 + 355ULL * demeter_log2(nr);
 	t->sample_worth = 0;
 	if (p->epoch_ns)
-		t->sample_worth = demeter_mul_div(demeter_mul_sat(p->sample_period,
-								  p->latency_gap_ps),
-						  p->horizon_ns, p->epoch_ns);
+		t->sample_worth =
+			demeter_mul_div(demeter_mul_sat(p->sample_period, p->latency_gap_ps),
+					p->horizon_ns, p->epoch_ns);
 	t->move_bar = plan_bar(p, p->move_cost_ns);
 	t->swap_bar = plan_bar(p, p->swap_cost_ns);
 }
@@ -156,15 +156,15 @@ static void plan_refill(struct demeter_plan_state *state, const struct demeter_p
 		state->last_ns = now_ns;
 	} else {
 		/* Keep the fraction of a token: slow rates must not starve. */
-		state->last_ns += demeter_min(demeter_mul_div(earned, PLAN_NS_PER_S,
-							      p->rate_pages_per_s),
-					      now_ns - state->last_ns);
+		state->last_ns +=
+			demeter_min(demeter_mul_div(earned, PLAN_NS_PER_S, p->rate_pages_per_s),
+				    now_ns - state->last_ns);
 	}
 }
 
 /* Up to @pages that the bucket allows at @price tokens each. */
-static u64 plan_afford(const struct demeter_plan_state *state,
-		       const struct demeter_plan_params *p, u64 pages, u64 price)
+static u64 plan_afford(const struct demeter_plan_state *state, const struct demeter_plan_params *p,
+		       u64 pages, u64 price)
 {
 	if (p->rate_pages_per_s == 0)
 		return pages;
@@ -178,8 +178,8 @@ static void plan_take(struct demeter_plan_state *state, const struct demeter_pla
 		state->tokens_pages = demeter_sub_sat(state->tokens_pages, tokens);
 }
 
-static void plan_add_step(struct demeter_plan *plan, enum demeter_plan_kind kind,
-			  u32 hot, u32 cold, u64 pages)
+static void plan_add_step(struct demeter_plan *plan, enum demeter_plan_kind kind, u32 hot, u32 cold,
+			  u64 pages)
 {
 	struct demeter_plan_step *step = &plan->step[plan->nr++];
 
@@ -200,8 +200,8 @@ static void plan_add_step(struct demeter_plan *plan, enum demeter_plan_kind kind
  * must go on. False when the plan ends here.
  */
 static bool plan_fill(struct demeter_plan *plan, struct demeter_plan_state *state,
-		      const struct plan_terms *t, const struct demeter_rank_entry *ranked,
-		      u32 nr, u64 free_pages, struct plan_cursor *hot)
+		      const struct plan_terms *t, const struct demeter_rank_entry *ranked, u32 nr,
+		      u64 free_pages, struct plan_cursor *hot)
 {
 	for (; hot->at < nr; hot->at++) {
 		const struct demeter_rank_entry *e = &ranked[hot->at];
@@ -303,8 +303,8 @@ static bool plan_misplaced(const struct demeter_rank_entry *ranked, u32 nr)
  * looks at each range once.
  */
 static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *state,
-		      const struct plan_terms *t, const struct demeter_rank_entry *ranked,
-		      u32 nr, struct plan_cursor hot)
+		      const struct plan_terms *t, const struct demeter_rank_entry *ranked, u32 nr,
+		      struct plan_cursor hot)
 {
 	struct plan_cursor cold = { .at = nr - 1 };
 	u64 hottest = 0, coldest = DEMETER_U64_MAX, doubt, pages;
@@ -353,8 +353,8 @@ static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *stat
 		if (cold.pages == 0)
 			cold.at--;
 	}
-	plan->end = refused && plan_misplaced(ranked, nr) ? DEMETER_PLAN_NO_GAIN
-							  : DEMETER_PLAN_DONE;
+	plan->end =
+		refused && plan_misplaced(ranked, nr) ? DEMETER_PLAN_NO_GAIN : DEMETER_PLAN_DONE;
 }
 
 /**
@@ -372,8 +372,8 @@ static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *stat
  */
 void demeter_plan_make(struct demeter_plan *plan, struct demeter_plan_state *state,
 		       const struct demeter_plan_params *params,
-		       const struct demeter_rank_entry *ranked, u32 nr,
-		       u64 free_fmem_pages, u64 now_ns)
+		       const struct demeter_rank_entry *ranked, u32 nr, u64 free_fmem_pages,
+		       u64 now_ns)
 {
 	struct plan_cursor hot = { 0 };
 	struct plan_terms terms;

@@ -44,10 +44,10 @@
  * Keeps every sum of rates far from wrapping. 2^32 hits in each quarter and
  * epoch, the most there can be, stay below it.
  */
-#define RANGES_MAX_RATE		(1ULL << 52)
+#define RANGES_MAX_RATE (1ULL << 52)
 
 /* How often one epoch may look for a pair to merge when the array is full. */
-#define RANGES_MAX_ROOM_SEARCHES	16
+#define RANGES_MAX_ROOM_SEARCHES 16
 
 static u64 ranges_granules(const struct demeter_range *r, u32 shift)
 {
@@ -135,8 +135,8 @@ static u64 ranges_rate_below(const struct demeter_range *r, u32 shift, u64 at)
 }
 
 /* Add to @to what @from holds inside the bounds of @to. */
-static void ranges_pour(struct demeter_range *to, u32 to_shift,
-			const struct demeter_range *from, u32 from_shift)
+static void ranges_pour(struct demeter_range *to, u32 to_shift, const struct demeter_range *from,
+			u32 from_shift)
 {
 	u64 rate_below = ranges_below(from, from_shift, to->start, false);
 	u64 hits_below = ranges_below(from, from_shift, to->start, true);
@@ -149,13 +149,12 @@ static void ranges_pour(struct demeter_range *to, u32 to_shift,
 
 		to->quarter[k] = demeter_min(to->quarter[k] + (rate - rate_below),
 					     RANGES_MAX_RATE / DEMETER_QUARTERS);
-		to->hits[k] = (u32)demeter_min((u64)to->hits[k] + (hits - hits_below),
-					       (u32)~0U);
+		to->hits[k] = (u32)demeter_min((u64)to->hits[k] + (hits - hits_below), (u32)~0U);
 		rate_below = rate;
 		hits_below = hits;
 	}
 	to->rate = demeter_min(to->rate + ranges_rate_below(from, from_shift, to->end) -
-			       ranges_rate_below(from, from_shift, to->start),
+				       ranges_rate_below(from, from_shift, to->start),
 			       RANGES_MAX_RATE);
 }
 
@@ -185,8 +184,8 @@ static struct demeter_range ranges_union(const struct demeter_ranges *rs,
  * Do @x of @n samples differ from the fair share of a part of @size granules
  * out of @whole, by the threshold @tau and significantly?
  */
-static bool ranges_differ(const struct demeter_ranges *rs, u64 x, u64 size, u64 n,
-			  u64 whole, u64 tau)
+static bool ranges_differ(const struct demeter_ranges *rs, u64 x, u64 size, u64 n, u64 whole,
+			  u64 tau)
 {
 	u64 alpha = rs->params.significance;
 	u64 expected, distance, variance;
@@ -199,8 +198,7 @@ static bool ranges_differ(const struct demeter_ranges *rs, u64 x, u64 size, u64 
 		return false;
 	variance = demeter_mul_div(expected, whole - size, whole);
 	return demeter_wide_above(demeter_mul_wide(distance, distance),
-				  demeter_mul_wide(alpha * alpha << DEMETER_RATE_SHIFT,
-						   variance));
+				  demeter_mul_wide(alpha * alpha << DEMETER_RATE_SHIFT, variance));
 }
 
 static u64 ranges_tau(const struct demeter_ranges *rs)
@@ -228,7 +226,7 @@ static bool ranges_wants_split(const struct demeter_ranges *rs, const struct dem
 
 	if (whole < 2 || located < tau)
 		return false;
-	for (i = 0; i < sizeof(contrast) / sizeof(contrast[0]); i++) {
+	for (i = 0; i < ARRAY_SIZE(contrast); i++) {
 		u32 a = contrast[i][0], b = contrast[i][1];
 		u64 size = ranges_quarter_size(whole, a) + ranges_quarter_size(whole, b);
 
@@ -244,8 +242,8 @@ static bool ranges_wants_split(const struct demeter_ranges *rs, const struct dem
  * only as far as it is significant: noise in a few new samples must not be
  * magnified by many old ones.
  */
-static u64 ranges_share(const struct demeter_ranges *rs, u64 inherited, u64 x, u64 size,
-			u64 n, u64 whole)
+static u64 ranges_share(const struct demeter_ranges *rs, u64 inherited, u64 x, u64 size, u64 n,
+			u64 whole)
 {
 	u64 alpha = rs->params.significance;
 	u64 expected = demeter_mul_div(n, size, whole);
@@ -260,8 +258,8 @@ static u64 ranges_share(const struct demeter_ranges *rs, u64 inherited, u64 x, u
 }
 
 /* The same for the half of @r that consists of the quarters @k and @k + 1. */
-static bool ranges_half_wants_split(const struct demeter_ranges *rs,
-				    const struct demeter_range *r, u32 k)
+static bool ranges_half_wants_split(const struct demeter_ranges *rs, const struct demeter_range *r,
+				    u32 k)
 {
 	u64 granules = ranges_granules(r, rs->granule_shift);
 	u64 lower = ranges_quarter_size(granules, k);
@@ -279,10 +277,8 @@ static bool ranges_half_wants_split(const struct demeter_ranges *rs,
 static bool ranges_alike(const struct demeter_ranges *rs, const struct demeter_range *a,
 			 const struct demeter_range *b)
 {
-	return !ranges_differ(rs, a->rate, ranges_granules(a, rs->granule_shift),
-			      a->rate + b->rate,
-			      (b->end - a->start) >> rs->granule_shift,
-			      ranges_tau(rs) / 2);
+	return !ranges_differ(rs, a->rate, ranges_granules(a, rs->granule_shift), a->rate + b->rate,
+			      (b->end - a->start) >> rs->granule_shift, ranges_tau(rs) / 2);
 }
 
 static bool ranges_neighbours(const struct demeter_range *a, const struct demeter_range *b)
@@ -292,8 +288,7 @@ static bool ranges_neighbours(const struct demeter_range *a, const struct demete
 
 static void ranges_insert_slot(struct demeter_ranges *rs, u32 at)
 {
-	memmove(&rs->range[at + 1], &rs->range[at],
-		(size_t)(rs->nr - at) * sizeof(rs->range[0]));
+	memmove(&rs->range[at + 1], &rs->range[at], (size_t)(rs->nr - at) * sizeof(rs->range[0]));
 	rs->nr++;
 }
 
@@ -341,8 +336,8 @@ static int ranges_check_params(const struct demeter_ranges_params *p)
  *
  * Return: 0, or -EINVAL.
  */
-int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory,
-			u32 capacity, const struct demeter_ranges_params *params)
+int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory, u32 capacity,
+			const struct demeter_ranges_params *params)
 {
 	if (!rs || !memory || capacity == 0 || ranges_check_params(params))
 		return -EINVAL;
@@ -364,8 +359,7 @@ int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory,
  *
  * Return: 0, or -EINVAL with nothing changed.
  */
-int demeter_ranges_set_params(struct demeter_ranges *rs,
-			      const struct demeter_ranges_params *params)
+int demeter_ranges_set_params(struct demeter_ranges *rs, const struct demeter_ranges_params *params)
 {
 	u32 old_shift = rs->granule_shift, shift, i;
 
@@ -411,9 +405,8 @@ static bool ranges_make_room(struct demeter_ranges *rs, u32 *keep)
 		    !ranges_neighbours(a, b))
 			continue;
 		/* Compare rate / size by cross multiplication. */
-		if (best != rs->nr &&
-		    !demeter_wide_above(demeter_mul_wide(best_rate, size),
-					demeter_mul_wide(rate, best_size)))
+		if (best != rs->nr && !demeter_wide_above(demeter_mul_wide(best_rate, size),
+							  demeter_mul_wide(rate, best_size)))
 			continue;
 		both = ranges_union(rs, a, b);
 		if (ranges_wants_split(rs, &both))
@@ -444,8 +437,7 @@ static void ranges_trim(struct demeter_ranges *rs, u32 area, u64 start, u64 end)
 			if (r->end <= start || r->start >= end)
 				continue;
 			if (r->start < start || r->end > end)
-				ranges_reshape(r, rs->granule_shift,
-					       demeter_max(r->start, start),
+				ranges_reshape(r, rs->granule_shift, demeter_max(r->start, start),
 					       demeter_min(r->end, end), rs->epoch);
 		}
 		rs->range[to++] = *r;
@@ -536,8 +528,7 @@ int demeter_ranges_set_area(struct demeter_ranges *rs, u32 area, u64 start, u64 
 	old_end = rs->area[area].end;
 	if (start >= old_end || end <= old_start) {
 		/* New, or moved to where it shares nothing with its past. */
-		if (rs->nr == rs->capacity && old_start == old_end &&
-		    !ranges_make_room(rs, &none))
+		if (rs->nr == rs->capacity && old_start == old_end && !ranges_make_room(rs, &none))
 			return -ENOSPC;
 		ranges_trim(rs, area, 0, 0);
 		rs->area[area].start = start;
@@ -699,8 +690,7 @@ static u32 ranges_split_at(struct demeter_ranges *rs, u32 at, u32 *searches)
 		u64 share = old[k];
 
 		if (k ? upper : lower)
-			share = ranges_share(rs, old[k], rate[k],
-					     ranges_quarter_size(size, k),
+			share = ranges_share(rs, old[k], rate[k], ranges_quarter_size(size, k),
 					     rate[k] + rate[k + 1], part);
 		rate[k] += share;
 		rate[k + 1] += old[k] - share;

@@ -21,8 +21,7 @@ static u64 rank_density(const struct demeter_rank_entry *e)
 
 	if (pages == 0)
 		pages = demeter_sub_sat(e->end, e->start) >> DEMETER_PAGE_SHIFT;
-	return demeter_mul_div(e->rate, 1ULL << DEMETER_DENSITY_SHIFT,
-			       demeter_max(pages, 1));
+	return demeter_mul_div(e->rate, 1ULL << DEMETER_DENSITY_SHIFT, demeter_max(pages, 1));
 }
 
 /* Does @a rank after @b? A total order: no two ranges share space and start. */
@@ -117,8 +116,7 @@ void demeter_rank(struct demeter_rank_entry *entries, u32 nr)
  *
  * Return: the number of leading entries whose resident pages fit as a whole.
  */
-u32 demeter_rank_cut(const struct demeter_rank_entry *entries, u32 nr,
-		     u64 fmem_budget_pages)
+u32 demeter_rank_cut(const struct demeter_rank_entry *entries, u32 nr, u64 fmem_budget_pages)
 {
 	u32 i;
 

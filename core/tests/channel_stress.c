@@ -11,8 +11,8 @@
 
 #include <demeter/channel.h>
 
-#define PRODUCERS	4
-#define SLOTS		256
+#define PRODUCERS 4
+#define SLOTS	  256
 
 static struct demeter_channel channel;
 static struct demeter_channel_slot slots[SLOTS];

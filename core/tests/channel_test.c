@@ -55,7 +55,7 @@ static void ct_test_wrap(struct test_tally *tally)
 	struct demeter_channel_slot slot[4];
 	struct demeter_sample s = { 0 };
 	struct demeter_channel ch;
-	u64 start = 0 - 8ULL;	/* a multiple of the length */
+	u64 start = 0 - 8ULL; /* a multiple of the length */
 	u32 i, round;
 
 	CHECK_EQ(demeter_channel_init(&ch, slot, 4), 0);

@@ -30,10 +30,10 @@
 
 #include "harness.h"
 
-#define GOLDEN_SPACES	4U
-#define GOLDEN_RANGES	512U
-#define GOLDEN_STEPS	64U
-#define GOLDEN_WORDS	12U
+#define GOLDEN_SPACES 4U
+#define GOLDEN_RANGES 512U
+#define GOLDEN_STEPS  64U
+#define GOLDEN_WORDS  12U
 
 struct golden_trace {
 	const char *name;
@@ -50,7 +50,7 @@ struct golden {
 	struct demeter_plan_state state;
 	u32 steps;
 	u32 spaces;
-	u32 current;
+	u32 active;
 	u64 repetition;
 	u64 now_ns;
 	u64 digest;
@@ -116,7 +116,7 @@ static inline void golden_plan(struct golden *g, u64 free_pages, u64 fmem_below)
 
 static inline int golden_line(struct golden *g, const char *at)
 {
-	struct demeter_ranges *rs = &g->ranges[g->current];
+	struct demeter_ranges *rs = &g->ranges[g->active];
 	const char *line = at;
 	u64 w[GOLDEN_WORDS], seed, i;
 
@@ -133,9 +133,9 @@ static inline int golden_line(struct golden *g, const char *at)
 
 		if (g->spaces == GOLDEN_SPACES || w[0] > GOLDEN_RANGES)
 			return -EINVAL;
-		g->current = g->spaces++;
-		return demeter_ranges_init(&g->ranges[g->current], g->memory[g->current],
-					   (u32)w[0], &p);
+		g->active = g->spaces++;
+		return demeter_ranges_init(&g->ranges[g->active], g->memory[g->active], (u32)w[0],
+					   &p);
 	}
 	if (golden_word(&at, "economy")) {
 		memset(&g->params, 0, sizeof(g->params));
@@ -157,7 +157,7 @@ static inline int golden_line(struct golden *g, const char *at)
 	if (golden_word(&at, "use")) {
 		if (w[0] >= g->spaces)
 			return -EINVAL;
-		g->current = (u32)w[0];
+		g->active = (u32)w[0];
 	} else if (golden_word(&at, "area")) {
 		int err = demeter_ranges_set_area(rs, (u32)w[0], w[1], w[2]);
 

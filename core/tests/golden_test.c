@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /* The golden traces: every build must take the decisions on record. */
 #include "golden.h"
-#include "golden/traces.h"
+#include "golden/traces.inc"
 
 static void gt_test_traces(struct test_tally *tally)
 {
 	u64 all = demeter_digest_start(0), digest;
 	u32 i;
 
-	for (i = 0; i < sizeof(golden_traces) / sizeof(golden_traces[0]); i++) {
+	for (i = 0; i < ARRAY_SIZE(golden_traces); i++) {
 		const struct golden_trace *t = &golden_traces[i];
 
 		CHECK_EQ(golden_replay(t->text, &digest), 0);

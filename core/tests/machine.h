@@ -11,11 +11,11 @@
 
 #include "harness.h"
 
-#define MACHINE_GRANULE		(2ULL << 20)
-#define MACHINE_PAGES		512U	/* 4 KiB pages a granule */
-#define MACHINE_BASE		(1ULL << 32)
-#define MACHINE_RANGES		256U
-#define MACHINE_STEPS		64U
+#define MACHINE_GRANULE (2ULL << 20)
+#define MACHINE_PAGES	512U /* 4 KiB pages a granule */
+#define MACHINE_BASE	(1ULL << 32)
+#define MACHINE_RANGES	256U
+#define MACHINE_STEPS	64U
 
 struct machine {
 	struct demeter_ranges ranges;
@@ -81,8 +81,8 @@ static inline void machine_spray(struct machine *m, u32 samples, u32 from, u32 g
 		machine_sample(m, from + (u32)(test_random(&m->seed) % granules));
 }
 
-static inline void machine_move(struct machine *m, const struct demeter_rank_entry *e,
-				u64 pages, bool promote)
+static inline void machine_move(struct machine *m, const struct demeter_rank_entry *e, u64 pages,
+				bool promote)
 {
 	u32 g = (u32)((e->start - MACHINE_BASE) / MACHINE_GRANULE);
 	u32 end = (u32)((e->end - MACHINE_BASE) / MACHINE_GRANULE);

@@ -47,7 +47,7 @@ static void math_test_mul_wide(struct test_tally *tally)
 
 		CHECK_EQ(ab.lo, a * b);
 		CHECK(ab.hi == ba.hi && ab.lo == ba.lo);
-		if (b != ~0ULL) {	/* a (b + 1) = a b + a */
+		if (b != ~0ULL) { /* a (b + 1) = a b + a */
 			CHECK_EQ(more.lo, ab.lo + a);
 			CHECK_EQ(more.hi, ab.hi + (ab.lo + a < a));
 		}

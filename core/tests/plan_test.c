@@ -6,13 +6,17 @@
 #include "harness.h"
 #include "machine.h"
 
-#define PT_ENTRIES	40U
-#define PT_STEPS	16U
+#define PT_ENTRIES 40U
+#define PT_STEPS   16U
 
 /* A page that sees k samples an epoch is worth k ns over the horizon. */
 static const struct demeter_plan_params pt_simple = {
-	.sample_period = 1, .epoch_ns = 1000, .horizon_ns = 1000,
-	.latency_gap_ps = 1000, .swap_cost_ns = 10, .move_cost_ns = 10,
+	.sample_period = 1,
+	.epoch_ns = 1000,
+	.horizon_ns = 1000,
+	.latency_gap_ps = 1000,
+	.swap_cost_ns = 10,
+	.move_cost_ns = 10,
 	.hysteresis_permille = 500,
 };
 
@@ -105,7 +109,7 @@ static void pt_test_tokens(struct test_tally *tally)
 	p.rate_pages_per_s = 100;
 	p.burst_pages = 50;
 	demeter_plan_make(&plan, &state, &p, e, 2, 0, now);
-	CHECK_EQ(plan.swap_pages, 25);	/* two tokens a pair */
+	CHECK_EQ(plan.swap_pages, 25); /* two tokens a pair */
 	CHECK_EQ(plan.end, DEMETER_PLAN_NO_TOKENS);
 	demeter_plan_make(&plan, &state, &p, e, 2, 0, now += 100000000);
 	CHECK_EQ(plan.swap_pages, 5);
@@ -113,7 +117,7 @@ static void pt_test_tokens(struct test_tally *tally)
 	CHECK_EQ(plan.fill_pages, 3);
 	CHECK_EQ(plan.swap_pages, 3);
 	demeter_plan_make(&plan, &state, &p, e, 2, 0, now - 1000000000);
-	CHECK_EQ(plan.swap_pages, 0);	/* a clock that jumps back earns nothing */
+	CHECK_EQ(plan.swap_pages, 0); /* a clock that jumps back earns nothing */
 	demeter_plan_make(&plan, &state, &p, e, 2, 0, now += 1000000000000000ULL);
 	CHECK_EQ(plan.swap_pages, 25);
 	/* A slow rate keeps its fractions: 2 pages/s in steps of 0.3 s. */
@@ -174,7 +178,7 @@ static void pt_test_nasty(struct test_tally *tally)
 			e[i].pages[DEMETER_FMEM] = pt_pick(&seed);
 			e[i].pages[DEMETER_SMEM] = pt_pick(&seed);
 		}
-		if (round & 1)		/* unranked input is allowed, too */
+		if (round & 1) /* unranked input is allowed, too */
 			demeter_rank(e, nr);
 		demeter_plan_make(&plan, &state, &p, e, nr, free_pages, pt_pick(&seed));
 		before = state.tokens_pages;
@@ -262,7 +266,7 @@ static void pt_test_noise(struct test_tally *tally)
 		test_yield();
 	}
 	CHECK_EQ(with, 0);
-	CHECK(without > 0);	/* or the test tests nothing */
+	CHECK(without > 0); /* or the test tests nothing */
 	test_free(e);
 	test_free(step);
 	test_free(rate);
@@ -298,8 +302,9 @@ static void pt_test_hotset(struct test_tally *tally)
 		CHECK_EQ(machine_fmem(m, 0, 448), 96 * MACHINE_PAGES);
 		CHECK(settled <= 2 * MACHINE_PAGES);
 		CHECK(m->fmem_samples * 100 >= m->samples * 89);
-		test_print("# hotset, %u samples an epoch: in FMEM after %u epochs, %llu pages moved, %llu after that\n",
-			   per_epoch, found, (test_ull)settling, (test_ull)settled);
+		test_print(
+			"# hotset, %u samples an epoch: in FMEM after %u epochs, %llu pages moved, %llu after that\n",
+			per_epoch, found, (test_ull)settling, (test_ull)settled);
 		test_free(m);
 		test_yield();
 	}
@@ -360,8 +365,7 @@ static void pt_test_skew(struct test_tally *tally)
 	/* No more than the whole of FMEM each 100 epochs once settled. */
 	CHECK(late <= 96 * MACHINE_PAGES * 3 / 2);
 	test_print("# skew: FMEM takes %llu %%, %llu pages moved, %llu in the second half\n",
-		   (test_ull)(m->fmem_samples * 100 / m->samples), (test_ull)moved,
-		   (test_ull)late);
+		   (test_ull)(m->fmem_samples * 100 / m->samples), (test_ull)moved, (test_ull)late);
 	test_free(m);
 }
 

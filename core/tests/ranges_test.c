@@ -4,10 +4,10 @@
 
 #include "harness.h"
 
-#define RT_MIB		(1ULL << 20)
-#define RT_GIB		(1ULL << 30)
-#define RT_TIB		(1ULL << 40)
-#define RT_GRANULE	(2 * RT_MIB)
+#define RT_MIB	   (1ULL << 20)
+#define RT_GIB	   (1ULL << 30)
+#define RT_TIB	   (1ULL << 40)
+#define RT_GRANULE (2 * RT_MIB)
 
 static const struct demeter_ranges_params rt_defaults = DEMETER_RANGES_PARAMS_DEFAULT;
 
@@ -69,11 +69,12 @@ static void rt_test_init(struct test_tally *tally)
 	CHECK(demeter_ranges_init(&rs, NULL, 1, &p) == -EINVAL);
 	CHECK(demeter_ranges_init(&rs, one, 0, &p) == -EINVAL);
 	CHECK(demeter_ranges_init(&rs, one, 1, NULL) == -EINVAL);
-#define RT_BAD(field, value) do {					\
-	p = rt_defaults;						\
-	p.field = (value);						\
-	CHECK(demeter_ranges_init(&rs, one, 1, &p) == -EINVAL);	\
-} while (0)
+#define RT_BAD(field, value)                                                                       \
+	do {                                                                                       \
+		p = rt_defaults;                                                                   \
+		p.field = (value);                                                                 \
+		CHECK(demeter_ranges_init(&rs, one, 1, &p) == -EINVAL);                            \
+	} while (0)
 	RT_BAD(split_samples, 0);
 	RT_BAD(split_samples, ~0U);
 	RT_BAD(significance, ~0U);
@@ -125,7 +126,8 @@ static void rt_test_areas(struct test_tally *tally)
 
 	/* Shrinking at both ends cuts, samples outside go. */
 	CHECK_EQ(demeter_ranges_set_area(&rs, 1, 7 * RT_GIB + 512 * RT_MIB,
-					 8 * RT_GIB + 512 * RT_MIB), 0);
+					 8 * RT_GIB + 512 * RT_MIB),
+		 0);
 	rt_check_shape(tally, &rs);
 	CHECK_EQ(rt_hits(&rs), 2);
 	CHECK_EQ(demeter_ranges_set_area(&rs, 1, 7 * RT_GIB + 512 * RT_MIB, 8 * RT_GIB), 0);
@@ -235,7 +237,8 @@ static void rt_test_random(struct test_tally *tally)
 		p.merge_epochs = 1 + test_random(&seed) % 4;
 		p.split_samples = 1 + test_random(&seed) % 20;
 		p.significance = test_random(&seed) % 4;
-		CHECK_EQ(demeter_ranges_init(&rs, memory, 1 + test_random(&seed) % capacity, &p), 0);
+		CHECK_EQ(demeter_ranges_init(&rs, memory, 1 + test_random(&seed) % capacity, &p),
+			 0);
 		for (i = 0; i < 400; i++) {
 			u64 op = test_random(&seed), base = (op >> 32) % 64 * RT_MIB;
 			struct demeter_ranges_epoch done;
@@ -268,7 +271,8 @@ static void rt_test_random(struct test_tally *tally)
 				break;
 			default:
 				for (n = 0; n < 20; n++) {
-					u64 gva = op & 8 ? base : test_random(&seed) % (96 * RT_MIB);
+					u64 gva =
+						op & 8 ? base : test_random(&seed) % (96 * RT_MIB);
 
 					if (demeter_ranges_sample(&rs, gva))
 						strays++;
@@ -299,11 +303,12 @@ static void rt_test_small(struct test_tally *tally)
 
 			CHECK_EQ(demeter_ranges_init(&rs, memory, 32, &rt_defaults), 0);
 			CHECK_EQ(demeter_ranges_set_area(&rs, 0, RT_GIB,
-							 RT_GIB + granules * RT_GRANULE), 0);
+							 RT_GIB + granules * RT_GRANULE),
+				 0);
 			for (epoch = 0; epoch < 12; epoch++) {
 				for (i = 0; i < 30; i++)
 					demeter_ranges_sample(&rs, RT_GIB + hot * RT_GRANULE +
-								   i * 65536);
+									   i * 65536);
 				demeter_ranges_end_epoch(&rs, NULL);
 				rt_check_shape(tally, &rs);
 			}
@@ -327,7 +332,7 @@ static void rt_test_straddle(struct test_tally *tally)
 	for (i = 0; i < 100; i++)
 		demeter_ranges_sample(&rs, 31 * RT_MIB + (i & 1) * RT_MIB);
 	demeter_ranges_end_epoch(&rs, NULL);
-	CHECK_EQ(rs.nr, 4);	/* both halves split once more at once */
+	CHECK_EQ(rs.nr, 4); /* both halves split once more at once */
 	CHECK_EQ(rs.splits, 3);
 	rt_check_shape(tally, &rs);
 }
@@ -372,7 +377,8 @@ static void rt_test_merge(struct test_tally *tally)
 	CHECK(most >= 15);
 	/* While it is hot nothing is taken back. */
 	CHECK_EQ(demeter_ranges_find(&rs, 700 * RT_GIB)->end -
-		 demeter_ranges_find(&rs, 700 * RT_GIB)->start, RT_GRANULE);
+			 demeter_ranges_find(&rs, 700 * RT_GIB)->start,
+		 RT_GRANULE);
 	for (epoch = 0; epoch < 40; epoch++)
 		demeter_ranges_end_epoch(&rs, NULL);
 	CHECK_EQ(rs.nr, 1);
@@ -389,7 +395,7 @@ static void rt_test_make_room(struct test_tally *tally)
 	struct demeter_range *r;
 	u32 epoch, i;
 
-	p.merge_epochs = 1000;	/* never by itself in this test */
+	p.merge_epochs = 1000; /* never by itself in this test */
 	CHECK_EQ(demeter_ranges_init(&rs, memory, 12, &p), 0);
 	CHECK_EQ(demeter_ranges_set_area(&rs, 0, 0, RT_GIB), 0);
 	for (epoch = 0; epoch < 20; epoch++) {

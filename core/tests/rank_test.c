@@ -4,7 +4,7 @@
 
 #include "harness.h"
 
-#define KT_MAX	300U
+#define KT_MAX 300U
 
 static void kt_fill(struct demeter_rank_entry *entries, u32 nr, u64 seed)
 {
@@ -92,7 +92,7 @@ static void kt_test_gather(struct test_tally *tally)
 	u32 i;
 
 	CHECK_EQ(demeter_ranges_init(&rs, memory, 8, &params), 0);
-	rs.epoch = ~0U;		/* ages survive the wrap */
+	rs.epoch = ~0U; /* ages survive the wrap */
 	CHECK_EQ(demeter_ranges_set_area(&rs, 0, 0, 4 << 20), 0);
 	CHECK_EQ(demeter_ranges_set_area(&rs, 2, 8 << 20, 12 << 20), 0);
 	for (i = 0; i < 5; i++)

@@ -40,9 +40,9 @@ struct demeter_channel_slot {
 struct demeter_channel {
 	struct demeter_channel_slot *slot;
 	u64 mask;
-	u64 head __attribute__((aligned(64)));
+	u64 head __aligned(64);
 	u64 lost;
-	u64 tail __attribute__((aligned(64)));
+	u64 tail __aligned(64);
 };
 
 int demeter_channel_init(struct demeter_channel *ch, struct demeter_channel_slot *memory,

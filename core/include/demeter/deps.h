@@ -9,6 +9,7 @@
 
 #ifdef __KERNEL__
 
+#include <linux/kernel.h>
 #include <linux/types.h>
 #include <linux/math64.h>
 #include <linux/string.h>
@@ -16,12 +17,17 @@
 #include <asm/barrier.h>
 #include <linux/atomic.h>
 
-#define demeter_load_acquire(p)		smp_load_acquire(p)
-#define demeter_store_release(p, v)	smp_store_release(p, v)
-#define demeter_load_relaxed(p)		READ_ONCE(*(p))
-#define demeter_store_relaxed(p, v)	WRITE_ONCE(*(p), v)
+/* Who pairs with whom is said in channel.c, the only user. */
+#define demeter_load_acquire(p)	    smp_load_acquire(p)
+#define demeter_store_release(p, v) smp_store_release(p, v)
+#define demeter_load_relaxed(p)	    READ_ONCE(*(p))
+#define demeter_store_relaxed(p, v) WRITE_ONCE(*(p), v)
+
 /* Returns true and swaps when *p == old. Full ordering is not needed. */
-#define demeter_cas_relaxed(p, old, new) (cmpxchg_relaxed(p, old, new) == (old))
+static inline bool demeter_cas_relaxed(u64 *p, u64 old, u64 new)
+{
+	return cmpxchg_relaxed(p, old, new) == old;
+}
 
 #else /* user space */
 
@@ -42,11 +48,18 @@ void *memmove(void *dst, const void *src, size_t n);
 void *memset(void *dst, int c, size_t n);
 
 #ifndef EINVAL
-#define ENOENT	2
-#define ENOMEM	12
-#define EINVAL	22
-#define ENOSPC	28
-#define ERANGE	34
+#define ENOENT 2
+#define ENOMEM 12
+#define EINVAL 22
+#define ENOSPC 28
+#define ERANGE 34
+#endif
+
+#ifndef ARRAY_SIZE
+#define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
+#endif
+#ifndef __aligned
+#define __aligned(bytes) __attribute__((aligned(bytes)))
 #endif
 
 static inline u64 div64_u64(u64 dividend, u64 divisor)
@@ -54,15 +67,15 @@ static inline u64 div64_u64(u64 dividend, u64 divisor)
 	return dividend / divisor;
 }
 
-#define demeter_load_acquire(p)		__atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define demeter_store_release(p, v)	__atomic_store_n(p, v, __ATOMIC_RELEASE)
-#define demeter_load_relaxed(p)		__atomic_load_n(p, __ATOMIC_RELAXED)
-#define demeter_store_relaxed(p, v)	__atomic_store_n(p, v, __ATOMIC_RELAXED)
-#define demeter_cas_relaxed(p, old, new) __extension__({		\
-	__typeof__(*(p)) demeter_expected = (old);			\
-	__atomic_compare_exchange_n(p, &demeter_expected, new, 0,	\
-				    __ATOMIC_RELAXED, __ATOMIC_RELAXED);\
-})
+#define demeter_load_acquire(p)	    __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define demeter_store_release(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#define demeter_load_relaxed(p)	    __atomic_load_n(p, __ATOMIC_RELAXED)
+#define demeter_store_relaxed(p, v) __atomic_store_n(p, v, __ATOMIC_RELAXED)
+
+static inline bool demeter_cas_relaxed(u64 *p, u64 old, u64 new)
+{
+	return __atomic_compare_exchange_n(p, &old, new, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
 
 #endif /* __KERNEL__ */
 
@@ -79,7 +92,7 @@ static inline void demeter_add_relaxed(u64 *counter, u64 value)
 /* Two memory tiers, in this order wherever an array is indexed by tier. */
 enum demeter_tier { DEMETER_FMEM = 0, DEMETER_SMEM = 1, DEMETER_TIERS = 2 };
 
-#define DEMETER_PAGE_SHIFT	12
-#define DEMETER_PAGE_BYTES	(1ULL << DEMETER_PAGE_SHIFT)
+#define DEMETER_PAGE_SHIFT 12
+#define DEMETER_PAGE_BYTES (1ULL << DEMETER_PAGE_SHIFT)
 
 #endif /* DEMETER_DEPS_H */

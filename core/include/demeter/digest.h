@@ -9,8 +9,8 @@
 
 #include <demeter/deps.h>
 
-#define DEMETER_DIGEST_BASIS	0xcbf29ce484222325ULL
-#define DEMETER_DIGEST_PRIME	0x00000100000001b3ULL
+#define DEMETER_DIGEST_BASIS 0xcbf29ce484222325ULL
+#define DEMETER_DIGEST_PRIME 0x00000100000001b3ULL
 
 /* A seed of 0 starts a new digest, any other continues an earlier one. */
 static inline u64 demeter_digest_start(u64 seed)

@@ -10,7 +10,7 @@
 
 #include <demeter/deps.h>
 
-#define DEMETER_U64_MAX	(~0ULL)
+#define DEMETER_U64_MAX (~0ULL)
 
 static inline u64 demeter_add_sat(u64 a, u64 b)
 {
@@ -46,8 +46,8 @@ static inline struct demeter_wide demeter_mul_wide(u64 a, u64 b)
 {
 	u64 a_lo = (u32)a, a_hi = a >> 32, b_lo = (u32)b, b_hi = b >> 32;
 	u64 low = a_lo * b_lo;
-	u64 cross = a_hi * b_lo + (low >> 32);	/* cannot overflow */
-	u64 middle = a_lo * b_hi + (u32)cross;	/* neither can this */
+	u64 cross = a_hi * b_lo + (low >> 32); /* cannot overflow */
+	u64 middle = a_lo * b_hi + (u32)cross; /* neither can this */
 	struct demeter_wide product = {
 		.hi = a_hi * b_hi + (cross >> 32) + (middle >> 32),
 		.lo = (middle << 32) | (u32)low,

@@ -58,8 +58,8 @@ struct demeter_plan_state {
 };
 
 enum demeter_plan_kind {
-	DEMETER_PLAN_FILL,	/* promote into free FMEM, nothing demoted */
-	DEMETER_PLAN_SWAP,	/* promote from @hot, demote from @cold */
+	DEMETER_PLAN_FILL, /* promote into free FMEM, nothing demoted */
+	DEMETER_PLAN_SWAP, /* promote from @hot, demote from @cold */
 };
 
 /**
@@ -79,7 +79,7 @@ struct demeter_plan_step {
 enum demeter_plan_end {
 	DEMETER_PLAN_DONE,	/* nothing hot left in SMEM above anything in FMEM */
 	DEMETER_PLAN_NO_GAIN,	/* the next swap would not pay */
-	DEMETER_PLAN_NO_TOKENS,	/* rate cap */
+	DEMETER_PLAN_NO_TOKENS, /* rate cap */
 	DEMETER_PLAN_FULL,	/* steps array full: the rest waits an epoch */
 };
 
@@ -103,8 +103,8 @@ struct demeter_plan {
 
 void demeter_plan_make(struct demeter_plan *plan, struct demeter_plan_state *state,
 		       const struct demeter_plan_params *params,
-		       const struct demeter_rank_entry *ranked, u32 nr,
-		       u64 free_fmem_pages, u64 now_ns);
+		       const struct demeter_rank_entry *ranked, u32 nr, u64 free_fmem_pages,
+		       u64 now_ns);
 u64 demeter_plan_digest(const struct demeter_plan *plan, u64 seed);
 
 #endif /* DEMETER_PLAN_H */

@@ -13,13 +13,13 @@
 
 #include <demeter/deps.h>
 
-#define DEMETER_QUARTERS	4
+#define DEMETER_QUARTERS   4
 /* Rates are fixed point: samples << DEMETER_RATE_SHIFT. */
-#define DEMETER_RATE_SHIFT	8
+#define DEMETER_RATE_SHIFT 8
 
-#define DEMETER_MAX_SPLIT_SAMPLES	(1U << 24)
-#define DEMETER_MAX_SIGNIFICANCE	1024U
-#define DEMETER_MAX_VCPUS		65536U
+#define DEMETER_MAX_SPLIT_SAMPLES (1U << 24)
+#define DEMETER_MAX_SIGNIFICANCE  1024U
+#define DEMETER_MAX_VCPUS	  65536U
 
 /**
  * struct demeter_ranges_params - what steers the classifier
@@ -44,10 +44,11 @@ struct demeter_ranges_params {
 	u64 granule_bytes;
 };
 
-#define DEMETER_RANGES_PARAMS_DEFAULT {					\
-	.split_samples = 15, .significance = 2, .vcpus = 1,		\
-	.merge_epochs = 8, .granule_bytes = 2ULL << 20,			\
-}
+#define DEMETER_RANGES_PARAMS_DEFAULT                                                              \
+	{                                                                                          \
+		.split_samples = 15, .significance = 2, .vcpus = 1, .merge_epochs = 8,             \
+		.granule_bytes = 2ULL << 20,                                                       \
+	}
 
 /**
  * struct demeter_range - one range of guest virtual addresses
@@ -75,7 +76,7 @@ struct demeter_range {
 	u32 area;
 };
 
-#define DEMETER_MAX_AREAS	4
+#define DEMETER_MAX_AREAS 4
 
 /**
  * struct demeter_ranges - the classification of one address space
@@ -104,13 +105,15 @@ struct demeter_ranges {
 	u64 samples;
 	u64 strays;
 	u64 denied_splits;
-	struct { u64 start, end; } area[DEMETER_MAX_AREAS];
+	struct {
+		u64 start, end;
+	} area[DEMETER_MAX_AREAS];
 	struct demeter_ranges_params params;
 	u32 granule_shift;
 };
 
-int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory,
-			u32 capacity, const struct demeter_ranges_params *params);
+int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory, u32 capacity,
+			const struct demeter_ranges_params *params);
 int demeter_ranges_set_params(struct demeter_ranges *rs,
 			      const struct demeter_ranges_params *params);
 int demeter_ranges_set_area(struct demeter_ranges *rs, u32 area, u64 start, u64 end);
@@ -127,8 +130,7 @@ struct demeter_ranges_epoch {
 	u32 merges;
 };
 
-void demeter_ranges_end_epoch(struct demeter_ranges *rs,
-			      struct demeter_ranges_epoch *done);
+void demeter_ranges_end_epoch(struct demeter_ranges *rs, struct demeter_ranges_epoch *done);
 u64 demeter_ranges_digest(const struct demeter_ranges *rs, u64 seed);
 
 #endif /* DEMETER_RANGES_H */

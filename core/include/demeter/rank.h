@@ -11,7 +11,7 @@
 #include <demeter/ranges.h>
 
 /* Density is fixed point: rate << DEMETER_DENSITY_SHIFT per page. */
-#define DEMETER_DENSITY_SHIFT	16
+#define DEMETER_DENSITY_SHIFT 16
 
 /**
  * struct demeter_rank_entry - one range as the planner sees it
@@ -37,8 +37,7 @@ struct demeter_rank_entry {
 u32 demeter_rank_gather(const struct demeter_ranges *rs, u32 space,
 			struct demeter_rank_entry *entries, u32 nr, u32 capacity);
 void demeter_rank(struct demeter_rank_entry *entries, u32 nr);
-u32 demeter_rank_cut(const struct demeter_rank_entry *entries, u32 nr,
-		     u64 fmem_budget_pages);
+u32 demeter_rank_cut(const struct demeter_rank_entry *entries, u32 nr, u64 fmem_budget_pages);
 u64 demeter_rank_digest(const struct demeter_rank_entry *entries, u32 nr, u64 seed);
 
 #endif /* DEMETER_RANK_H */

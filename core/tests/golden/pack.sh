@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only OR MIT
-# Pack the traces and their expected digests into a C header on stdout: the
+# Pack the traces and their expected digests into a C array on stdout: the
 # kernel module has no files to read them from.
 #   pack.sh DIGESTS TRACE...        DIGESTS: lines "NAME HEX"
 set -eu
