@@ -19,7 +19,8 @@ const HUGE_BYTES: u64 = 2 << 20;
 const SMALL_BYTES: u64 = 4096;
 /// How close is close enough: the free lists of the CPUs hold this much.
 const TOLERANCE_BYTES: u64 = 256 << 10;
-const ROUNDS: u32 = 16;
+const ROUNDS: u32 = 32;
+const SETTLE: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Small pages held until the machine is switched off.
 pub struct Ballast {
@@ -36,6 +37,8 @@ pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
     // tables, slabs): go round until all are right.
     for _ in 0..ROUNDS {
         let mut settled = true;
+        // What the kernel frees late (RCU, per-CPU lists) must be free first.
+        std::thread::sleep(SETTLE);
         for tier in tiers {
             let free_bytes = free(tier.node);
             let Some(excess) = free_bytes.checked_sub(tier.free_bytes) else {

@@ -14,11 +14,11 @@ use serde::Serialize;
 use super::tmm::Tmm;
 use crate::error::Error;
 
-/// Memory that a node is given beyond what COMMAND may use: kernel image,
-/// initrd, page tables and slabs on node 0, the map of pages on both. What is
-/// left over is taken away before COMMAND starts, so the figures only need to
-/// be large enough.
-const KERNEL_RESERVE_BYTES: [u64; 2] = [224 << 20, 64 << 20];
+/// Memory that SMEM's node is given beyond what COMMAND may use, for its map of
+/// pages and what the kernel puts there (FMEM's share is `--kernel-reserve`).
+/// What is left over is taken away before COMMAND starts, so that it only
+/// needs to be large enough.
+const SMEM_RESERVE_BYTES: u64 = 64 << 20;
 const HUGE_BYTES: u64 = 2 << 20;
 
 /// Options of the guest that all verbs share.
@@ -181,7 +181,7 @@ impl Options {
         let reserve = [
             // Files of the host are in memory twice while the guest starts.
             self.kernel_reserve.max(64 << 20) + 2 * copies_bytes,
-            KERNEL_RESERVE_BYTES[1] + self.smem / 64,
+            SMEM_RESERVE_BYTES + self.smem / 32,
         ];
         let node = |tier: u64, reserve: u64| (tier + reserve).next_multiple_of(HUGE_BYTES);
         let mut env: BTreeMap<String, String> = self.env.iter().cloned().collect();
