@@ -10,7 +10,7 @@ set -euo pipefail
 usage_check "$@"
 
 supported="11.0 11.1" # major.minor with tested plugin hooks
-plugin_api_wanted=7
+plugin_api=7
 # The plugin's clock and flush hooks call these; see crates/tcg-plugin.
 symbols="icount_get object_class_by_name queue_tb_flush cpu_exit qemu_get_cpu qemu_plugin_register_vcpu_tb_trans_cb"
 devices="ivshmem-plain virtio-pmem-pci vhost-user-test-device-pci"
@@ -54,14 +54,24 @@ start "$WORK" -device help >"$WORK/devices" 2>&1 || die "'-device help' of QEMU 
 for d in $devices; do
 	grep -q "name \"$d\"" "$WORK/devices" || die "QEMU $version has no device $d" "use another version"
 done
-# The plugin API in force is told only to a plugin; QEMU names its range when it
-# refuses one that is not a plugin of this range, so ask with the number in its data.
-[ "$plugin_api_wanted" = 7 ]
-rm -f "$WORK"/{probe.log,exported,devices}
+# QEMU tells its plugin API range only when it refuses a plugin: show it two.
+api_bound() { # api_bound VERSION WORDS: what the refusal of a plugin of that version names
+	echo "int qemu_plugin_version = $1; int qemu_plugin_install(void) { return 1; }" |
+		gcc -shared -fPIC -x c - -o "$WORK/probe.so"
+	start "$WORK" -accel tcg -machine none -nodefaults -display none -plugin "$WORK/probe.so" 2>&1 </dev/null |
+		sed -n "s/.*supports only $2 version \([0-9]*\).*/\1/p"
+}
+api_min=$(api_bound 0 'a minimum version of' || true)
+api_max=$(api_bound 10000 'up to version' || true)
+if [ -z "$api_min" ] || [ -z "$api_max" ] || [ "$plugin_api" -lt "$api_min" ] || [ "$plugin_api" -gt "$api_max" ]; then
+	die "QEMU $version speaks plugin API ${api_min:-?} to ${api_max:-?}, the machine plugin $plugin_api" \
+		"use another version of QEMU or adapt crates/tcg-plugin"
+fi
+rm -f "$WORK"/{probe.log,probe.so,exported,devices}
 publish "$WORK" "$CACHE/qemu-root"
 q=$CACHE/qemu-root
 cat >"$CACHE/qemu.json" <<EOF
-{"version":"$version","argv":["$q/usr/lib64/ld-linux-x86-64.so.2","--library-path","$q/$lib","$q/usr/bin/qemu-system-x86_64","-L","$q/usr/share/qemu","-L","$q/usr/share/seabios"],"env":{"QEMU_MODULE_DIR":"$q/$lib/qemu"},"plugin_api":$plugin_api_wanted}
+{"version":"$version","argv":["$q/usr/lib64/ld-linux-x86-64.so.2","--library-path","$q/$lib","$q/usr/bin/qemu-system-x86_64","-L","$q/usr/share/qemu","-L","$q/usr/share/seabios"],"env":{"QEMU_MODULE_DIR":"$q/$lib/qemu"},"plugin_api":$plugin_api}
 EOF
 stamp_set qemu "$key"
-say "qemu: $version ready"
+say "qemu: $version ready (plugin API $api_min to $api_max)"
