@@ -37,7 +37,7 @@
  */
 #define PLAN_MIN_AGE_EPOCHS   1U
 /* Counts below this have room for the square of the significance. */
-#define PLAN_EXACT_RATE	      (1ULL << 32)
+#define PLAN_EXACT_RATE	      BIT_ULL(32)
 
 /**
  * struct plan_terms - what the parameters come down to

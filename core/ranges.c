@@ -44,7 +44,7 @@
  * Keeps every sum of rates far from wrapping. 2^32 hits in each quarter and
  * epoch, the most there can be, stay below it.
  */
-#define RANGES_MAX_RATE (1ULL << 52)
+#define RANGES_MAX_RATE BIT_ULL(52)
 
 /* How often one epoch may look for a pair to merge when the array is full. */
 #define RANGES_MAX_ROOM_SEARCHES 16

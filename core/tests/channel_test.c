@@ -59,7 +59,8 @@ static void ct_test_wrap(struct test_tally *tally)
 	u32 i, round;
 
 	CHECK_EQ(demeter_channel_init(&ch, slot, 4), 0);
-	ch.head = ch.tail = start;
+	ch.head = start;
+	ch.tail = start;
 	for (i = 0; i < 4; i++)
 		slot[i].sequence = start + i;
 	for (round = 0; round < 10; round++) {

@@ -125,6 +125,13 @@ static inline u64 machine_epoch(struct machine *m, u64 free_pages)
 	return m->plan.fill_pages + 2 * m->plan.swap_pages;
 }
 
+/* Start the shares of samples anew. */
+static inline void machine_forget(struct machine *m)
+{
+	m->samples = 0;
+	m->fmem_samples = 0;
+}
+
 /* Pages in FMEM of [from, from + granules). */
 static inline u64 machine_fmem(const struct machine *m, u32 from, u32 granules)
 {

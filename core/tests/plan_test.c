@@ -296,14 +296,14 @@ static void pt_test_hotset(struct test_tally *tally)
 			else
 				settled += moved;
 			if (epoch == 100)
-				m->samples = m->fmem_samples = 0;
+				machine_forget(m);
 		}
 		CHECK(found && found <= 60);
 		CHECK_EQ(machine_fmem(m, 0, 448), 96 * MACHINE_PAGES);
 		CHECK(settled <= 2 * MACHINE_PAGES);
 		CHECK(m->fmem_samples * 100 >= m->samples * 89);
 		test_print(
-			"# hotset, %u samples an epoch: in FMEM after %u epochs, %llu pages moved, %llu after that\n",
+			"# hotset, %u samples: in FMEM after %u epochs, moved %llu, then %llu pages\n",
 			per_epoch, found, (test_ull)settling, (test_ull)settled);
 		test_free(m);
 		test_yield();
@@ -355,7 +355,7 @@ static void pt_test_skew(struct test_tally *tally)
 		}
 		if (epoch == 150) {
 			late = moved;
-			m->samples = m->fmem_samples = 0;
+			machine_forget(m);
 		}
 		moved += machine_epoch(m, 0);
 	}

@@ -4,9 +4,9 @@
 
 #include "harness.h"
 
-#define RT_MIB	   (1ULL << 20)
-#define RT_GIB	   (1ULL << 30)
-#define RT_TIB	   (1ULL << 40)
+#define RT_MIB	   BIT_ULL(20)
+#define RT_GIB	   BIT_ULL(30)
+#define RT_TIB	   BIT_ULL(40)
 #define RT_GRANULE (2 * RT_MIB)
 
 static const struct demeter_ranges_params rt_defaults = DEMETER_RANGES_PARAMS_DEFAULT;

@@ -115,7 +115,8 @@ static void kt_test_cut(struct test_tally *tally)
 		e[i].pages[DEMETER_FMEM] = 4;
 		e[i].pages[DEMETER_SMEM] = 6;
 	}
-	e[3].pages[DEMETER_FMEM] = e[3].pages[DEMETER_SMEM] = ~0ULL;
+	e[3].pages[DEMETER_FMEM] = ~0ULL;
+	e[3].pages[DEMETER_SMEM] = ~0ULL;
 	CHECK_EQ(demeter_rank_cut(e, 4, 0), 0);
 	CHECK_EQ(demeter_rank_cut(e, 4, 9), 0);
 	CHECK_EQ(demeter_rank_cut(e, 4, 10), 1);

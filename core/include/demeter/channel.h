@@ -40,8 +40,10 @@ struct demeter_channel_slot {
 struct demeter_channel {
 	struct demeter_channel_slot *slot;
 	u64 mask;
+
 	u64 head __aligned(64);
 	u64 lost;
+
 	u64 tail __aligned(64);
 };
 

@@ -9,6 +9,7 @@
 
 #ifdef __KERNEL__
 
+#include <linux/bits.h>
 #include <linux/kernel.h>
 #include <linux/types.h>
 #include <linux/math64.h>
@@ -17,8 +18,9 @@
 #include <asm/barrier.h>
 #include <linux/atomic.h>
 
-/* Who pairs with whom is said in channel.c, the only user. */
+/* Pairs with demeter_store_release() of the other side, see channel.c. */
 #define demeter_load_acquire(p)	    smp_load_acquire(p)
+/* Pairs with demeter_load_acquire() of the other side. */
 #define demeter_store_release(p, v) smp_store_release(p, v)
 #define demeter_load_relaxed(p)	    READ_ONCE(*(p))
 #define demeter_store_relaxed(p, v) WRITE_ONCE(*(p), v)
@@ -58,6 +60,9 @@ void *memset(void *dst, int c, size_t n);
 #ifndef ARRAY_SIZE
 #define ARRAY_SIZE(array) (sizeof(array) / sizeof((array)[0]))
 #endif
+#ifndef BIT_ULL
+#define BIT_ULL(bit) (1ULL << (bit))
+#endif
 #ifndef __aligned
 #define __aligned(bytes) __attribute__((aligned(bytes)))
 #endif
@@ -93,6 +98,6 @@ static inline void demeter_add_relaxed(u64 *counter, u64 value)
 enum demeter_tier { DEMETER_FMEM = 0, DEMETER_SMEM = 1, DEMETER_TIERS = 2 };
 
 #define DEMETER_PAGE_SHIFT 12
-#define DEMETER_PAGE_BYTES (1ULL << DEMETER_PAGE_SHIFT)
+#define DEMETER_PAGE_BYTES BIT_ULL(DEMETER_PAGE_SHIFT)
 
 #endif /* DEMETER_DEPS_H */

@@ -10,7 +10,8 @@
 
 #include <demeter/deps.h>
 
-#define DEMETER_U64_MAX (~0ULL)
+#define DEMETER_U64_MAX	 (~0ULL)
+#define DEMETER_LOW_HALF 0xffffffffULL
 
 static inline u64 demeter_add_sat(u64 a, u64 b)
 {
@@ -44,13 +45,14 @@ struct demeter_wide {
 
 static inline struct demeter_wide demeter_mul_wide(u64 a, u64 b)
 {
-	u64 a_lo = (u32)a, a_hi = a >> 32, b_lo = (u32)b, b_hi = b >> 32;
+	u64 a_lo = a & DEMETER_LOW_HALF, a_hi = a >> 32;
+	u64 b_lo = b & DEMETER_LOW_HALF, b_hi = b >> 32;
 	u64 low = a_lo * b_lo;
-	u64 cross = a_hi * b_lo + (low >> 32); /* cannot overflow */
-	u64 middle = a_lo * b_hi + (u32)cross; /* neither can this */
+	u64 cross = a_hi * b_lo + (low >> 32);		       /* cannot overflow */
+	u64 middle = a_lo * b_hi + (cross & DEMETER_LOW_HALF); /* neither can this */
 	struct demeter_wide product = {
 		.hi = a_hi * b_hi + (cross >> 32) + (middle >> 32),
-		.lo = (middle << 32) | (u32)low,
+		.lo = (middle << 32) | (low & DEMETER_LOW_HALF),
 	};
 
 	return product;

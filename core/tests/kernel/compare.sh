@@ -4,7 +4,10 @@
 #   compare.sh KERNEL_LOG           exit 0 when it passed and all digests agree
 set -eu
 here=$(dirname "$0")
-[ $# -eq 1 ] && [ -r "$1" ] || { echo "usage: compare.sh KERNEL_LOG" >&2; exit 2; }
+if [ $# -ne 1 ] || [ ! -r "$1" ]; then
+	echo "usage: compare.sh KERNEL_LOG" >&2
+	exit 2
+fi
 
 found=$(tr -d '\r' < "$1" |
 	sed -n 's/.*demeter_core_test: digest \([a-z_]* [0-9a-f]*\)$/\1/p' | grep -v '^all ' || :)
