@@ -13,39 +13,39 @@
 
 /* 6.18 (2025-11) wraps page flags in memdesc_flags_t. Older side may go with 6.12. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
-#define demeter_folio_flags(folio)	((folio)->flags.f)
+#define demeter_folio_flags(folio) ((folio)->flags.f)
 #else
-#define demeter_folio_flags(folio)	((folio)->flags)
+#define demeter_folio_flags(folio) ((folio)->flags)
 #endif
 
 /* 6.4 (2023-06) turned folio_isolate_lru()'s int, 0 = isolated, into a bool. Goes with 6.1. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
-typedef bool demeter_isolate_ret_t;
-#define demeter_isolated(ret)		(ret)
+#define demeter_isolate_ret_t bool
+#define demeter_isolated(ret) (ret)
 #else
-typedef int demeter_isolate_ret_t;
-#define demeter_isolated(ret)		(!(ret))
+#define demeter_isolate_ret_t int
+#define demeter_isolated(ret) (!(ret))
 #endif
 
 /* 6.9 (2024-05) made folio_mapcount() inline; before, it is not exported. Goes with 6.1. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
-#define DEMETER_COMPAT_MAPCOUNT_INLINE	1
+#define DEMETER_COMPAT_MAPCOUNT_INLINE 1
 #else
-#define DEMETER_COMPAT_MAPCOUNT_INLINE	0
+#define DEMETER_COMPAT_MAPCOUNT_INLINE 0
 #endif
 
 /* Bits that idle-page tracking keeps in the flags (64-bit: always there if configured). */
 #ifdef CONFIG_PAGE_IDLE_FLAG
-#define DEMETER_FOLIO_IDLE_FLAGS	(BIT(PG_young) | BIT(PG_idle))
+#define DEMETER_FOLIO_IDLE_FLAGS (BIT(PG_young) | BIT(PG_idle))
 #else
-#define DEMETER_FOLIO_IDLE_FLAGS	0UL
+#define DEMETER_FOLIO_IDLE_FLAGS 0UL
 #endif
 
 /* LRU_REFS_MASK came with MGLRU in 6.1; absent without CONFIG_LRU_GEN. */
 #ifdef LRU_REFS_MASK
-#define DEMETER_FOLIO_LRU_REFS		LRU_REFS_MASK
+#define DEMETER_FOLIO_LRU_REFS LRU_REFS_MASK
 #else
-#define DEMETER_FOLIO_LRU_REFS		0UL
+#define DEMETER_FOLIO_LRU_REFS 0UL
 #endif
 
 #endif /* DEMETER_COMPAT_FOLIO_H */

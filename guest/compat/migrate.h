@@ -12,27 +12,22 @@
 #include <linux/version.h>
 
 /*
- * 6.5 (2023-08) made migrate_pages() callbacks take and return folios. The
- * macro makes such a callback out of a function on folios. Goes with 6.1.
+ * 6.5 (2023-08) made migrate_pages() callbacks take and return folios instead
+ * of pages: a callback is written in terms of struct demeter_migratable, which
+ * is the one or the other. Goes with 6.1.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
-typedef new_folio_t demeter_new_folio_t;
-typedef free_folio_t demeter_free_folio_t;
-#define DEMETER_DEFINE_NEW_FOLIO(name, body)				\
-static struct folio *name(struct folio *src, unsigned long private)	\
-{									\
-	return body(src, private);					\
-}
+#define demeter_migratable	      folio
+#define demeter_new_folio_t	      new_folio_t
+#define demeter_free_folio_t	      free_folio_t
+#define demeter_migratable_folio(src) (src)
+#define demeter_folio_migratable(dst) (dst)
 #else
-typedef new_page_t demeter_new_folio_t;
-typedef free_page_t demeter_free_folio_t;
-#define DEMETER_DEFINE_NEW_FOLIO(name, body)				\
-static struct page *name(struct page *page, unsigned long private)	\
-{									\
-	struct folio *dst = body(page_folio(page), private);		\
-									\
-	return dst ? &dst->page : NULL;					\
-}
+#define demeter_migratable	      page
+#define demeter_new_folio_t	      new_page_t
+#define demeter_free_folio_t	      free_page_t
+#define demeter_migratable_folio(src) page_folio(src)
+#define demeter_folio_migratable(dst) ((dst) ? folio_page(dst, 0) : NULL)
 #endif
 
 #endif /* DEMETER_COMPAT_MIGRATE_H */

@@ -14,17 +14,17 @@
 
 /* 6.5 (2023-08) made the walker check the VMA locking it is told. Goes with 6.1. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
-#define DEMETER_WALK_RDLOCK	.walk_lock = PGWALK_RDLOCK,
+#define DEMETER_WALK_RDLOCK .walk_lock = PGWALK_RDLOCK,
 #else
 #define DEMETER_WALK_RDLOCK
-#define pmdp_get_lockless(pmdp)	READ_ONCE(*(pmdp))
+#define pmdp_get_lockless(pmdp) READ_ONCE(*(pmdp))
 #endif
 
 /* 6.16 (2025-07) dropped pte_devmap(): device pages are found by their folio. Goes with 6.12. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)
-#define demeter_pte_devmap(pte)	false
+#define demeter_pte_devmap(pte) false
 #else
-#define demeter_pte_devmap(pte)	pte_devmap(pte)
+#define demeter_pte_devmap(pte) pte_devmap(pte)
 #endif
 
 #endif /* DEMETER_COMPAT_PAGEWALK_H */

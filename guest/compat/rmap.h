@@ -17,9 +17,9 @@
  * every folio is flushed on its own there. Goes with 6.1.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
-#define DEMETER_TTU_BATCH	TTU_BATCH_FLUSH
+#define DEMETER_TTU_BATCH TTU_BATCH_FLUSH
 #else
-#define DEMETER_TTU_BATCH	((enum ttu_flags)0)
+#define DEMETER_TTU_BATCH ((enum ttu_flags)0)
 #endif
 
 #endif /* DEMETER_COMPAT_RMAP_H */

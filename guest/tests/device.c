@@ -81,8 +81,8 @@ static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
 	}
 	if (req->pause_ms)
 		msleep(req->pause_ms);
-	req->promoted_pages = demeter_relocate_exchange(&hot, &cold, req->batch_pairs, &why,
-							&req->exchange_ns);
+	req->promoted_pages =
+		demeter_relocate_exchange(&hot, &cold, req->batch_pairs, &why, &req->exchange_ns);
 	req->total_ns = ktime_get_ns() - begin;
 	memcpy(req->refused, why.pages, sizeof(why.pages));
 	return 0;
@@ -99,8 +99,7 @@ static int demeter_hammer_migrate(struct demeter_hammer_migrate *req)
 	req->isolated_pages = demeter_folio_list_pages(&list);
 	req->room_pages = demeter_relocate_room(req->target_nid);
 	req->migrate_ns = 0;
-	req->moved_pages = demeter_relocate_migrate(&list, req->target_nid, &why,
-						    &req->migrate_ns);
+	req->moved_pages = demeter_relocate_migrate(&list, req->target_nid, &why, &req->migrate_ns);
 	memcpy(req->refused, why.pages, sizeof(why.pages));
 	return ret;
 }
@@ -113,8 +112,8 @@ static int demeter_hammer_count(struct demeter_hammer_count *req)
 
 	if (!mm)
 		return -ESRCH;
-	ret = demeter_scan_count(mm, req->area.start, req->area.end, req->area.nid,
-				 req->other_nid, req->pages);
+	ret = demeter_scan_count(mm, req->area.start, req->area.end, req->area.nid, req->other_nid,
+				 req->pages);
 	req->count_ns = ktime_get_ns() - begin;
 	mmput(mm);
 	return ret;
@@ -252,15 +251,15 @@ free:
 }
 
 static const struct file_operations demeter_hammer_fops = {
-	.owner		= THIS_MODULE,
-	.unlocked_ioctl	= demeter_hammer_ioctl,
+	.owner = THIS_MODULE,
+	.unlocked_ioctl = demeter_hammer_ioctl,
 };
 
 static struct miscdevice demeter_hammer_device = {
-	.minor	= MISC_DYNAMIC_MINOR,
-	.name	= "demeter-hammer",
-	.mode	= 0600,
-	.fops	= &demeter_hammer_fops,
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "demeter-hammer",
+	.mode = 0600,
+	.fops = &demeter_hammer_fops,
 };
 
 static int __init demeter_hammer_init(void)

@@ -10,7 +10,7 @@
 #include <linux/types.h>
 
 #define DEMETER_HAMMER_REASONS	32
-#define DEMETER_HAMMER_NAME_LEN	16
+#define DEMETER_HAMMER_NAME_LEN 16
 
 struct demeter_hammer_area {
 	__s32 pid;
@@ -25,13 +25,13 @@ struct demeter_hammer_exchange {
 	struct demeter_hammer_area cold;
 	__u64 max_pages;
 	__u32 batch_pairs;
-	__u32 pause_ms;		/* between isolation and exchange, to let races happen */
-	__u64 hot_pages;	/* out: isolated */
-	__u64 cold_pages;	/* out: isolated */
-	__u64 promoted_pages;	/* out */
-	__u64 exchange_ns;	/* out */
-	__u64 total_ns;		/* out: with the scans */
-	__u64 refused[DEMETER_HAMMER_REASONS];	/* out */
+	__u32 pause_ms;	      /* between isolation and exchange, to let races happen */
+	__u64 hot_pages;      /* out: isolated */
+	__u64 cold_pages;     /* out: isolated */
+	__u64 promoted_pages; /* out */
+	__u64 exchange_ns;    /* out */
+	__u64 total_ns;	      /* out: with the scans */
+	__u64 refused[DEMETER_HAMMER_REASONS]; /* out */
 };
 
 /* Migrate area's pages on area.nid to free memory of target_nid. */
@@ -40,11 +40,11 @@ struct demeter_hammer_migrate {
 	__u64 max_pages;
 	__s32 target_nid;
 	__u32 pad;
-	__u64 isolated_pages;	/* out */
-	__u64 moved_pages;	/* out */
-	__u64 room_pages;	/* out: before the migration */
-	__u64 migrate_ns;	/* out */
-	__u64 refused[DEMETER_HAMMER_REASONS];	/* out */
+	__u64 isolated_pages;		       /* out */
+	__u64 moved_pages;		       /* out */
+	__u64 room_pages;		       /* out: before the migration */
+	__u64 migrate_ns;		       /* out */
+	__u64 refused[DEMETER_HAMMER_REASONS]; /* out */
 };
 
 /* Count area's anonymous pages: pages[0] on area.nid, pages[1] on other_nid. */
@@ -52,8 +52,8 @@ struct demeter_hammer_count {
 	struct demeter_hammer_area area;
 	__s32 other_nid;
 	__u32 pad;
-	__u64 pages[2];		/* out */
-	__u64 count_ns;		/* out */
+	__u64 pages[2]; /* out */
+	__u64 count_ns; /* out */
 };
 
 struct demeter_hammer_names {
@@ -64,11 +64,11 @@ struct demeter_hammer_names {
 
 /* Bring the caller's page at addr into a state, until DEMETER_HAMMER_RELEASE. */
 enum demeter_hammer_state {
-	DEMETER_HAMMER_PIN,		/* pinned for DMA */
-	DEMETER_HAMMER_REF,		/* one more reference */
-	DEMETER_HAMMER_LOCK,		/* folio lock held */
-	DEMETER_HAMMER_ISOLATE,		/* off the LRU */
-	DEMETER_HAMMER_WRITEBACK,	/* flagged as under writeback */
+	DEMETER_HAMMER_PIN,	  /* pinned for DMA */
+	DEMETER_HAMMER_REF,	  /* one more reference */
+	DEMETER_HAMMER_LOCK,	  /* folio lock held */
+	DEMETER_HAMMER_ISOLATE,	  /* off the LRU */
+	DEMETER_HAMMER_WRITEBACK, /* flagged as under writeback */
 };
 
 struct demeter_hammer_hold {
@@ -77,12 +77,12 @@ struct demeter_hammer_hold {
 	__u32 pad;
 };
 
-#define DEMETER_HAMMER_EXCHANGE	_IOWR('D', 1, struct demeter_hammer_exchange)
+#define DEMETER_HAMMER_EXCHANGE _IOWR('D', 1, struct demeter_hammer_exchange)
 #define DEMETER_HAMMER_MIGRATE	_IOWR('D', 2, struct demeter_hammer_migrate)
 #define DEMETER_HAMMER_COUNT	_IOWR('D', 3, struct demeter_hammer_count)
 #define DEMETER_HAMMER_NAMES	_IOR('D', 4, struct demeter_hammer_names)
 #define DEMETER_HAMMER_HOLD	_IOW('D', 5, struct demeter_hammer_hold)
 #define DEMETER_HAMMER_RELEASE	_IO('D', 6)
-#define DEMETER_HAMMER_DRAIN	_IO('D', 7)	/* settle per-CPU statistics and batches */
+#define DEMETER_HAMMER_DRAIN	_IO('D', 7) /* settle per-CPU statistics and batches */
 
 #endif /* DEMETER_HAMMER_ABI_H */

@@ -17,7 +17,7 @@ die() { # die CAUSE NEXT-STEP
 usage() { sed -n '/^# usage:/,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 kernel=
-seconds=${HAMMER_SECONDS:-90} exchanges=${HAMMER_EXCHANGES:-200000} only=${HAMMER_ONLY:-}
+seconds=${HAMMER_SECONDS:-60} exchanges=${HAMMER_EXCHANGES:-200000} only=${HAMMER_ONLY:-}
 limit=${HAMMER_TIMEOUT:-}
 while [ $# -gt 0 ]; do
 	case $1 in
@@ -35,7 +35,7 @@ done
 [[ $seconds =~ ^[0-9]+$ && $exchanges =~ ^[0-9]+$ ]] ||
 	die "--seconds and --exchanges take whole numbers" "run-hammer.sh --help"
 # Booting and the phases that take as long as they take come on top.
-limit=${limit:-$((180 + 3 * seconds))}
+limit=${limit:-$((240 + 6 * seconds))}
 [ -f "$cache/testbed.json" ] || die "there is no $cache/testbed.json" "run testbed/setup.sh"
 for tool in python3 cpio gcc timeout; do
 	command -v "$tool" >/dev/null || die "$tool is missing" "apt-get install $tool"
@@ -66,7 +66,7 @@ work=$(mktemp -d /tmp/hammer.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root"/{dev,modules,proc,sys}
-gcc -O2 -Wall -Wextra -Wno-format -static -pthread -o "$root/init" "$here"/hammer*.c ||
+gcc -O2 -Wall -Wextra -Wno-format -static -pthread -o "$root/init" "$here"/user/*.c ||
 	die "the hammer program does not build" "install libc6-dev, or mend what gcc says above"
 cp "$module" "$root/modules/"
 for m in zsmalloc lz4_compress lz4hc_compress zram; do

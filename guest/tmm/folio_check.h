@@ -83,8 +83,7 @@ static inline enum demeter_refusal demeter_folio_check_isolated(struct folio *fo
  */
 static inline void demeter_folio_count_isolated(struct folio *folio, long pages)
 {
-	mod_node_page_state(folio_pgdat(folio), NR_ISOLATED_ANON + folio_is_file_lru(folio),
-			    pages);
+	mod_node_page_state(folio_pgdat(folio), NR_ISOLATED_ANON + folio_is_file_lru(folio), pages);
 }
 
 /* Back to the LRU, dropping the reference that came with the isolation. */

@@ -43,7 +43,7 @@ DECLARE_STATIC_CALL(demeter_sc_migrate_pages, demeter_proto_migrate_pages);
 DECLARE_STATIC_CALL(demeter_sc_putback_movable_pages, demeter_proto_putback_movable_pages);
 
 /* demeter_call(function)(arguments): call an unexported kernel function. */
-#define demeter_call(symbol)	static_call(demeter_sc_##symbol)
+#define demeter_call(symbol) static_call(demeter_sc_##symbol)
 
 #if DEMETER_COMPAT_MAPCOUNT_INLINE
 static inline int demeter_folio_mapcount(struct folio *folio)

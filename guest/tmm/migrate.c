@@ -51,9 +51,12 @@ u64 demeter_relocate_room(int nid)
 	return room_pages;
 }
 
-static struct folio *demeter_new_folio_on(struct folio *src, unsigned long private)
+/* The allocation callback of migrate_pages(). */
+static struct demeter_migratable *demeter_new_folio(struct demeter_migratable *from,
+						    unsigned long private)
 {
 	struct demeter_migrate *migrate = (struct demeter_migrate *)private;
+	struct folio *src = demeter_migratable_folio(from);
 	gfp_t gfp = GFP_HIGHUSER_MOVABLE | __GFP_THISNODE | __GFP_NOWARN | __GFP_NOMEMALLOC;
 	u64 pages = folio_nr_pages(src);
 	struct folio *dst = NULL;
@@ -66,17 +69,16 @@ static struct folio *demeter_new_folio_on(struct folio *src, unsigned long priva
 		migrate->room_pages -= pages;
 	else
 		migrate->out_of_room = true;
-	return dst;
+	return demeter_folio_migratable(dst);
 }
-
-DEMETER_DEFINE_NEW_FOLIO(demeter_new_folio, demeter_new_folio_on)
 
 /* Move one list of folios; returns pages moved, the list is empty afterwards. */
 static u64 demeter_migrate_list(struct list_head *folios, u64 *list_pages, int nid,
 				struct demeter_refusals *why)
 {
 	struct demeter_migrate migrate = {
-		.nid = nid, .room_pages = demeter_relocate_room(nid),
+		.nid = nid,
+		.room_pages = demeter_relocate_room(nid),
 	};
 	unsigned int moved = 0;
 	u64 left;
@@ -88,8 +90,10 @@ static u64 demeter_migrate_list(struct list_head *folios, u64 *list_pages, int n
 				    MIGRATE_ASYNC, MR_NUMA_MISPLACED, &moved);
 	left = *list_pages - min_t(u64, moved, *list_pages);
 	if (left)
-		demeter_refuse(why, migrate.out_of_room ? DEMETER_REFUSED_NO_ROOM :
-			       DEMETER_REFUSED_MIGRATE, left);
+		demeter_refuse(why,
+			       migrate.out_of_room ? DEMETER_REFUSED_NO_ROOM
+						   : DEMETER_REFUSED_MIGRATE,
+			       left);
 	if (!list_empty(folios))
 		demeter_call(putback_movable_pages)(folios);
 	*list_pages = 0;

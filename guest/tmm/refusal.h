@@ -75,8 +75,8 @@ struct demeter_refusals {
 	u64 pages[DEMETER_REFUSALS];
 };
 
-static inline void demeter_refuse(struct demeter_refusals *why,
-				  enum demeter_refusal reason, u64 pages)
+static inline void demeter_refuse(struct demeter_refusals *why, enum demeter_refusal reason,
+				  u64 pages)
 {
 	why->pages[reason] += pages;
 }

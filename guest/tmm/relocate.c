@@ -43,12 +43,13 @@
  * Pairs of THPs a batch. Each THP is flushed by its unmapping anyway, so larger
  * batches would only keep more memory unreachable: two pairs are 8 MiB.
  */
-#define DEMETER_HUGE_BATCH_PAIRS	2u
+#define DEMETER_HUGE_BATCH_PAIRS 2u
 
 /* State of an identity; what describes the memory itself stays where it is. */
-#define DEMETER_IDENTITY_FLAGS (BIT(PG_referenced) | BIT(PG_uptodate) | BIT(PG_dirty) |	\
-				BIT(PG_active) | BIT(PG_workingset) | BIT(PG_swapbacked) | \
-				DEMETER_FOLIO_IDLE_FLAGS | DEMETER_FOLIO_LRU_REFS)
+#define DEMETER_IDENTITY_FLAGS                                                                     \
+	(BIT(PG_referenced) | BIT(PG_uptodate) | BIT(PG_dirty) | BIT(PG_active) |                  \
+	 BIT(PG_workingset) | BIT(PG_swapbacked) | DEMETER_FOLIO_IDLE_FLAGS |                      \
+	 DEMETER_FOLIO_LRU_REFS)
 
 static bool demeter_same_memcg(struct folio *a, struct folio *b)
 {
@@ -97,8 +98,7 @@ static void demeter_untake(struct folio *folio, struct list_head *list, u64 *lis
 
 /* Lock a pair and find its anon_vmas; false when one side has run out. */
 static bool demeter_take_pair(struct demeter_pair *pair, struct list_head *hot, u64 *hot_pages,
-			      struct list_head *cold, u64 *cold_pages,
-			      struct demeter_refusals *why)
+			      struct list_head *cold, u64 *cold_pages, struct demeter_refusals *why)
 {
 	memset(pair, 0, sizeof(*pair));
 	pair->hot = demeter_take(hot, hot_pages, why);
@@ -316,9 +316,9 @@ u64 demeter_relocate_exchange(struct demeter_folio_list *hot, struct demeter_fol
 		goto putback;
 	}
 
-	promoted += demeter_exchange_lists(&hot->huge, &hot->huge_pages, &cold->huge,
-					   &cold->huge_pages, pairs,
-					   min(batch_pairs, DEMETER_HUGE_BATCH_PAIRS), why);
+	promoted +=
+		demeter_exchange_lists(&hot->huge, &hot->huge_pages, &cold->huge, &cold->huge_pages,
+				       pairs, min(batch_pairs, DEMETER_HUGE_BATCH_PAIRS), why);
 	promoted += demeter_exchange_lists(&hot->small, &hot->small_pages, &cold->small,
 					   &cold->small_pages, pairs, batch_pairs, why);
 	kvfree(pairs);

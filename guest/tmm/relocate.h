@@ -17,9 +17,9 @@ struct folio;
 struct anon_vma;
 
 /* Bounds and default of a batch: pages of one batch are unreachable meanwhile. */
-#define DEMETER_BATCH_PAIRS_MIN		1u
-#define DEMETER_BATCH_PAIRS_DEFAULT	64u
-#define DEMETER_BATCH_PAIRS_MAX		512u
+#define DEMETER_BATCH_PAIRS_MIN	    1u
+#define DEMETER_BATCH_PAIRS_DEFAULT 64u
+#define DEMETER_BATCH_PAIRS_MAX	    512u
 
 /**
  * struct demeter_pair - one exchange
@@ -50,9 +50,8 @@ struct demeter_pair {
  *
  * Return: 4 KiB pages promoted (as many were demoted).
  */
-u64 demeter_relocate_exchange(struct demeter_folio_list *hot,
-			      struct demeter_folio_list *cold, u32 batch_pairs,
-			      struct demeter_refusals *why, u64 *spent_ns);
+u64 demeter_relocate_exchange(struct demeter_folio_list *hot, struct demeter_folio_list *cold,
+			      u32 batch_pairs, struct demeter_refusals *why, u64 *spent_ns);
 
 /**
  * demeter_relocate_migrate() - move folios into free memory of a node

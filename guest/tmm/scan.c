@@ -18,10 +18,10 @@
 #include "scan.h"
 
 /* Range walked in one go under mmap_lock: 8192 page-table entries at most. */
-#define DEMETER_SCAN_CHUNK_BYTES	(32UL << 20)
+#define DEMETER_SCAN_CHUNK_BYTES (32UL << 20)
 
 /* The walker's callbacks may stop it by returning this. */
-#define DEMETER_SCAN_STOP		1
+#define DEMETER_SCAN_STOP 1
 
 void demeter_folio_list_init(struct demeter_folio_list *list)
 {
@@ -83,24 +83,28 @@ static struct page *demeter_pte_page(pte_t pte)
 	return pte_page(pte);
 }
 
-/* Visit a PMD: true if it maps a THP, with the lock held and the walker told to skip it. */
-static bool demeter_pmd_huge(pmd_t *pmdp, struct mm_walk *walk, spinlock_t **ptl, pmd_t *out)
+/*
+ * Call @visit for a PMD that maps a huge page, under its lock, and keep the
+ * walker from descending. Anything else is left to the walker, or to the next
+ * scan when it is empty, swapped out, migrating or has just changed its kind.
+ */
+static int demeter_visit_pmd(pmd_t *pmdp, u64 pages, struct mm_walk *walk,
+			     int (*visit)(struct mm_walk *walk, struct folio *folio, u64 pages))
 {
 	pmd_t pmd = pmdp_get_lockless(pmdp);
+	spinlock_t *ptl;
+	int ret = 0;
 
 	if (pmd_present(pmd) && !pmd_trans_huge(pmd))
-		return false;
+		return 0;
 
 	walk->action = ACTION_CONTINUE;
-	*ptl = pmd_lock(walk->mm, pmdp);
+	ptl = pmd_lock(walk->mm, pmdp);
 	pmd = *pmdp;
-	if (pmd_present(pmd) && pmd_trans_huge(pmd) && pfn_valid(pmd_pfn(pmd))) {
-		*out = pmd;
-		return true;
-	}
-	/* Empty, swapped or migrating, or a table since: the next scan sees it. */
-	spin_unlock(*ptl);
-	return false;
+	if (pmd_present(pmd) && pmd_trans_huge(pmd) && pfn_valid(pmd_pfn(pmd)))
+		ret = visit(walk, page_folio(pmd_page(pmd)), pages);
+	spin_unlock(ptl);
+	return ret;
 }
 
 /* Skip what has no struct page of its own kind behind it. */
@@ -167,28 +171,25 @@ static int demeter_isolate_pte(pte_t *ptep, unsigned long addr, unsigned long ne
 	return demeter_isolate_folio(iso, page_folio(page), 1, false, walk->vma);
 }
 
+static int demeter_isolate_huge(struct mm_walk *walk, struct folio *folio, u64 pages)
+{
+	struct demeter_isolate *iso = walk->private;
+
+	if (folio_nid(folio) != iso->nid)
+		return 0;
+	/* In anonymous memory, a PMD without an anonymous folio is the huge zero page. */
+	if (vma_is_anonymous(walk->vma) && !folio_test_anon(folio)) {
+		demeter_refuse(iso->why, DEMETER_REFUSED_ZERO_PAGE, pages);
+		return 0;
+	}
+	/* Whole, however little of it the range covers. */
+	return demeter_isolate_folio(iso, folio, HPAGE_PMD_NR, true, walk->vma);
+}
+
 static int demeter_isolate_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
 			       struct mm_walk *walk)
 {
-	struct demeter_isolate *iso = walk->private;
-	struct folio *folio;
-	spinlock_t *ptl;
-	pmd_t pmd;
-	int ret = 0;
-
-	if (!demeter_pmd_huge(pmdp, walk, &ptl, &pmd))
-		return 0;
-	folio = page_folio(pmd_page(pmd));
-	if (folio_nid(folio) != iso->nid)
-		goto unlock;
-	/* In anonymous memory, a PMD without an anonymous folio is the huge zero page. */
-	if (vma_is_anonymous(walk->vma) && !folio_test_anon(folio))
-		demeter_refuse(iso->why, DEMETER_REFUSED_ZERO_PAGE, HPAGE_PMD_NR);
-	else
-		ret = demeter_isolate_folio(iso, folio, HPAGE_PMD_NR, true, walk->vma);
-unlock:
-	spin_unlock(ptl);
-	return ret;
+	return demeter_visit_pmd(pmdp, (next - addr) >> PAGE_SHIFT, walk, demeter_isolate_huge);
 }
 
 static int demeter_isolate_hugetlb(pte_t *ptep, unsigned long hmask, unsigned long addr,
@@ -202,19 +203,20 @@ static int demeter_isolate_hugetlb(pte_t *ptep, unsigned long hmask, unsigned lo
 	return 0;
 }
 
-static const struct mm_walk_ops demeter_isolate_ops = {
-	.pmd_entry	= demeter_isolate_pmd,
-	.pte_entry	= demeter_isolate_pte,
-	.hugetlb_entry	= demeter_isolate_hugetlb,
-	.test_walk	= demeter_scan_test_walk,
-	DEMETER_WALK_RDLOCK
-};
+static const struct mm_walk_ops demeter_isolate_ops = { .pmd_entry = demeter_isolate_pmd,
+							.pte_entry = demeter_isolate_pte,
+							.hugetlb_entry = demeter_isolate_hugetlb,
+							.test_walk = demeter_scan_test_walk,
+							DEMETER_WALK_RDLOCK };
 
 int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 max_pages,
 			 struct demeter_folio_list *out, struct demeter_refusals *why)
 {
 	struct demeter_isolate iso = {
-		.nid = nid, .budget_pages = max_pages, .out = out, .why = why,
+		.nid = nid,
+		.budget_pages = max_pages,
+		.out = out,
+		.why = why,
 	};
 
 	if (!max_pages)
@@ -232,16 +234,18 @@ struct demeter_count {
 	u64 *pages;
 };
 
-static void demeter_count_page(struct demeter_count *count, struct page *page, u64 pages)
+static int demeter_count_folio(struct mm_walk *walk, struct folio *folio, u64 pages)
 {
-	int nid = page_to_nid(page);
+	struct demeter_count *count = walk->private;
+	int nid = folio_nid(folio);
 
-	if (!folio_test_anon(page_folio(page)))
-		return;
+	if (!folio_test_anon(folio))
+		return 0;
 	if (nid == count->fmem_nid)
 		count->pages[0] += pages;
 	else if (nid == count->smem_nid)
 		count->pages[1] += pages;
+	return 0;
 }
 
 static int demeter_count_pte(pte_t *ptep, unsigned long addr, unsigned long next,
@@ -249,36 +253,27 @@ static int demeter_count_pte(pte_t *ptep, unsigned long addr, unsigned long next
 {
 	struct page *page = demeter_pte_page(ptep_get(ptep));
 
-	if (page)
-		demeter_count_page(walk->private, page, 1);
-	return 0;
+	return page ? demeter_count_folio(walk, page_folio(page), 1) : 0;
 }
 
 static int demeter_count_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
 			     struct mm_walk *walk)
 {
-	spinlock_t *ptl;
-	pmd_t pmd;
-
-	if (demeter_pmd_huge(pmdp, walk, &ptl, &pmd)) {
-		demeter_count_page(walk->private, pmd_page(pmd), (next - addr) >> PAGE_SHIFT);
-		spin_unlock(ptl);
-	}
-	return 0;
+	return demeter_visit_pmd(pmdp, (next - addr) >> PAGE_SHIFT, walk, demeter_count_folio);
 }
 
-static const struct mm_walk_ops demeter_count_ops = {
-	.pmd_entry	= demeter_count_pmd,
-	.pte_entry	= demeter_count_pte,
-	.test_walk	= demeter_scan_test_walk,
-	DEMETER_WALK_RDLOCK
-};
+static const struct mm_walk_ops demeter_count_ops = { .pmd_entry = demeter_count_pmd,
+						      .pte_entry = demeter_count_pte,
+						      .test_walk = demeter_scan_test_walk,
+						      DEMETER_WALK_RDLOCK };
 
 int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid, int smem_nid,
 		       u64 pages[2])
 {
 	struct demeter_count count = {
-		.fmem_nid = fmem_nid, .smem_nid = smem_nid, .pages = pages,
+		.fmem_nid = fmem_nid,
+		.smem_nid = smem_nid,
+		.pages = pages,
 	};
 
 	pages[0] = 0;

@@ -63,16 +63,16 @@ static inline u64 demeter_folio_list_pages(const struct demeter_folio_list *list
  * @end: one past the last byte
  * @nid: only folios on this node
  * @max_pages: stop once this many 4 KiB pages were taken; a THP is taken whole
- *	when any budget is left, so the last one may overshoot by 511
+ *	when any budget is left, so the last one may overshoot by 511. Keep it
+ *	to a few thousand: reclaim throttles everybody when much is isolated.
  * @out: folios are appended; initialised by the caller
  * @why: refusals of pages on @nid are added
  *
  * Return: 0, or -EINTR when a fatal signal or a contended lock ended the walk
  * early (what was taken so far is in @out).
  */
-int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid,
-			 u64 max_pages, struct demeter_folio_list *out,
-			 struct demeter_refusals *why);
+int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 max_pages,
+			 struct demeter_folio_list *out, struct demeter_refusals *why);
 
 /**
  * demeter_scan_count() - count resident anonymous pages of a range per tier
@@ -85,7 +85,7 @@ int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid,
  *
  * Return: 0 or -EINTR (then @pages holds what was counted so far).
  */
-int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid,
-		       int smem_nid, u64 pages[2]);
+int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid, int smem_nid,
+		       u64 pages[2]);
 
 #endif /* DEMETER_SCAN_H */

@@ -36,23 +36,18 @@ struct demeter_symbol {
 	void *trampoline;
 };
 
-#define DEMETER_SYMBOL(symbol) {						\
-	.name = #symbol,							\
-	.key = &STATIC_CALL_KEY(demeter_sc_##symbol),				\
-	.trampoline = STATIC_CALL_TRAMP_ADDR(demeter_sc_##symbol),		\
-}
+#define DEMETER_SYMBOL(symbol)                                                                     \
+	{                                                                                          \
+		.name = #symbol, .key = &STATIC_CALL_KEY(demeter_sc_##symbol),                     \
+		.trampoline = STATIC_CALL_TRAMP_ADDR(demeter_sc_##symbol),                         \
+	}
 
 static const struct demeter_symbol demeter_symbols[] = {
-	DEMETER_SYMBOL(folio_isolate_lru),
-	DEMETER_SYMBOL(folio_putback_lru),
-	DEMETER_SYMBOL(try_to_migrate),
-	DEMETER_SYMBOL(remove_migration_ptes),
-	DEMETER_SYMBOL(try_to_unmap_flush),
-	DEMETER_SYMBOL(folio_get_anon_vma),
-	DEMETER_SYMBOL(__put_anon_vma),
-	DEMETER_SYMBOL(lru_add_drain),
-	DEMETER_SYMBOL(walk_page_range),
-	DEMETER_SYMBOL(migrate_pages),
+	DEMETER_SYMBOL(folio_isolate_lru),     DEMETER_SYMBOL(folio_putback_lru),
+	DEMETER_SYMBOL(try_to_migrate),	       DEMETER_SYMBOL(remove_migration_ptes),
+	DEMETER_SYMBOL(try_to_unmap_flush),    DEMETER_SYMBOL(folio_get_anon_vma),
+	DEMETER_SYMBOL(__put_anon_vma),	       DEMETER_SYMBOL(lru_add_drain),
+	DEMETER_SYMBOL(walk_page_range),       DEMETER_SYMBOL(migrate_pages),
 	DEMETER_SYMBOL(putback_movable_pages),
 #if !DEMETER_COMPAT_MAPCOUNT_INLINE
 	DEMETER_SYMBOL(folio_mapcount),

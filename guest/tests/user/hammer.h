@@ -2,7 +2,7 @@
 /*
  * The hammer: exchanges pages of processes that use them as violently as user
  * space can, and checks that no byte, counter or kernel invariant is lost.
- * Runs as process 1 of a throw-away guest; see run-hammer.sh.
+ * Runs as process 1 of a throw-away guest; see ../run-hammer.sh.
  */
 #ifndef DEMETER_HAMMER_H
 #define DEMETER_HAMMER_H
@@ -12,12 +12,12 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "hammer_abi.h"
+#include "../hammer_abi.h"
 
-#define PAGE		4096UL
-#define THP		(2UL << 20)
-#define FMEM		0
-#define SMEM		1
+#define PAGE 4096UL
+#define THP  (2UL << 20)
+#define FMEM 0
+#define SMEM 1
 
 /* ---- hammer_kit.c: verdicts, memory, counters, the device ---- */
 
@@ -26,14 +26,14 @@ void check(bool passed, const char *format, ...) __attribute__((format(printf, 2
 int checks_failed(void);
 int checks_passed(void);
 
-extern uint64_t exchanges_total;	/* pairs of folios, all phases */
+extern uint64_t exchanges_total; /* pairs of folios, all phases */
 
 uint64_t now_ns(void);
 uint64_t next_random(uint64_t *state);
 int read_file(const char *path, char *buffer, size_t size);
 bool write_file(const char *path, const char *text);
-long read_key(const char *path, const char *key);	/* "key value" lines; -1: none */
-long free_kib(void);				/* free memory, per-CPU lists included */
+long read_key(const char *path, const char *key); /* "key value" lines; -1: none */
+long free_kib(void);				  /* free memory, per-CPU lists included */
 
 /* Map bytes (THP: 2 MiB aligned, huge) and touch them on a node. Never NULL. */
 char *map_on(int node, size_t bytes, bool thp);
@@ -42,28 +42,28 @@ char *reserve(size_t bytes);
 /* Put memory on a node while it is being touched; node < 0: default policy. */
 void prefer_node(int node, bool strictly);
 void touch_on(int node, char *at, size_t bytes, bool thp);
-int node_of(const void *addr);			/* node, or -errno */
-void *shared_page(size_t bytes);		/* zeroed, shared with children */
-long anon_huge_kib(const void *addr);		/* AnonHugePages of the mapping at addr */
+int node_of(const void *addr);	      /* node, or -errno */
+void *shared_page(size_t bytes);      /* zeroed, shared with children */
+long anon_huge_kib(const void *addr); /* AnonHugePages of the mapping at addr */
 
-int device_open(void);				/* 0, or -1 with a message */
-int device_call(unsigned long request, void *argument);	/* 0 or -errno */
+int device_open(void);					/* 0, or -1 with a message */
+int device_call(unsigned long request, void *argument); /* 0 or -errno */
 void area_set(struct demeter_hammer_area *area, pid_t pid, int nid, const void *at, size_t bytes);
-int reason(const char *name);			/* index of a refusal; exits if unknown */
+int reason(const char *name); /* index of a refusal; exits if unknown */
 const char *reason_name(unsigned int index);
-void print_refused(const uint64_t *refused);	/* "name=pages …" */
+void print_refused(const uint64_t *refused); /* "name=pages …" */
 void load_module(const char *path, bool required);
-void pin_cpu(int cpu);				/* this thread; cpu < 0: any */
-bool kernel_log_clean(void);			/* since the last call */
-void settle(void);				/* per-CPU statistics and batches */
+void pin_cpu(int cpu);	     /* this thread; cpu < 0: any */
+bool kernel_log_clean(void); /* since the last call */
+void settle(void);	     /* per-CPU statistics and batches */
 
 /* ---- the phases ---- */
-void test_basics(void);				/* hammer_basics.c */
-void test_refusals(void);			/* hammer_refusals.c */
-void test_memcg(void);				/* hammer_memcg.c */
-void test_races(unsigned int seconds, bool thp);	/* hammer_races.c */
-void test_swap_races(unsigned int seconds);	/* hammer_races.c; needs start_swap() */
-bool start_swap(void);				/* hammer_kit.c: zram */
+void test_basics(void);				 /* hammer_basics.c */
+void test_refusals(void);			 /* hammer_refusals.c */
+void test_memcg(void);				 /* hammer_memcg.c */
+void test_races(unsigned int seconds, bool thp); /* hammer_races.c */
+void test_swap_races(unsigned int seconds);	 /* hammer_races.c; needs start_swap() */
+bool start_swap(void);				 /* hammer_kit.c: zram */
 /* hammer_load.c: until `exchanges` were made, at least min_seconds, at most max_seconds */
 void test_load(bool thp, uint64_t exchanges, unsigned int min_seconds, unsigned int max_seconds);
 

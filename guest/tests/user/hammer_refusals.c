@@ -11,7 +11,7 @@
 
 #include "hammer.h"
 
-#define SPARE	8	/* cold pages at hand in each attempt */
+#define SPARE 8 /* cold pages at hand in each attempt */
 
 /*
  * Try to exchange the 4 KiB pages [at, at + bytes) on node nid with cold pages,
@@ -90,7 +90,7 @@ static void refuse_zero_page(void)
 
 	madvise(at, THP, MADV_NOHUGEPAGE);
 	byte = at[0];
-	nid = node_of(at) == SMEM ? SMEM : FMEM;	/* move_pages() may not say */
+	nid = node_of(at) == SMEM ? SMEM : FMEM; /* move_pages() may not say */
 	expect_refused("zero_page", at, PAGE, nid, 1);
 	munmap(at, THP);
 
@@ -107,8 +107,9 @@ static void refuse_zero_page(void)
 			area_set(&req.hot, getpid(), nid, at, THP);
 			area_set(&req.cold, getpid(), !nid, at, THP);
 			device_call(DEMETER_HAMMER_EXCHANGE, &req);
-			seen = seen > req.refused[reason("zero_page")] ? seen :
-				req.refused[reason("zero_page")];
+			seen = seen > req.refused[reason("zero_page")]
+				       ? seen
+				       : req.refused[reason("zero_page")];
 		}
 		check(seen == 512, "refused: huge zero page (%llu of 512 pages)",
 		      (unsigned long long)seen);
@@ -154,8 +155,8 @@ static void refuse_hugetlb(void)
 	char *at;
 
 	write_file("/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", "1");
-	at = mmap(NULL, THP, PROT_READ | PROT_WRITE,
-		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	at = mmap(NULL, THP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1,
+		  0);
 	if (at == MAP_FAILED) {
 		check(false, "refused: hugetlb (no huge page to be had)");
 		return;
@@ -216,7 +217,9 @@ static void refuse_unmapped(void)
 {
 	char *at = map_on(SMEM, 4 * PAGE, false), *other = map_on(FMEM, 4 * PAGE, false);
 	struct demeter_hammer_exchange req = {
-		.max_pages = 4, .batch_pairs = 64, .pause_ms = 800,
+		.max_pages = 4,
+		.batch_pairs = 64,
+		.pause_ms = 800,
 	};
 	pid_t owner = getpid(), pid;
 	int status;
@@ -233,8 +236,8 @@ static void refuse_unmapped(void)
 	munmap(at, 4 * PAGE);
 	munmap(other, 4 * PAGE);
 	/* Afresh, so that the child does not map them. */
-	at = mmap(at, 4 * PAGE, PROT_READ | PROT_WRITE,
-		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	at = mmap(at, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		  0);
 	other = mmap(other, 4 * PAGE, PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	touch_on(SMEM, at, 4 * PAGE, false);

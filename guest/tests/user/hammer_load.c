@@ -15,8 +15,8 @@
 
 #include "hammer.h"
 
-#define THREADS		2
-#define WORDS		(PAGE / sizeof(uint64_t))
+#define THREADS 2
+#define WORDS	(PAGE / sizeof(uint64_t))
 
 struct load_control {
 	volatile int ready, stop;
@@ -29,7 +29,7 @@ struct load {
 	struct load_control *control;
 	char *arena;
 	size_t unit_bytes, units;
-	unsigned int word_step;	/* THPs are sampled: checking all would be all it does */
+	unsigned int word_step; /* THPs are sampled: checking all would be all it does */
 	uint32_t *round[THREADS];
 };
 

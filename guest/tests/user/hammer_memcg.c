@@ -15,7 +15,7 @@
 
 #include "hammer.h"
 
-#define PAGES	1024UL
+#define PAGES 1024UL
 
 struct member {
 	volatile int ready;
@@ -99,7 +99,7 @@ void test_memcg(void)
 			usleep(1000);
 	}
 	settle();
-	usleep(2500000);	/* cgroup statistics are flushed every two seconds */
+	usleep(2500000); /* cgroup statistics are flushed every two seconds */
 	for (g = 0; g < 2; g++) {
 		current[g] = group_current(g);
 		anon[g][0] = group_anon(g, 0);
@@ -121,9 +121,9 @@ void test_memcg(void)
 		      "memcg: %s is charged as before (%ld, was %ld)", group_dir[g],
 		      group_current(g), current[g]);
 		check(labs(here - (anon[g][g] - moved)) <= slack &&
-		      labs(there - (anon[g][!g] + moved)) <= slack,
-		      "memcg: %s is charged where its pages are (%ld and %ld)", group_dir[g],
-		      here, there);
+			      labs(there - (anon[g][!g] + moved)) <= slack,
+		      "memcg: %s is charged where its pages are (%ld and %ld)", group_dir[g], here,
+		      there);
 	}
 
 	area_set(&req.hot, pids[1], SMEM, members[1].huge, 2 * THP);

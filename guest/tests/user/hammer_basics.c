@@ -27,8 +27,9 @@ static void exchange_once(bool thp)
 	area_set(&req.cold, getpid(), FMEM, cold, bytes);
 	area_set(&count.area, getpid(), FMEM, hot, bytes);
 	device_call(DEMETER_HAMMER_COUNT, &count);
-	check(!count.pages[0] && count.pages[1] == bytes / PAGE, "%s: counted %llu fast, %llu slow pages of %zu", kind,
-	      count.pages[0], count.pages[1], bytes / PAGE);
+	check(!count.pages[0] && count.pages[1] == bytes / PAGE,
+	      "%s: counted %llu fast, %llu slow pages of %zu", kind, count.pages[0], count.pages[1],
+	      bytes / PAGE);
 
 	device_call(DEMETER_HAMMER_EXCHANGE, &req);
 	check(req.promoted_pages == bytes / PAGE, "%s: exchanged %llu of %zu pages", kind,
@@ -69,8 +70,8 @@ static void migrate_once(bool thp)
 
 	area_set(&req.area, getpid(), SMEM, at, bytes);
 	device_call(DEMETER_HAMMER_MIGRATE, &req);
-	check(req.moved_pages == bytes / PAGE, "%s: migrated %llu of %zu pages into %llu free", kind,
-	      req.moved_pages, bytes / PAGE, req.room_pages);
+	check(req.moved_pages == bytes / PAGE, "%s: migrated %llu of %zu pages into %llu free",
+	      kind, req.moved_pages, bytes / PAGE, req.room_pages);
 	for (i = 0; i < bytes; i += PAGE)
 		wrong += node_of(at + i) != FMEM || *(uint64_t *)(at + i) != i + 1;
 	check(!wrong, "%s: %u pages wrong after the promotion", kind, wrong);

@@ -18,8 +18,8 @@
 
 #include "hammer.h"
 
-#define MPOL_PREFERRED	1
-#define MPOL_BIND	2
+#define MPOL_PREFERRED 1
+#define MPOL_BIND      2
 
 static int passed_count, failed_count;
 static int device_fd = -1;
@@ -282,9 +282,22 @@ void load_module(const char *path, bool required)
 bool kernel_log_clean(void)
 {
 	static const char *const signs[] = {
-		"BUG", "Bad ", "WARNING", "Oops", "rss-counter", "Call Trace", "hung_task",
-		"blocked for more", "list_add", "list_del", "corrupt", "lockup", "stall",
-		"general protection", "unable to handle", "leak",
+		"BUG",
+		"Bad ",
+		"WARNING",
+		"Oops",
+		"rss-counter",
+		"Call Trace",
+		"hung_task",
+		"blocked for more",
+		"list_add",
+		"list_del",
+		"corrupt",
+		"lockup",
+		"stall",
+		"general protection",
+		"unable to handle",
+		"leak",
 	};
 	static char log[1 << 20];
 	static size_t seen;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Process 1 of the hammer guest. From the kernel command line, by environment:
- *   HAMMER_SECONDS    how long to hammer, about (default 90)
+ *   HAMMER_SECONDS    how long to hammer, about (default 60)
  *   HAMMER_EXCHANGES  how many exchanges to insist on (default 200000)
  *   HAMMER_ONLY       one of basics refusals memcg races load
  */
@@ -47,7 +47,7 @@ static void set_up(void)
 
 static void hammer(void)
 {
-	unsigned long seconds = number("HAMMER_SECONDS", 90);
+	unsigned long seconds = number("HAMMER_SECONDS", 60);
 	unsigned long exchanges = number("HAMMER_EXCHANGES", 200000);
 	bool swap;
 
@@ -66,15 +66,15 @@ static void hammer(void)
 			test_swap_races(seconds / 5);
 	}
 	if (wanted("load")) {
-		test_load(true, exchanges / 400, seconds / 5, 60 + seconds);
+		test_load(true, exchanges / 400, seconds / 5, 60 + 2 * seconds);
 		test_load(false, exchanges > exchanges_total ? exchanges - exchanges_total : 1,
-			  seconds / 5, 60 + seconds);
+			  seconds / 5, 60 + 2 * seconds);
 		check(exchanges_total >= exchanges, "%llu exchanges in total, wanted %lu",
 		      (unsigned long long)exchanges_total, exchanges);
 	}
 	settle();
 	check(read_key("/proc/vmstat", "nr_isolated_anon") == 0 &&
-	      read_key("/proc/vmstat", "nr_isolated_file") == 0,
+		      read_key("/proc/vmstat", "nr_isolated_file") == 0,
 	      "isolated counters back to zero (%ld anon, %ld file)",
 	      read_key("/proc/vmstat", "nr_isolated_anon"),
 	      read_key("/proc/vmstat", "nr_isolated_file"));

@@ -17,7 +17,7 @@
 #include "hammer.h"
 
 #ifndef MADV_PAGEOUT
-#define MADV_PAGEOUT	21
+#define MADV_PAGEOUT 21
 #endif
 
 struct race_control {
@@ -28,7 +28,7 @@ struct race_control {
 
 struct race {
 	struct race_control *control;
-	char *arena;		/* the units, then as much again to park moved ones */
+	char *arena; /* the units, then as much again to park moved ones */
 	size_t unit_bytes, units;
 	uint32_t *round;
 	bool swap;
@@ -114,13 +114,13 @@ static uint64_t step_move(struct race *race, size_t unit)
 	char *home = unit_at(race, unit), *away = unit_at(race, unit + race->units);
 	uint64_t wrong = 0;
 
-	if (mremap(home, race->unit_bytes, race->unit_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-		   away) == MAP_FAILED)
+	if (mremap(home, race->unit_bytes, race->unit_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, away) ==
+	    MAP_FAILED)
 		return 0;
 	wrong = wrong_at(race, unit, away, 0);
 	sched_yield();
-	if (mremap(away, race->unit_bytes, race->unit_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-		   home) == MAP_FAILED)
+	if (mremap(away, race->unit_bytes, race->unit_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, home) ==
+	    MAP_FAILED)
 		return 1;
 	return wrong;
 }
@@ -158,8 +158,10 @@ static uint64_t race_step(struct race *race, uint64_t random)
 		break;
 	case 7 ... 14:
 		if (race->swap)
-			madvise(unit_at(race, unit), (race->units - unit < 8 ?
-				race->units - unit : 8) * race->unit_bytes, MADV_PAGEOUT);
+			madvise(unit_at(race, unit),
+				(race->units - unit < 8 ? race->units - unit : 8) *
+					race->unit_bytes,
+				MADV_PAGEOUT);
 		break;
 	}
 	return wrong;
