@@ -59,7 +59,7 @@ api_bound() { # api_bound VERSION WORDS: what the refusal of a plugin of that ve
 	echo "int qemu_plugin_version = $1; int qemu_plugin_install(void) { return 1; }" |
 		gcc -shared -fPIC -x c - -o "$WORK/probe.so"
 	start "$WORK" -accel tcg -machine none -nodefaults -display none -plugin "$WORK/probe.so" 2>&1 </dev/null |
-		sed -n "s/.*supports only $2 version \([0-9]*\).*/\1/p"
+		sed -n "s/.*supports only $2 \([0-9]*\).*/\1/p"
 }
 api_min=$(api_bound 0 'a minimum version of' || true)
 api_max=$(api_bound 10000 'up to version' || true)
