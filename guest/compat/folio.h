@@ -12,14 +12,14 @@
 #include <linux/version.h>
 
 /* 6.18 (2025-11) wraps page flags in memdesc_flags_t. Older side may go with 6.12. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 18, 0)
+#if KERNEL_VERSION(6, 18, 0) <= LINUX_VERSION_CODE
 #define demeter_folio_flags(folio) ((folio)->flags.f)
 #else
 #define demeter_folio_flags(folio) ((folio)->flags)
 #endif
 
 /* 6.4 (2023-06) turned folio_isolate_lru()'s int, 0 = isolated, into a bool. Goes with 6.1. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+#if KERNEL_VERSION(6, 4, 0) <= LINUX_VERSION_CODE
 #define demeter_isolate_ret_t bool
 #define demeter_isolated(ret) (ret)
 #else
@@ -28,7 +28,7 @@
 #endif
 
 /* 6.9 (2024-05) made folio_mapcount() inline; before, it is not exported. Goes with 6.1. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 9, 0)
+#if KERNEL_VERSION(6, 9, 0) <= LINUX_VERSION_CODE
 #define DEMETER_COMPAT_MAPCOUNT_INLINE 1
 #else
 #define DEMETER_COMPAT_MAPCOUNT_INLINE 0

@@ -16,7 +16,7 @@
  * of pages: a callback is written in terms of struct demeter_migratable, which
  * is the one or the other. Goes with 6.1.
  */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#if KERNEL_VERSION(6, 5, 0) <= LINUX_VERSION_CODE
 #define demeter_migratable	      folio
 #define demeter_new_folio_t	      new_folio_t
 #define demeter_free_folio_t	      free_folio_t

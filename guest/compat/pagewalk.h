@@ -13,7 +13,7 @@
 #include <linux/version.h>
 
 /* 6.5 (2023-08) made the walker check the VMA locking it is told. Goes with 6.1. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 5, 0)
+#if KERNEL_VERSION(6, 5, 0) <= LINUX_VERSION_CODE
 #define DEMETER_WALK_RDLOCK .walk_lock = PGWALK_RDLOCK,
 #else
 #define DEMETER_WALK_RDLOCK
@@ -21,7 +21,7 @@
 #endif
 
 /* 6.16 (2025-07) dropped pte_devmap(): device pages are found by their folio. Goes with 6.12. */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 16, 0)
+#if KERNEL_VERSION(6, 16, 0) <= LINUX_VERSION_CODE
 #define demeter_pte_devmap(pte) false
 #else
 #define demeter_pte_devmap(pte) pte_devmap(pte)

@@ -16,7 +16,7 @@
  * try_to_unmap_flush(). Before, it warns about the flag and does nothing, so
  * every folio is flushed on its own there. Goes with 6.1.
  */
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+#if KERNEL_VERSION(6, 3, 0) <= LINUX_VERSION_CODE
 #define DEMETER_TTU_BATCH TTU_BATCH_FLUSH
 #else
 #define DEMETER_TTU_BATCH ((enum ttu_flags)0)

@@ -57,7 +57,7 @@ qemu=("${bed[@]:3}")
 
 module=${HAMMER_MODULE:-$project/build/modules/$release/demeter_hammer.ko}
 if [ -z "${HAMMER_MODULE-}" ]; then
-	"$project/testbed/build-modules.sh" "$kernel" >&2 ||
+	"$project/testbed/build-modules.sh" "$kernel" DIR=guest/tests >&2 ||
 		die "the modules do not build for $kernel" "mend what the compiler says above"
 fi
 [ -f "$module" ] || die "there is no $module" "run testbed/build-modules.sh $kernel"

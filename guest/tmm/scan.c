@@ -92,7 +92,7 @@ static int demeter_visit_pmd(pmd_t *pmdp, u64 pages, struct mm_walk *walk,
 			     int (*visit)(struct mm_walk *walk, struct folio *folio, u64 pages))
 {
 	pmd_t pmd = pmdp_get_lockless(pmdp);
-	spinlock_t *ptl;
+	spinlock_t *ptl; /* makes the mapping stable, and with it the folio */
 	int ret = 0;
 
 	if (pmd_present(pmd) && !pmd_trans_huge(pmd))

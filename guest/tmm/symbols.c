@@ -59,7 +59,7 @@ static bool demeter_lookup_ready;
 static int demeter_find_lookup(void)
 {
 	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
-	void *address;
+	typeof(demeter_proto_kallsyms_lookup_name) *lookup;
 	int ret;
 
 	ret = register_kprobe(&probe);
@@ -68,10 +68,9 @@ static int demeter_find_lookup(void)
 		       ret);
 		return ret;
 	}
-	address = probe.addr;
+	lookup = (void *)probe.addr;
 	unregister_kprobe(&probe);
-	static_call_update(demeter_sc_kallsyms_lookup_name,
-			   (typeof(&demeter_proto_kallsyms_lookup_name))address);
+	static_call_update(demeter_sc_kallsyms_lookup_name, lookup);
 	demeter_lookup_ready = true;
 	return 0;
 }
