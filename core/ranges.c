@@ -299,20 +299,23 @@ static void ranges_remove(struct demeter_ranges *rs, u32 at)
 	rs->nr--;
 }
 
-/* First range that ends above @gva; @rs->nr when there is none. */
+/*
+ * First range that ends above @gva; @rs->nr when there is none. Samples come in
+ * no order, so a branch on each comparison would be mispredicted half the time.
+ */
 static u32 ranges_search(const struct demeter_ranges *rs, u64 gva)
 {
-	u32 low = 0, high = rs->nr;
+	u32 base = 0, left = rs->nr;
 
-	while (low < high) {
-		u32 middle = low + (high - low) / 2;
+	if (left == 0)
+		return 0;
+	while (left > 1) {
+		u32 half = left / 2;
 
-		if (rs->range[middle].end > gva)
-			high = middle;
-		else
-			low = middle + 1;
+		base += rs->range[base + half - 1].end <= gva ? half : 0;
+		left -= half;
 	}
-	return low;
+	return base + (rs->range[base].end <= gva);
 }
 
 static int ranges_check_params(const struct demeter_ranges_params *p)

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Compiles `core/`, the same sources that the kernel module includes.
+
+fn main() {
+    let core = "../../core";
+    println!("cargo::rerun-if-changed={core}");
+    println!("cargo::rerun-if-changed=src/layout.c");
+    cc::Build::new()
+        .std("c11")
+        .include(format!("{core}/include"))
+        .files(["ranges.c", "rank.c", "plan.c", "channel.c"].map(|file| format!("{core}/{file}")))
+        .file("src/layout.c")
+        .warnings(true)
+        .extra_warnings(true)
+        .warnings_into_errors(true)
+        .compile("demeter_core");
+}

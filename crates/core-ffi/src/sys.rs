@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The C interface, as `core/include/demeter/*.h` declares it. What its fields
+//! mean is said there.
+
+use std::ffi::c_int;
+
+pub const QUARTERS: usize = 4;
+pub const MAX_AREAS: usize = 4;
+pub const TIERS: usize = 2;
+
+/// What steers the classifier; see `struct demeter_ranges_params`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangesParams {
+    /// Tau: decayed samples by which parts must differ, per vCPU.
+    pub split_samples: u32,
+    /// Alpha: and by this many standard deviations.
+    pub significance: u32,
+    /// vCPUs that feed samples.
+    pub vcpus: u32,
+    /// Epochs that neighbours must be alike before they merge.
+    pub merge_epochs: u32,
+    /// Smallest range in bytes, a power of two.
+    pub granule_bytes: u64,
+}
+
+impl Default for RangesParams {
+    fn default() -> Self {
+        Self {
+            split_samples: 15,
+            significance: 2,
+            vcpus: 1,
+            merge_epochs: 8,
+            granule_bytes: 2 << 20,
+        }
+    }
+}
+
+/// One range; see `struct demeter_range`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+    /// Decayed samples, fixed point with 8 fractional bits.
+    pub rate: u64,
+    /// The part of the rate whose quarter is known.
+    pub quarter: [u64; QUARTERS],
+    /// Samples of the running epoch.
+    pub hits: [u32; QUARTERS],
+    /// Epoch in which it got its bounds.
+    pub born_epoch: u32,
+    /// Epochs in a row that it did not differ from its successor.
+    pub alike_epochs: u32,
+    /// The area it belongs to.
+    pub area: u32,
+}
+
+/// Bounds of an area; equal when unused.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Area {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
+#[repr(C)]
+pub struct Ranges {
+    pub range: *mut Range,
+    pub capacity: u32,
+    pub nr: u32,
+    pub epoch: u32,
+    pub splits: u64,
+    pub merges: u64,
+    pub samples: u64,
+    pub strays: u64,
+    pub denied_splits: u64,
+    pub area: [Area; MAX_AREAS],
+    pub params: RangesParams,
+    pub granule_shift: u32,
+}
+
+/// What one epoch changed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpochChange {
+    /// Ranges split.
+    pub splits: u32,
+    /// Pairs merged.
+    pub merges: u32,
+}
+
+/// One range as the planner sees it; see `struct demeter_rank_entry`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankEntry {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+    /// Decayed samples, fixed point with 8 fractional bits.
+    pub rate: u64,
+    /// Filled in by ranking: rate per resident page.
+    pub density: u64,
+    /// Resident 4 KiB pages: in FMEM, in SMEM.
+    pub pages: [u64; TIERS],
+    /// Epochs since the range got its bounds.
+    pub age_epochs: u32,
+    /// The caller's number of the address space.
+    pub space: u32,
+}
+
+/// The economics; see `struct demeter_plan_params`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanParams {
+    /// Accesses that one sample stands for.
+    pub sample_period: u64,
+    /// Length of an epoch.
+    pub epoch_ns: u64,
+    /// SMEM latency minus FMEM latency.
+    pub latency_gap_ps: u64,
+    /// How long a placement is expected to last.
+    pub horizon_ns: u64,
+    /// Cost of exchanging a pair of pages.
+    pub swap_cost_ns: u64,
+    /// Cost of migrating a page into free FMEM.
+    pub move_cost_ns: u64,
+    /// How much more than its cost a swap must gain.
+    pub hysteresis_permille: u32,
+    /// Standard deviations that rates are taken apart.
+    pub significance: u32,
+    /// Pages relocated per second at most, 0: no cap.
+    pub rate_pages_per_s: u64,
+    /// Depth of the token bucket, 0: what a second brings.
+    pub burst_pages: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlanState {
+    pub tokens_pages: u64,
+    pub last_ns: u64,
+    pub primed: bool,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlanStep {
+    pub kind: u32,
+    pub hot: u32,
+    pub cold: u32,
+    pub pages: u64,
+}
+
+#[repr(C)]
+pub struct Plan {
+    pub step: *mut PlanStep,
+    pub capacity: u32,
+    pub nr: u32,
+    pub fill_pages: u64,
+    pub swap_pages: u64,
+    pub end: u32,
+}
+
+/// One sampled access; see `struct demeter_sample`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Guest virtual address.
+    pub gva: u64,
+    /// The caller's number of the address space.
+    pub space: u32,
+    /// Measured latency, 0: not known.
+    pub latency_ns: u16,
+    /// 0 FMEM, 1 SMEM, 2 not known.
+    pub tier: u16,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Slot {
+    pub sequence: u64,
+    pub sample: Sample,
+}
+
+#[repr(C, align(64))]
+pub struct Aligned(pub u64);
+
+#[repr(C)]
+pub struct Channel {
+    pub slot: *mut Slot,
+    pub mask: u64,
+    pub head: HeadLine,
+    pub tail: Aligned,
+}
+
+#[repr(C, align(64))]
+pub struct HeadLine {
+    pub head: u64,
+    pub lost: u64,
+}
+
+unsafe extern "C" {
+    pub fn demeter_ranges_init(
+        rs: *mut Ranges,
+        memory: *mut Range,
+        capacity: u32,
+        params: *const RangesParams,
+    ) -> c_int;
+    pub fn demeter_ranges_set_params(rs: *mut Ranges, params: *const RangesParams) -> c_int;
+    pub fn demeter_ranges_set_area(rs: *mut Ranges, area: u32, start: u64, end: u64) -> c_int;
+    pub fn demeter_ranges_sample(rs: *mut Ranges, gva: u64) -> c_int;
+    pub fn demeter_ranges_find(rs: *mut Ranges, gva: u64) -> *mut Range;
+    pub fn demeter_ranges_end_epoch(rs: *mut Ranges, done: *mut EpochChange);
+    pub fn demeter_ranges_digest(rs: *const Ranges, seed: u64) -> u64;
+
+    pub fn demeter_rank_gather(
+        rs: *const Ranges,
+        space: u32,
+        entries: *mut RankEntry,
+        nr: u32,
+        capacity: u32,
+    ) -> u32;
+    pub fn demeter_rank(entries: *mut RankEntry, nr: u32);
+    pub fn demeter_rank_cut(entries: *const RankEntry, nr: u32, budget: u64) -> u32;
+    pub fn demeter_rank_digest(entries: *const RankEntry, nr: u32, seed: u64) -> u64;
+
+    pub fn demeter_plan_make(
+        plan: *mut Plan,
+        state: *mut PlanState,
+        params: *const PlanParams,
+        ranked: *const RankEntry,
+        nr: u32,
+        free_fmem_pages: u64,
+        now_ns: u64,
+    );
+    pub fn demeter_plan_digest(plan: *const Plan, seed: u64) -> u64;
+
+    pub fn demeter_channel_init(ch: *mut Channel, memory: *mut Slot, slots: u32) -> c_int;
+    pub fn demeter_channel_push(ch: *mut Channel, sample: *const Sample) -> bool;
+    pub fn demeter_channel_pop(ch: *mut Channel, sample: *mut Sample) -> bool;
+    pub fn demeter_channel_lost(ch: *const Channel) -> u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn layouts_are_those_of_c() {
+        const FACTS: usize = 22;
+        unsafe extern "C" {
+            static demeter_layout: [usize; FACTS];
+        }
+        let ours: [usize; FACTS] = [
+            size_of::<RangesParams>(),
+            size_of::<Range>(),
+            offset_of!(Range, hits),
+            offset_of!(Range, area),
+            size_of::<Ranges>(),
+            offset_of!(Ranges, splits),
+            offset_of!(Ranges, area),
+            offset_of!(Ranges, granule_shift),
+            size_of::<EpochChange>(),
+            size_of::<RankEntry>(),
+            offset_of!(RankEntry, space),
+            size_of::<PlanParams>(),
+            offset_of!(PlanParams, burst_pages),
+            size_of::<PlanState>(),
+            size_of::<PlanStep>(),
+            size_of::<Plan>(),
+            offset_of!(Plan, end),
+            size_of::<Sample>(),
+            size_of::<Slot>(),
+            size_of::<Channel>(),
+            offset_of!(Channel, head) + offset_of!(HeadLine, lost),
+            offset_of!(Channel, tail),
+        ];
+        // SAFETY: a constant array of that length in src/layout.c.
+        assert_eq!(unsafe { &demeter_layout }, &ours);
+    }
+}
