@@ -164,7 +164,7 @@ impl Tmm {
             }
             before.push(Write::new(
                 below("targets/cgroup"),
-                protocol::COMMAND_CGROUP,
+                protocol::COMMAND_CGROUP_NAME,
             ));
             before.push(Write::new(below("enabled"), "1"));
             manager.report_dir = Some(DEMETER_DIR.to_owned());
