@@ -11,6 +11,7 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 
+#include "huge.h"
 #include "relocate.h"
 #include "scan.h"
 #include "tmm.h"
@@ -161,27 +162,75 @@ static u64 isolate(const struct demeter_rank_entry *entry, int nid, u64 pages,
 	return demeter_folio_list_pages(list) - before;
 }
 
+static void splice(struct demeter_folio_list *to, struct demeter_folio_list *from)
+{
+	list_splice_tail_init(&from->small, &to->small);
+	list_splice_tail_init(&from->huge, &to->huge);
+	to->small_pages += from->small_pages;
+	to->huge_pages += from->huge_pages;
+	from->small_pages = 0;
+	from->huge_pages = 0;
+}
+
+/*
+ * Bring both sides to the same orders: collapse what is hot, else split what is
+ * cold. A hot THP is split only when all that could go is small: slow memory
+ * costs more than the walks that a THP saves. @skip_pages of the range were dealt
+ * with in batches before.
+ */
+static void match_sizes(const struct demeter_rank_entry *entry, u64 skip_pages,
+			struct demeter_folio_list *hot, struct demeter_folio_list *cold,
+			struct demeter_refusals *why)
+{
+	struct demeter_target *target = demeter_target_of(entry->space);
+	u64 pages = demeter_folio_list_pages(hot);
+
+	if (hot->small_pages >= HPAGE_PMD_NR && cold->huge_pages > hot->huge_pages && target &&
+	    mmget_not_zero(target->mm)) {
+		demeter_folio_list_putback(hot);
+		demeter_huge_collapse(target->mm, entry->start + (skip_pages << PAGE_SHIFT),
+				      entry->end, pages);
+		mmput(target->mm);
+		isolate(entry, demeter_params.smem_node, pages, hot, why);
+	}
+	if (hot->small_pages > cold->small_pages && cold->huge_pages > hot->huge_pages)
+		demeter_huge_split(cold, min(hot->small_pages - cold->small_pages,
+					     cold->huge_pages - hot->huge_pages));
+	else if (cold->small_pages > hot->small_pages && hot->huge_pages > cold->huge_pages)
+		demeter_huge_split(hot, min(cold->small_pages - hot->small_pages,
+					    hot->huge_pages - cold->huge_pages));
+}
+
 /* Isolate what one step moves. Large steps are cut: returns pages taken of @left. */
 static u64 batch_add(struct batch *batch, const struct demeter_plan_step *step, u64 left,
 		     const struct demeter_rank_entry *ranked, struct demeter_refusals *why)
 {
 	u64 start = demeter_worker_clock();
-	u64 hot, cold = 0, ns;
+	struct demeter_folio_list hot, cold;
+	u64 hot_pages, cold_pages = 0, skip_pages, ns;
 
+	demeter_folio_list_init(&hot);
+	demeter_folio_list_init(&cold);
+	skip_pages = step->pages - left;
 	left = min_t(u64, left, BATCH_HUGE_PAGES);
-	hot = isolate(&ranked[step->hot], demeter_params.smem_node, left, &batch->hot, why);
-	if (hot && step->kind == DEMETER_PLAN_SWAP) {
-		cold = isolate(&ranked[step->cold], demeter_params.fmem_node, hot, &batch->cold,
-			       why);
-		if (!cold)
-			note_outcome(&ranked[step->cold], DEMETER_FMEM, false);
-	}
-	if (!hot)
+	hot_pages = isolate(&ranked[step->hot], demeter_params.smem_node, left, &hot, why);
+	if (!hot_pages)
 		note_outcome(&ranked[step->hot], DEMETER_SMEM, false);
+	if (hot_pages && step->kind == DEMETER_PLAN_SWAP) {
+		cold_pages = isolate(&ranked[step->cold], demeter_params.fmem_node, hot_pages,
+				     &cold, why);
+		if (!cold_pages)
+			note_outcome(&ranked[step->cold], DEMETER_FMEM, false);
+		else
+			match_sizes(&ranked[step->hot], skip_pages, &hot, &cold, why);
+		hot_pages = min(demeter_folio_list_pages(&hot), cold_pages);
+	}
+	splice(&batch->hot, &hot);
+	splice(&batch->cold, &cold);
 	ns = demeter_worker_clock() - start;
 	charge(DEMETER_STAGE_SCAN, ns);
 	batch->ns += ns;
-	return step->kind == DEMETER_PLAN_SWAP ? min(hot, cold) : hot;
+	return hot_pages;
 }
 
 static bool batch_is_full(const struct batch *batch)

@@ -15,6 +15,7 @@
 #include <linux/nodemask.h>
 #include <linux/rcupdate.h>
 
+#include "huge.h"
 #include "symbols.h"
 #include "tmm.h"
 #define CREATE_TRACE_POINTS
@@ -33,6 +34,7 @@ struct demeter_params demeter_params = {
 	.significance = 2,
 	.merge_epochs = 8,
 	.granule_bytes = 2 << 20,
+	.settle_epochs = 1,
 	.horizon_ms = 10000,
 	.hysteresis_permille = 250,
 	.rate_pages_per_s = 262144,
@@ -51,6 +53,7 @@ DEMETER_PARAM(split_samples);
 DEMETER_PARAM(significance);
 DEMETER_PARAM(merge_epochs);
 DEMETER_PARAM(granule_bytes);
+DEMETER_PARAM(settle_epochs);
 DEMETER_PARAM(horizon_ms);
 DEMETER_PARAM(hysteresis_permille);
 DEMETER_PARAM(rate_pages_per_s);
@@ -357,6 +360,7 @@ static int __init demeter_init(void)
 	ret = demeter_symbols_resolve();
 	if (ret)
 		return ret;
+	demeter_huge_resolve();
 	ret = demeter_sysfs_init();
 	if (ret)
 		return ret;

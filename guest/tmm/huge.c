@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Making sizes match, see huge.h.
+ */
+#include <linux/mm.h>
+#include <linux/mman.h>
+#include <linux/pagemap.h>
+#include <linux/sched.h>
+#include <linux/static_call.h>
+
+#include "huge.h"
+#include "huge_memory.h"
+#include "kernel_calls.h"
+#include "symbols.h"
+
+/* One call collapses this much: the LRU caches of all CPUs are drained in each. */
+#define COLLAPSE_CHUNK_BYTES (16ul << 20)
+
+DEFINE_STATIC_CALL_NULL(demeter_sc_do_madvise, demeter_proto_do_madvise);
+
+DEFINE_STATIC_CALL_NULL(demeter_sc_split, demeter_proto_split);
+
+static const unsigned long *thp_flags;
+static bool can_collapse;
+static bool can_split;
+
+static bool aim(struct static_call_key *key, void *trampoline, const char *name)
+{
+	unsigned long address = demeter_symbol_address(name);
+
+	if (address)
+		__static_call_update(key, trampoline, (void *)address);
+	return address;
+}
+
+/**
+ * demeter_huge_resolve() - find the functions; call once, after the symbols
+ *
+ * Not finding them is no error: sizes are then not matched.
+ */
+void demeter_huge_resolve(void)
+{
+	static const char *const names[] = DEMETER_COMPAT_SPLIT_NAMES;
+	int i;
+
+	thp_flags = (const unsigned long *)demeter_symbol_address("transparent_hugepage_flags");
+	can_collapse =
+		thp_flags && aim(&STATIC_CALL_KEY(demeter_sc_do_madvise),
+				 STATIC_CALL_TRAMP_ADDR(demeter_sc_do_madvise), "do_madvise");
+	for (i = 0; i < ARRAY_SIZE(names) && !can_split; i++)
+		can_split = aim(&STATIC_CALL_KEY(demeter_sc_split),
+				STATIC_CALL_TRAMP_ADDR(demeter_sc_split), names[i]);
+}
+
+/**
+ * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
+ * @mm: address space, mm_users held
+ * @start: first byte
+ * @end: one past the last byte
+ * @max_pages: about so many 4 KiB pages, and no more
+ *
+ * Does nothing unless the system makes THPs of everything ("always"): whether a
+ * process wants them is not for us to decide.
+ *
+ * Return: whether anything was tried.
+ */
+bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pages)
+{
+	u64 at, stop;
+
+	start = round_up(start, HPAGE_PMD_SIZE);
+	end = round_down(end, HPAGE_PMD_SIZE);
+	if (!can_collapse || start >= end ||
+	    !(READ_ONCE(*thp_flags) & BIT(TRANSPARENT_HUGEPAGE_FLAG)))
+		return false;
+	stop = min(end, start + round_up(max_pages << PAGE_SHIFT, HPAGE_PMD_SIZE));
+	for (at = start; at < stop; at += COLLAPSE_CHUNK_BYTES) {
+		u64 bytes = min_t(u64, stop - at, COLLAPSE_CHUNK_BYTES);
+
+		/* Holes and pages that cannot be collapsed are skipped; no memory ends it. */
+		if (static_call(demeter_sc_do_madvise)(mm, at, bytes, MADV_COLLAPSE) == -ENOMEM)
+			break;
+		cond_resched();
+	}
+	/* New THPs wait in this CPU's cache; only what is on the LRU can be isolated. */
+	demeter_call(lru_add_drain)();
+	return true;
+}
+
+static int split_folio_onto(struct folio *folio, struct list_head *tails)
+{
+#if DEMETER_COMPAT_SPLIT_ORDER
+	return static_call(demeter_sc_split)(&folio->page, tails, 0);
+#else
+	return static_call(demeter_sc_split)(&folio->page, tails);
+#endif
+}
+
+/**
+ * demeter_huge_split() - split isolated THPs
+ * @list: THPs move from @list->huge to @list->small
+ * @max_pages: stop after this many 4 KiB pages
+ *
+ * Return: 4 KiB pages split.
+ */
+u64 demeter_huge_split(struct demeter_folio_list *list, u64 max_pages)
+{
+	struct folio *folio, *next;
+	u64 done = 0;
+
+	if (!can_split)
+		return 0;
+	list_for_each_entry_safe(folio, next, &list->huge, lru) {
+		u64 pages = folio_nr_pages(folio);
+		LIST_HEAD(tails);
+		int ret;
+
+		if (done >= max_pages)
+			break;
+		if (!folio_trylock(folio))
+			continue;
+		/* Each tail comes back with a reference of ours, as the THP has one. */
+		ret = split_folio_onto(folio, &tails);
+		folio_unlock(folio);
+		if (ret)
+			continue;
+		list_move_tail(&folio->lru, &list->small);
+		list_splice_tail(&tails, &list->small);
+		list->huge_pages -= pages;
+		list->small_pages += pages;
+		done += pages;
+		cond_resched();
+	}
+	return done;
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Making sizes match: an exchange needs folios of one order on both sides.
+ *
+ * First touch with transparent huge pages leaves THPs in FMEM and 4 KiB pages in
+ * SMEM, as a THP is only ever taken from the nearest node. So what is hot is
+ * collapsed before it is promoted, and what is cold is split where that fails.
+ */
+#ifndef DEMETER_HUGE_H
+#define DEMETER_HUGE_H
+
+#include <linux/types.h>
+
+#include "scan.h"
+
+struct mm_struct;
+
+/**
+ * demeter_huge_resolve() - find the functions; call once, after the symbols
+ *
+ * Not finding them is no error: sizes are then not matched.
+ */
+void demeter_huge_resolve(void);
+
+/**
+ * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
+ * @mm: address space, mm_users held
+ * @start: first byte
+ * @end: one past the last byte
+ * @max_pages: about so many 4 KiB pages, and no more
+ *
+ * Does nothing unless the system makes THPs of everything ("always"): whether a
+ * process wants them is not for us to decide.
+ *
+ * Return: whether anything was tried.
+ */
+bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pages);
+
+/**
+ * demeter_huge_split() - split isolated THPs
+ * @list: THPs move from @list->huge to @list->small
+ * @max_pages: stop after this many 4 KiB pages
+ *
+ * Return: 4 KiB pages split.
+ */
+u64 demeter_huge_split(struct demeter_folio_list *list, u64 max_pages);
+
+#endif /* DEMETER_HUGE_H */
