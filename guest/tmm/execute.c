@@ -242,6 +242,22 @@ static bool batch_is_full(const struct batch *batch)
 	       batch->cold.huge_pages >= BATCH_HUGE_PAGES;
 }
 
+/* What is isolated already would be found again, and refused: one batch, one try. */
+static bool batch_overlaps(const struct batch *batch, const struct demeter_plan *plan,
+			   const struct demeter_plan_step *step)
+{
+	u32 i;
+
+	for (i = batch->first; i < batch->first + batch->nr; i++) {
+		const struct demeter_plan_step *other = &plan->step[i];
+
+		if (other->hot == step->hot ||
+		    (step->kind == DEMETER_PLAN_SWAP && other->cold == step->cold))
+			return true;
+	}
+	return false;
+}
+
 /**
  * demeter_execute() - carry out a plan
  * @plan: the plan
@@ -265,7 +281,7 @@ void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_
 
 		trace_demeter_step(step, &ranked[step->hot],
 				   step->kind == DEMETER_PLAN_SWAP ? &ranked[step->cold] : NULL);
-		if (step->kind != batch.kind) {
+		if (step->kind != batch.kind || batch_overlaps(&batch, plan, step)) {
 			batch_flush(&batch, plan, ranked, &why);
 			batch.kind = step->kind;
 		}
@@ -276,7 +292,7 @@ void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_
 				batch.first = i;
 			batch.nr = i + 1 - batch.first;
 			left -= min(left, taken);
-			if (batch_is_full(&batch)) {
+			if (left || batch_is_full(&batch)) {
 				batch_flush(&batch, plan, ranked, &why);
 				cond_resched();
 			}
