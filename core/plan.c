@@ -65,7 +65,9 @@ struct plan_cursor {
 
 static u64 plan_resident(const struct demeter_rank_entry *e)
 {
-	return demeter_max(demeter_add_sat(e->pages[DEMETER_FMEM], e->pages[DEMETER_SMEM]), 1);
+	u64 pages = demeter_add_sat(e->pages[DEMETER_FMEM], e->pages[DEMETER_SMEM]);
+
+	return demeter_max(demeter_max(e->resident, pages), 1);
 }
 
 static u64 plan_bar(const struct demeter_plan_params *p, u64 cost_ns)

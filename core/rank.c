@@ -95,8 +95,10 @@ void demeter_rank(struct demeter_rank_entry *entries, u32 nr)
 {
 	u32 i;
 
-	for (i = 0; i < nr; i++)
+	for (i = 0; i < nr; i++) {
+		entries[i].resident = rank_resident(&entries[i]);
 		entries[i].density = rank_density(&entries[i]);
+	}
 	for (i = nr / 2; i-- > 0;)
 		rank_sink(entries, i, nr);
 	for (i = nr; i-- > 1;) {

@@ -94,6 +94,23 @@ static void pt_test_fill(struct test_tally *tally)
 	CHECK(plan.nr == 0 && plan.end == DEMETER_PLAN_FULL);
 }
 
+/* Pages hidden from the planner do not make the rest look hotter. */
+static void pt_test_hidden(struct test_tally *tally)
+{
+	struct demeter_plan_state state = { 0 };
+	struct demeter_plan_step step[4];
+	struct demeter_plan plan = { .step = step, .capacity = 4 };
+	struct demeter_rank_entry e[2];
+
+	pt_entry(&e[0], 10, 95, 5);
+	pt_entry(&e[1], 4, 7, 0);
+	demeter_rank(e, 2);
+	CHECK_EQ(e[0].resident, 100);
+	e[0].pages[DEMETER_FMEM] = 0;
+	demeter_plan_make(&plan, &state, &pt_simple, e, 2, 0, 0);
+	CHECK(plan.nr == 0 && plan.end == DEMETER_PLAN_NO_GAIN);
+}
+
 static void pt_test_tokens(struct test_tally *tally)
 {
 	struct demeter_plan_params p = pt_simple;
@@ -372,6 +389,7 @@ static void pt_test_skew(struct test_tally *tally)
 static const struct test_case plan_tests[] = {
 	{ "plan: a swap must gain more than its cost", pt_test_bar },
 	{ "plan: free FMEM first", pt_test_fill },
+	{ "plan: hidden pages", pt_test_hidden },
 	{ "plan: token bucket", pt_test_tokens },
 	{ "plan: absurd input moves only what is there", pt_test_nasty },
 	{ "plan: even access moves nothing", pt_test_uniform },

@@ -20,6 +20,8 @@
  * @rate: decayed samples (fixed point, DEMETER_RATE_SHIFT)
  * @density: filled by demeter_rank(): rate per resident page
  * @pages: resident pages (4 KiB) per tier, counted by the caller
+ * @resident: filled by demeter_rank(): sum of @pages then. What an access rate
+ *	is divided by, so that a caller may hide @pages from the planner later
  * @age_epochs: epochs since the range got its bounds; comparable between
  *	address spaces, which each count their own epochs
  * @space: caller's number of the address space
@@ -30,6 +32,7 @@ struct demeter_rank_entry {
 	u64 rate;
 	u64 density;
 	u64 pages[DEMETER_TIERS];
+	u64 resident;
 	u32 age_epochs;
 	u32 space;
 };

@@ -108,6 +108,8 @@ pub struct RankEntry {
     pub density: u64,
     /// Resident 4 KiB pages: in FMEM, in SMEM.
     pub pages: [u64; TIERS],
+    /// Filled in by ranking: their sum, which rates are divided by.
+    pub resident: u64,
     /// Epochs since the range got its bounds.
     pub age_epochs: u32,
     /// The caller's number of the address space.
