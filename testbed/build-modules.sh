@@ -5,7 +5,8 @@
 # guest kernel, out of a fresh copy of the sources, and puts the modules into
 # build/modules/<release>/. Nothing is written beside the sources. Kernels whose
 # sources have not changed are skipped. Warnings go to stderr; with W= or C= (the
-# lint build) they also make the exit status 1. DIR builds that folder only.
+# lint build) they also make the exit status 1. DIR builds that folder only (or
+# the one above it that holds its Kbuild file).
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 usage_check "$@"
@@ -52,14 +53,17 @@ done
 source_key() {
 	(cd "$project" && find "${sources[@]}" -type f \( -name '*.[chS]' -o -name 'Kbuild*' -o -name 'Makefile' -o -name '*.tbl' \) -print0 |
 		sort -z | xargs -0 sha256sum)
-	printf '%s\n' "$release" "${make_args[@]+"${make_args[@]}"}"
+	echo "$release"
 	sha256sum <"$0"
 }
 mkdir -p "$project/build"
 exec 9>"$project/build/.modules-$release.lock"
 flock 9
 key=$(source_key | sha256sum | cut -c1-32)
-if [ -z "$force$only" ] && [ "$(cat "$out/.sources" 2>/dev/null)" = "$key" ]; then
+# One stamp a kind of build: a lint build also serves as a plain one, not the reverse.
+stamp() { echo "$out/.sources${*:+-}$(printf '%s' "$@")"; }
+lint_stamp=$(stamp ${make_args[@]+"${make_args[@]}"})
+if [ -z "$force" ] && [ "$(cat "$lint_stamp" 2>/dev/null)" = "$key" ]; then
 	exit 0
 fi
 
@@ -67,7 +71,12 @@ rm -rf "$tree"
 mkdir -p "$tree"
 (cd "$project" && tar --exclude='*.o' --exclude='*.ko' --exclude='.*.cmd' --exclude='target' -cf - "${sources[@]}") | tar -C "$tree" -xf -
 if [ -n "$only" ]; then
-	[ -f "$tree/$only/Kbuild" ] || die "$only has no Kbuild file" "name a folder that has one"
+	while [ ! -f "$tree/$only/Kbuild" ]; do
+		case $only in
+		*/*) only=${only%/*} ;;
+		*) die "there is no Kbuild file in that folder or above it" "name a folder of modules, for example guest/tests" ;;
+		esac
+	done
 	dirs=$only
 else
 	# A folder below another one with a Kbuild file belongs to that one if it says so.
@@ -112,7 +121,7 @@ done
 [ -z "$failed" ] || die "these do not build for $release:$failed" "mend what the compiler says above"
 if [ -n "$only" ]; then
 	mkdir -p "$out"
-	rm -f "$out/.sources"
+	rm -f "$out"/.sources*
 	find "$tree" -name '*.ko' -exec cp -t "$out" {} +
 else
 	new=$out.new
@@ -120,9 +129,8 @@ else
 	mkdir -p "$new"
 	find "$tree" -name '*.ko' -exec cp -t "$new" {} +
 	# A lint build with warnings is not remembered, so that it says so again.
-	if [ -z "$warned" ] || [ ${#make_args[@]} = 0 ]; then
-		echo "$key" >"$new/.sources"
-	fi
+	echo "$key" >"$new/.sources"
+	[ -n "$warned" ] || echo "$key" >"$new/${lint_stamp##*/}"
 	publish "$new" "$out"
 fi
 if [ -n "$warned" ] && [ ${#make_args[@]} -gt 0 ]; then
