@@ -49,11 +49,7 @@ kernel_sources() {
 
 checkpatch() {
 	local script
-	script=$(find "$DEMETER_CACHE" -path '*/scripts/checkpatch.pl' | sort -V | tail -n 1)
-	[ -n "$script" ] || {
-		echo "checkpatch.pl not found in $DEMETER_CACHE"
-		return 1
-	}
+	script=$(testbed/checkpatch.sh) || return 1
 	# LINUX_VERSION_CODE is what one out-of-tree source for many kernels needs;
 	# core/ and uapi/ carry their own licences; user-space test code is not kernel code.
 	kernel_sources | grep -v '^guest/tests/.*user' | xargs perl "$script" --no-tree --terse --strict -f \
