@@ -13,12 +13,12 @@ use demeter_agent::protocol::{Record, Tier};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous};
 
 use crate::error::Error;
-use crate::report::{Reporter, node_meminfo};
+use crate::report::{Reporter, node_free_bytes};
 
 const HUGE_BYTES: u64 = 2 << 20;
 const SMALL_BYTES: u64 = 4096;
-/// How close is close enough: the free lists of the CPUs hold this much.
-const TOLERANCE_BYTES: u64 = 256 << 10;
+/// How close is close enough.
+const TOLERANCE_BYTES: u64 = 64 << 10;
 const ROUNDS: u32 = 32;
 const SETTLE: std::time::Duration = std::time::Duration::from_millis(20);
 
@@ -40,7 +40,7 @@ pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
         // What the kernel frees late (RCU, per-CPU lists) must be free first.
         std::thread::sleep(SETTLE);
         for tier in tiers {
-            let free_bytes = free(tier.node);
+            let free_bytes = node_free_bytes(tier.node);
             let Some(excess) = free_bytes.checked_sub(tier.free_bytes) else {
                 if tier.free_bytes - free_bytes <= TOLERANCE_BYTES {
                     continue;
@@ -73,7 +73,7 @@ pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
         }
     }
     for tier in tiers {
-        let free_bytes = free(tier.node);
+        let free_bytes = node_free_bytes(tier.node);
         reporter.send(&Record::Tier {
             node: tier.node,
             wanted_bytes: tier.free_bytes,
@@ -90,12 +90,6 @@ pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
         }
     }
     Ok(Ballast { _maps: maps })
-}
-
-/// MemFree of a node with the counters of the CPUs folded in.
-fn free(node: u32) -> u64 {
-    let _ = fs::write("/proc/sys/vm/stat_refresh", "1");
-    node_meminfo(node).get("MemFree").copied().unwrap_or(0)
 }
 
 fn pool_path(node: u32) -> String {

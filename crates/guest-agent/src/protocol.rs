@@ -60,7 +60,7 @@ pub enum Roi {
 pub struct Tier {
     /// NUMA node.
     pub node: u32,
-    /// MemFree that COMMAND finds.
+    /// Free memory that COMMAND finds, the per-CPU lists included.
     pub free_bytes: u64,
 }
 
@@ -150,7 +150,7 @@ pub enum Record {
         node: u32,
         /// Asked for.
         wanted_bytes: u64,
-        /// MemFree now.
+        /// Free now, the per-CPU lists included.
         free_bytes: u64,
         /// Taken away as huge pages.
         huge_bytes: u64,
