@@ -46,6 +46,7 @@ static struct vpmu {
  * @tail: records consumed; the copy in the BAR is only for the device
  * @lost_base: the device's count of lost records when sampling started
  * @lost_settled: records lost since the probe and before that start
+ * @sampling: started and not stopped; before that @tail means nothing
  * @overrun: records given up since that start, as the ring made no sense
  */
 struct vpmu_cpu {
@@ -53,6 +54,7 @@ struct vpmu_cpu {
 	u64 lost_base;
 	u64 lost_settled;
 	u64 overrun;
+	bool sampling;
 };
 
 static DEFINE_PER_CPU(struct vpmu_cpu, vpmu_cpu);
@@ -195,6 +197,8 @@ static int vpmu_start(unsigned int cpu, u64 period, u64 threshold_ns)
 	virt_store_release(&vcpu->tail, own->tail);
 	WRITE_ONCE(vcpu->period, period);
 	WRITE_ONCE(vcpu->threshold_ns, threshold_ns);
+	/* On this CPU, in process context: the drain sees the tail set above. */
+	WRITE_ONCE(own->sampling, true);
 	/* The device reads period and threshold when it sees this. */
 	virt_store_release(&vcpu->enable, 1);
 	return 0;
@@ -213,6 +217,7 @@ static void vpmu_stop(unsigned int cpu)
 	if (!vpmu.bar || cpu >= vpmu.nr_vcpus)
 		return;
 	vcpu = vcpu_of(cpu);
+	WRITE_ONCE(own->sampling, false);
 	/* Pairs with the device's acquire of enable. */
 	virt_store_release(&vcpu->enable, 0);
 	own->lost_settled = cpu_lost(own, vcpu);
@@ -227,7 +232,7 @@ static void vpmu_drain(unsigned int cpu, demeter_emit_t emit, void *ctx)
 	struct demeter_vpmu_vcpu *vcpu;
 	u64 head;
 
-	if (cpu >= vpmu.nr_vcpus)
+	if (!READ_ONCE(own->sampling))
 		return;
 	vcpu = vcpu_of(cpu);
 	/* Pairs with the device's release of head: records before it are whole. */
