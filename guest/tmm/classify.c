@@ -22,13 +22,16 @@
 #include "trace.h"
 
 /* Resident pages of an unchanged target are counted anew after this many epochs. */
-#define RECOUNT_EPOCHS 16
+#define RECOUNT_EPOCHS		16
 /* A target has changed when its anonymous memory did by this, or by 1/64. */
-#define RECOUNT_PAGES  512
+#define RECOUNT_PAGES		512
+/* Parts of a CPU that counting anew may take: of a changed and an unchanged target. */
+#define RECOUNT_SHARE_CHANGED	32
+#define RECOUNT_SHARE_UNCHANGED 512
 /* Part of FMEM left free for the kernel and for new processes, as a shift. */
-#define HEADROOM_SHIFT 6
+#define HEADROOM_SHIFT		6
 /* SMEM latency less FMEM latency if nobody knows better: DCPMM against DRAM. */
-#define LATENCY_GAP_PS 108000
+#define LATENCY_GAP_PS		108000
 
 static struct task_struct *worker;
 static DECLARE_WAIT_QUEUE_HEAD(worker_wait);
@@ -141,23 +144,35 @@ struct demeter_count *demeter_target_count(struct demeter_target *target, u64 st
 }
 
 /*
- * Resident pages of the entries of one target. Walking page tables is the
- * costly part of an epoch in which nothing happens, so what was counted is
- * kept while bounds, size of the process and our own doings stay the same.
+ * Is everything in @target to be counted anew? Walking page tables is the
+ * costly part of an epoch in which nothing happens, and costs more the more 4 KiB
+ * pages a process has: what it took last time says how soon it may be done again.
+ */
+static bool count_is_due(const struct demeter_target *target, u64 anon)
+{
+	u64 elapsed_ns = ktime_get_ns() - target->counted_ns;
+	u64 change =
+		anon > target->anon_pages ? anon - target->anon_pages : target->anon_pages - anon;
+
+	if (!target->counted_ns)
+		return true;
+	if (change > RECOUNT_PAGES || change > target->anon_pages / 64)
+		return elapsed_ns >= target->count_cost_ns * RECOUNT_SHARE_CHANGED;
+	return target->ranges.epoch - target->counted_epoch >= RECOUNT_EPOCHS &&
+	       elapsed_ns >= target->count_cost_ns * RECOUNT_SHARE_UNCHANGED;
+}
+
+/*
+ * Resident pages of the entries of one target. What was counted is kept while
+ * bounds, size of the process and our own doings stay the same.
  */
 static void count_target(struct demeter_target *target, struct demeter_rank_entry *entry, u32 nr)
 {
-	u32 epoch = target->ranges.epoch, old = 0, i;
 	u64 anon = get_mm_counter(target->mm, MM_ANONPAGES);
-	u64 change =
-		anon > target->anon_pages ? anon - target->anon_pages : target->anon_pages - anon;
-	bool all = change > RECOUNT_PAGES || change > target->anon_pages / 64 ||
-		   epoch - target->counted_epoch >= RECOUNT_EPOCHS;
+	bool all = count_is_due(target, anon);
+	u64 start = demeter_worker_clock();
+	u32 old = 0, i;
 
-	if (all) {
-		target->anon_pages = anon;
-		target->counted_epoch = epoch;
-	}
 	nr = min_t(u32, nr, DEMETER_TARGET_RANGES);
 	for (i = 0; i < nr; i++) {
 		struct demeter_count *count = &target->spare[i];
@@ -186,6 +201,12 @@ static void count_target(struct demeter_target *target, struct demeter_rank_entr
 	}
 	swap(target->count, target->spare);
 	target->nr_counts = nr;
+	if (all) {
+		target->anon_pages = anon;
+		target->counted_epoch = target->ranges.epoch;
+		target->counted_ns = ktime_get_ns();
+		target->count_cost_ns = demeter_worker_clock() - start;
+	}
 }
 
 static u32 gather(u64 *mark)

@@ -129,6 +129,8 @@ struct demeter_count {
  * @anon_pages: anonymous pages when everything was counted last
  * @samples_seen: samples of @ranges at the end of the last epoch
  * @counted_epoch: epoch in which everything was counted
+ * @counted_ns: when that was, 0 = never
+ * @count_cost_ns: CPU time that it took
  * @seen_brk: end of the heap when the areas were set last
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
@@ -149,6 +151,8 @@ struct demeter_target {
 	u64 anon_pages;
 	u64 samples_seen;
 	u32 counted_epoch;
+	u64 counted_ns;
+	u64 count_cost_ns;
 	unsigned long seen_brk;
 	unsigned long seen_total_vm;
 	int seen_map_count;
