@@ -78,6 +78,10 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         &arguments.hot_permille.to_string(),
         "--updates",
         &arguments.updates.to_string(),
+        // Without asking, Linux gives huge pages on the local node only, and
+        // managers would be compared by page size, not by placement.
+        "--pages",
+        "huge",
     ]
     .map(str::to_owned)
     .into();
