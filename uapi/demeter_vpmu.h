@@ -19,23 +19,23 @@ typedef uint32_t __u32;
 typedef uint64_t __u64;
 #endif
 
-#define DEMETER_VPMU_MAGIC		0x554d505645544d44ULL /* "DMTEVPMU" */
-#define DEMETER_VPMU_VERSION		1
-#define DEMETER_VPMU_BAR_BYTES		(4u << 20)
-#define DEMETER_VPMU_VCPU_OFFSET	0x2000u	/* vCPU i at this + i * vcpu_stride_bytes */
-#define DEMETER_VPMU_RING_OFFSET	0x1000u	/* ring, from the start of a vCPU's part */
-#define DEMETER_VPMU_RING_ENTRIES	4096u
+#define DEMETER_VPMU_MAGIC	  0x554d505645544d44ULL /* "DMTEVPMU" */
+#define DEMETER_VPMU_VERSION	  1
+#define DEMETER_VPMU_BAR_BYTES	  (4u << 20)
+#define DEMETER_VPMU_VCPU_OFFSET  0x2000u /* vCPU i at this + i * vcpu_stride_bytes */
+#define DEMETER_VPMU_RING_OFFSET  0x1000u /* ring, from the start of a vCPU's part */
+#define DEMETER_VPMU_RING_ENTRIES 4096u
 
 /* Offset 0 of the BAR. */
 struct demeter_vpmu_header {
-	__u64 magic;			/* D */
-	__u32 version;			/* D */
-	__u32 nr_vcpus;			/* D */
-	__u32 vcpu_stride_bytes;	/* D */
-	__u32 ring_entries;		/* D: power of two */
-	__u64 fmem_latency_ps;		/* D: what a load from FMEM costs in the model */
-	__u64 smem_latency_ps;		/* D */
-	__u64 sample_cost_ns;		/* D: charged to the guest for every record */
+	__u64 magic;		 /* D */
+	__u32 version;		 /* D */
+	__u32 nr_vcpus;		 /* D */
+	__u32 vcpu_stride_bytes; /* D */
+	__u32 ring_entries;	 /* D: power of two */
+	__u64 fmem_latency_ps;	 /* D: what a load from FMEM costs in the model */
+	__u64 smem_latency_ps;	 /* D */
+	__u64 sample_cost_ns;	 /* D: charged to the guest for every record */
 };
 
 /* Stages of the guest pipeline, index of stage_ns below. */
@@ -54,10 +54,10 @@ enum demeter_stage {
  * Offset 0x1000 of the BAR: written by the guest's manager at the end of every
  * epoch, so that the testbed can record a time series at no cost to the guest.
  */
-#define DEMETER_VPMU_GUEST_OFFSET	0x1000u
+#define DEMETER_VPMU_GUEST_OFFSET 0x1000u
 struct demeter_vpmu_guest {
 	__u64 epochs;			/* G: all zero while no manager runs */
-	__u64 stage_ns[DEMETER_STAGES];	/* G: CPU time since load */
+	__u64 stage_ns[DEMETER_STAGES]; /* G: CPU time since load */
 	__u64 promoted_pages;		/* G: 4 KiB pages */
 	__u64 demoted_pages;		/* G */
 	__u64 refused_pages;		/* G */
@@ -70,18 +70,18 @@ struct demeter_vpmu_guest {
 
 /* Start of a vCPU's part. */
 struct demeter_vpmu_vcpu {
-	__u32 enable;			/* G: 1 = sample */
+	__u32 enable; /* G: 1 = sample */
 	__u32 reserved;
-	__u64 period;			/* G: one record per this many events */
-	__u64 threshold_ns;		/* G: loads at or above this latency are events */
-	__u64 head;			/* D: records produced since reset */
-	__u64 tail;			/* G: records consumed since reset */
-	__u64 lost;			/* D: records dropped, ring full */
-	__u64 events;			/* D: events seen while enabled */
+	__u64 period;	    /* G: one record per this many events */
+	__u64 threshold_ns; /* G: loads at or above this latency are events */
+	__u64 head;	    /* D: records produced since reset */
+	__u64 tail;	    /* G: records consumed since reset */
+	__u64 lost;	    /* D: records dropped, ring full */
+	__u64 events;	    /* D: events seen while enabled */
 };
 
-#define DEMETER_VPMU_STORE	0x1u	/* flags of a record: was a store */
-#define DEMETER_VPMU_WALKED	0x2u	/* needed a page walk */
+#define DEMETER_VPMU_STORE  0x1u /* flags of a record: was a store */
+#define DEMETER_VPMU_WALKED 0x2u /* needed a page walk */
 
 /* One record, 64 bytes. User-mode accesses only. */
 struct demeter_vpmu_record {
@@ -89,9 +89,9 @@ struct demeter_vpmu_record {
 	__u64 gpa;
 	__u64 ip;
 	__u64 cr3;
-	__u64 time_ns;			/* guest clock */
+	__u64 time_ns; /* guest clock */
 	__u32 latency_ns;
-	__u16 tier;			/* 0 FMEM, 1 SMEM */
+	__u16 tier; /* 0 FMEM, 1 SMEM */
 	__u16 flags;
 	__u64 reserved[2];
 };
@@ -101,13 +101,13 @@ struct demeter_vpmu_record {
  * 0F 1F 84 00 imm32 with imm32 = DEMETER_MAGIC_NOP | op, argument in RDI.
  * A plain NOP everywhere else.
  */
-#define DEMETER_MAGIC_NOP	0x5EB50000u
+#define DEMETER_MAGIC_NOP 0x5EB50000u
 enum demeter_magic_op {
-	DEMETER_OP_MODEL_ON = 1,	/* start charging and counting */
+	DEMETER_OP_MODEL_ON = 1, /* start charging and counting */
 	DEMETER_OP_MODEL_OFF = 2,
-	DEMETER_OP_MARK = 3,		/* label RDI into the time series */
-	DEMETER_OP_PROGRESS = 4,	/* work done so far, RDI, into the time series */
-	DEMETER_OP_CHARGE_NS = 5,	/* charge RDI ns: self-test of the clock */
+	DEMETER_OP_MARK = 3,	  /* label RDI into the time series */
+	DEMETER_OP_PROGRESS = 4,  /* work done so far, RDI, into the time series */
+	DEMETER_OP_CHARGE_NS = 5, /* charge RDI ns: self-test of the clock */
 };
 
 #endif /* DEMETER_VPMU_H */

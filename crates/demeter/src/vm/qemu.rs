@@ -37,7 +37,7 @@ pub const BAR_BYTES: u64 = 4 << 20;
 /// addresses, no clock but the model's.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 nokaslr norandmaps mitigations=off \
     nopti nopcid no5lvl idle=halt tsc=reliable clocksource=tsc random.trust_cpu=off \
-    numa_balancing=disable swiotlb=noforce \
+    numa_balancing=disable swiotlb=noforce noapictimer \
     8250.nr_uarts=4";
 
 /// Features that would differ from host to host or that the model does not
