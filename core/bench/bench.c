@@ -204,7 +204,8 @@ int main(int argc, char **argv)
 	       splits, found, most, us);
 	if (json) {
 		fprintf(json,
-			"\n  ],\n  \"space_64_tib\": {\"splits\": %u, \"epochs\": %u, \"most_ranges\": %u, \"epoch_us\": %.2f}\n}\n",
+			"\n  ],\n  \"space_64_tib\": {\"splits\": %u, \"epochs\": %u, "
+			"\"most_ranges\": %u, \"epoch_us\": %.2f}\n}\n",
 			splits, found, most, us);
 		if (fclose(json)) {
 			fprintf(stderr, "bench: cannot write %s: %s\n", argv[1], strerror(errno));

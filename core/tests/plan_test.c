@@ -319,9 +319,9 @@ static void pt_test_hotset(struct test_tally *tally)
 		CHECK_EQ(machine_fmem(m, 0, 448), 96 * MACHINE_PAGES);
 		CHECK(settled <= 2 * MACHINE_PAGES);
 		CHECK(m->fmem_samples * 100 >= m->samples * 89);
-		test_print(
-			"# hotset, %u samples: in FMEM after %u epochs, moved %llu, then %llu pages\n",
-			per_epoch, found, (test_ull)settling, (test_ull)settled);
+		test_print("# hotset, %u samples: in FMEM after %u epochs\n", per_epoch, found);
+		test_print("# moved %llu, then %llu pages\n", (test_ull)settling,
+			   (test_ull)settled);
 		test_free(m);
 		test_yield();
 	}

@@ -22,7 +22,10 @@
 
 /* 6.16 (2025-07) dropped pte_devmap(): device pages are found by their folio. Goes with 6.12. */
 #if KERNEL_VERSION(6, 16, 0) <= LINUX_VERSION_CODE
-#define demeter_pte_devmap(pte) false
+static inline bool demeter_pte_devmap(pte_t pte)
+{
+	return false;
+}
 #else
 #define demeter_pte_devmap(pte) pte_devmap(pte)
 #endif
