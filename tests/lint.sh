@@ -52,7 +52,7 @@ checkpatch() {
 	script=$(testbed/checkpatch.sh) || return 1
 	# LINUX_VERSION_CODE is what one out-of-tree source for many kernels needs;
 	# core/ and uapi/ carry their own licences; user-space test code is not kernel code.
-	kernel_sources | grep -v '^guest/tests/.*user' | xargs perl "$script" --no-tree --terse --strict -f \
+	kernel_sources | grep -vE '^(guest/tests/user|core/bench)/' | xargs perl "$script" --no-tree --terse --strict -f \
 		--ignore LINUX_VERSION_CODE,SPDX_LICENSE_TAG,FILE_PATH_CHANGES,CONST_STRUCT,PREFER_DEFINED_ATTRIBUTE_MACRO \
 		--ignore NEW_TYPEDEFS,PREFER_KERNEL_TYPES,CAMELCASE,COMPLEX_MACRO,MACRO_ARG_REUSE --max-line-length=100
 }
