@@ -252,7 +252,7 @@ static u64 free_fmem_pages(void)
 	u64 room = demeter_relocate_room(nid);
 	u64 headroom = NODE_DATA(nid)->node_present_pages >> HEADROOM_SHIFT;
 
-	return room > headroom ? room - headroom : 0;
+	return room > headroom && demeter_fill_allowed() ? room - headroom : 0;
 }
 
 static void make_plan(u32 nr)

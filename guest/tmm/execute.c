@@ -18,15 +18,18 @@
 #include "trace.h"
 
 /* Of 4 KiB pages; first guesses until something was measured. */
-#define SWAP_COST_NS	 3000
-#define MOVE_COST_NS	 2000
+#define SWAP_COST_NS	  3000
+#define MOVE_COST_NS	  2000
 /* THPs on one side of a batch: each keeps 2 MiB from its process meanwhile. */
-#define BATCH_HUGE_PAGES (8 * HPAGE_PMD_NR)
+#define BATCH_HUGE_PAGES  (8 * HPAGE_PMD_NR)
 /* Epochs that a refused range is left alone, at most, as a power of two. */
-#define BACK_OFF_MAX	 6
+#define BACK_OFF_MAX	  6
+/* Epochs without filling after FMEM that counts as free took nothing. */
+#define FILL_PAUSE_EPOCHS 32
 
 static u64 swap_cost_ns = SWAP_COST_NS;
 static u64 move_cost_ns = MOVE_COST_NS;
+static u64 fill_paused_until_epoch; /* demeter_lock */
 
 /**
  * struct batch - steps whose folios are isolated but not yet moved
@@ -64,6 +67,19 @@ u64 demeter_swap_cost_ns(void)
 u64 demeter_move_cost_ns(void)
 {
 	return READ_ONCE(move_cost_ns);
+}
+
+/**
+ * demeter_fill_allowed() - is it worth trying to fill free FMEM this epoch
+ *
+ * Free pages that are no THP cannot take one. The planner would fill before it
+ * swaps, so free FMEM that refuses what is hot has to be forgotten for a while.
+ *
+ * Return: whether free FMEM counts. Caller holds demeter_lock.
+ */
+bool demeter_fill_allowed(void)
+{
+	return demeter_stats.epochs >= fill_paused_until_epoch;
 }
 
 static void learn(u64 *average_ns, u64 spent_ns, u64 pages)
@@ -115,12 +131,14 @@ static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
 {
 	u64 wanted = demeter_folio_list_pages(&batch->hot);
 	u64 start = demeter_worker_clock();
+	bool fill = batch->kind == DEMETER_PLAN_FILL;
 	u64 moved = 0, ns;
+	bool well;
 	u32 i;
 
 	if (!batch->nr)
 		return;
-	if (batch->kind == DEMETER_PLAN_SWAP) {
+	if (!fill) {
 		moved = demeter_relocate_exchange(&batch->hot, &batch->cold,
 						  READ_ONCE(demeter_params.batch_pairs), why, NULL);
 		ns = demeter_worker_clock() - start;
@@ -137,14 +155,17 @@ static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
 		trace_demeter_fill(wanted, moved, ns);
 	}
 	demeter_stats.promoted_pages += moved;
+	well = wanted && moved * 4 >= wanted;
 	for (i = batch->first; i < batch->first + batch->nr; i++) {
 		const struct demeter_plan_step *step = &plan->step[i];
-		bool well = moved * 4 >= wanted && wanted;
 
-		note_outcome(&ranked[step->hot], DEMETER_SMEM, well);
-		if (step->kind == DEMETER_PLAN_SWAP)
+		/* What did not fit into free FMEM may still be swapped: no fault of its own. */
+		note_outcome(&ranked[step->hot], DEMETER_SMEM, well || fill);
+		if (!fill)
 			note_outcome(&ranked[step->cold], DEMETER_FMEM, well);
 	}
+	if (fill && !well)
+		fill_paused_until_epoch = demeter_stats.epochs + FILL_PAUSE_EPOCHS;
 	batch->nr = 0;
 	batch->ns = 0;
 }
