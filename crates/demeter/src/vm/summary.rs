@@ -70,7 +70,8 @@ pub struct Phase {
     pub insn: u64,
     /// Records of the sampling unit.
     pub samples: u64,
-    /// Full TLB flushes.
+    /// Full TLB flushes, asked for or by a switch of address space: without
+    /// PCID every load of CR3 drops all that is not global.
     pub tlb_full: u64,
     /// Single-page TLB invalidations.
     pub tlb_single: u64,
@@ -223,7 +224,7 @@ fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool) -> Phas
         manager_share,
         insn: delta(|c| c.insn),
         samples: delta(|c| c.samples),
-        tlb_full: delta(|c| c.tlb_full),
+        tlb_full: delta(|c| c.tlb_full) + delta(|c| c.cr3_writes),
         tlb_single: delta(|c| c.tlb_single),
         walks: delta(|c| c.walk_4k) + delta(|c| c.walk_2m),
     }
