@@ -57,6 +57,9 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
     }
     let log = report::KernelLog::from_here();
     command::place_copies(&run.copies)?;
+    if run.data {
+        mounts::data()?;
+    }
     mounts::command_cgroup();
     manager::set_up(&run.manager, reporter)?;
     let _ballast = ballast::take(&run.tiers, reporter)?;

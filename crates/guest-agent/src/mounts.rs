@@ -5,8 +5,10 @@
 use std::fs;
 use std::path::Path;
 
-use demeter_agent::protocol::COMMAND_CGROUP;
+use demeter_agent::protocol::{COMMAND_CGROUP, DATA_DIR};
 use nix::mount::{MsFlags, mount};
+
+use crate::error::Error;
 
 /// What the agent itself needs before it can speak.
 pub fn essential() {
@@ -39,6 +41,20 @@ pub fn rest() {
     let _ = fs::create_dir_all("/run/demeter");
     let _ = nix::unistd::sethostname("demeter");
     bring_up_loopback();
+}
+
+/// Input data: the second persistent memory device, mapped rather than copied.
+pub fn data() -> Result<(), Error> {
+    let failed = |cause: std::io::Error| Error::file(DATA_DIR, cause);
+    fs::create_dir_all(DATA_DIR).map_err(failed)?;
+    mount(
+        Some("/dev/pmem1"),
+        DATA_DIR,
+        Some("erofs"),
+        MsFlags::MS_RDONLY,
+        Some("dax=always"),
+    )
+    .map_err(|errno| failed(errno.into()))
 }
 
 /// The cgroup that COMMAND will live in, with the memory controller where the

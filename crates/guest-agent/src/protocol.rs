@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// Version of both formats.
 pub const FORMAT: u32 = 1;
+/// Where input data is mounted in the guest.
+pub const DATA_DIR: &str = "/data";
 /// Where the per-run files lie in the guest.
 pub const GUEST_DIR: &str = "/demeter";
 /// Values that a workload writes when its region of interest begins: lines of
@@ -42,6 +44,8 @@ pub struct Run {
     /// Files to put in place before COMMAND starts: name below
     /// `/demeter/copy`, path in the guest.
     pub copies: Vec<CopyIn>,
+    /// The second persistent memory device holds a file system for [`DATA_DIR`].
+    pub data: bool,
 }
 
 /// What marks the region of interest.

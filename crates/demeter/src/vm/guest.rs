@@ -89,6 +89,7 @@ pub fn per_run(settings: &Settings, built: &Built, module: Option<&Path>) -> Res
         manager: settings.tmm.manager(settings),
         clock_test_ns: CLOCK_TEST_NS,
         copies,
+        data: settings.data.is_some(),
     };
     let text = serde_json::to_string_pretty(&run).map_err(|error| Error::Malformed {
         path: "run.json".into(),

@@ -2,6 +2,7 @@
 //! `demeter vm`: guests of the testbed.
 
 mod compare;
+mod data;
 mod demo;
 mod figures;
 mod guest;

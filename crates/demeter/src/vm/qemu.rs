@@ -16,8 +16,9 @@ pub struct Files {
     pub kernel: PathBuf,
     /// Base archive and per-run archive, one after the other.
     pub initrd: PathBuf,
-    /// Image of the root file system.
-    pub guest_root: PathBuf,
+    /// Images of read-only persistent memory and their sizes: the root file
+    /// system first.
+    pub images: Vec<(PathBuf, u64)>,
     /// The plugin.
     pub plugin: PathBuf,
     /// Its configuration.
@@ -49,11 +50,13 @@ const ONE_VCPU: &str = " noapictimer";
 const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm";
 
 /// Arguments after QEMU's own program name.
-pub fn arguments(settings: &Settings, files: &Files, root_bytes: u64) -> Vec<OsString> {
+pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     let [fmem, smem] = settings.node_bytes;
     let ram_mib = (fmem + smem) >> 20;
     // Persistent memory is a memory device: it needs address space above RAM.
-    let root_mib = root_bytes.next_multiple_of(1 << 30) >> 20;
+    let images_mib: u64 = (files.images.iter())
+        .map(|(_, bytes)| bytes.next_multiple_of(1 << 30) >> 20)
+        .sum();
     let mut list = Arguments::default();
     list.two("-machine", "q35,usb=off,hmat=on");
     list.two("-accel", "tcg,thread=single");
@@ -62,7 +65,11 @@ pub fn arguments(settings: &Settings, files: &Files, root_bytes: u64) -> Vec<OsS
     list.two("-smp", settings.vcpus.to_string());
     list.two(
         "-m",
-        format!("{ram_mib}M,slots=1,maxmem={}M", ram_mib + root_mib + 2048),
+        format!(
+            "{ram_mib}M,slots={},maxmem={}M",
+            files.images.len(),
+            ram_mib + images_mib + 2048
+        ),
     );
     list.two("-seed", settings.seed.to_string());
     list.two("-rtc", "base=2026-01-01,clock=vm");
@@ -112,16 +119,21 @@ pub fn arguments(settings: &Settings, files: &Files, root_bytes: u64) -> Vec<OsS
     list.two("-device", "ivshmem-plain,memdev=bar");
     // A private mapping of a file opened read-only: the guest mounts it
     // read-only, and several guests share one copy in the host's cache.
-    list.two(
-        "-object",
-        with_path(
-            format!(
-                "memory-backend-file,id=root,size={root_bytes},share=off,readonly=on,rom=off,mem-path="
+    for (index, (path, bytes)) in files.images.iter().enumerate() {
+        list.two(
+            "-object",
+            with_path(
+                format!(
+                    "memory-backend-file,id=i{index},size={bytes},share=off,readonly=on,rom=off,mem-path="
+                ),
+                path,
             ),
-            &files.guest_root,
-        ),
-    );
-    list.two("-device", "virtio-pmem-pci,memdev=root,id=root0");
+        );
+        list.two(
+            "-device",
+            format!("virtio-pmem-pci,memdev=i{index},id=image{index}"),
+        );
+    }
 
     for (id, path) in [
         ("console", &files.console),

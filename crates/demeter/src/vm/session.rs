@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use super::outcome::Outcome;
 use super::settings::Settings;
 use super::workplace::{RamDir, ResultsDir};
-use super::{guest, manifest, qemu, summary};
+use super::{data, guest, manifest, qemu, summary};
 use crate::error::Error;
 use crate::interrupt;
 use crate::progress::Line;
@@ -68,6 +68,16 @@ pub fn run(
     let initrd = ram.file("initrd", 0)?;
     guest::write_initrd(&kernel.initrd_base, &per_run.archive, &initrd)?;
 
+    let root_bytes = fs::metadata(&testbed.guest_root)
+        .map_err(|cause| Error::file("read", &testbed.guest_root, cause))?
+        .len();
+    let mut images = vec![(testbed.guest_root.clone(), root_bytes)];
+    if let Some(directory) = &settings.data {
+        let image = ram.file("data", 0)?;
+        let bytes = data::make_image(directory, &image)?;
+        images.push((image, bytes));
+    }
+
     let files = qemu::Files {
         nodes: [
             ram.file("node0", settings.node_bytes[0])?,
@@ -76,7 +86,7 @@ pub fn run(
         bar: ram.file("bar", qemu::BAR_BYTES)?,
         kernel: kernel.vmlinuz.clone(),
         initrd,
-        guest_root: testbed.guest_root.clone(),
+        images,
         plugin: absolute(&built.plugin)?,
         plugin_config: absolute(&results.join("plugin.json"))?,
         console: absolute(&results.join("console.log"))?,
@@ -100,10 +110,7 @@ pub fn run(
         machine: settings.machine.clone(),
     };
     results.write("plugin.json", &to_json(&plugin_config)?)?;
-    let root_bytes = fs::metadata(&testbed.guest_root)
-        .map_err(|cause| Error::file("read", &testbed.guest_root, cause))?
-        .len();
-    let arguments = qemu::arguments(settings, &files, root_bytes);
+    let arguments = qemu::arguments(settings, &files);
     let log = results.join("qemu.log");
     let started = Instant::now();
     let mut machine = Machine::start(testbed, &arguments, &log)?;

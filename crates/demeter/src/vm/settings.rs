@@ -51,6 +51,9 @@ pub struct Options {
     /// Put a file of the host into the guest
     #[arg(long, value_name = "HOST:GUEST", value_parser = parse_copy)]
     pub copy: Vec<(PathBuf, String)>,
+    /// Give the guest a folder of the host as /data, read-only, without using its memory
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
     /// Set a parameter of demeter.ko (see docs/abi), for example epoch_ms=100
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub set: Vec<(String, String)>,
@@ -149,6 +152,8 @@ pub struct Settings {
     pub tpp_knobs: BTreeMap<String, String>,
     /// Host files put into the guest.
     pub copies: Vec<(PathBuf, String)>,
+    /// Host folder that the guest sees as /data.
+    pub data: Option<PathBuf>,
     /// QEMU's `-seed`.
     pub seed: u64,
 }
@@ -206,6 +211,7 @@ impl Options {
             demeter_params: tmm.demeter_params(&self.set),
             tpp_knobs: tmm.tpp_knobs(&self.tpp_set)?,
             copies: self.copy.clone(),
+            data: self.data.clone(),
             seed: 42,
         })
     }
