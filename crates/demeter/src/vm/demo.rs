@@ -121,7 +121,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         text
     } else {
         format!(
-            "GUPS: {} of {} hot with {} permille of {} updates; FMEM {}, SMEM {} ({:?}); times modelled\n\n{}\ndigest {}\n",
+            "GUPS: {} of {} hot with {} permille of {} updates; FMEM {}, SMEM {} ({:?}); times modelled\n\n{}\n{}digest {}\n",
             size::format(hot),
             size::format(footprint),
             arguments.hot_permille,
@@ -130,6 +130,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             size::format(options.smem),
             options.slow,
             figures::render(&rows),
+            figures::render_stages(&finished),
             summary.digest
         )
         .into_bytes()

@@ -25,7 +25,7 @@ pub struct Row {
     pub updates_per_s: Option<f64>,
     /// And after three quarters of the work.
     pub updates_per_s_last_quarter: Option<f64>,
-    /// Share of user-mode line fills that FMEM served.
+    /// Share of user-mode line fills that FMEM served; 1 where all memory is fast.
     pub fmem_share: Option<f64>,
     /// 4 KiB pages.
     pub promoted_pages: u64,
@@ -53,7 +53,10 @@ impl Row {
             time_s: summary.whole.time_s,
             updates_per_s: summary.whole.work_per_s,
             updates_per_s_last_quarter: quarter.and_then(|phase| phase.work_per_s),
-            fmem_share: summary.whole.fmem_share,
+            fmem_share: match tmm {
+                Tmm::Fast => Some(1.0),
+                _ => summary.whole.fmem_share,
+            },
             promoted_pages: summary.promoted_pages,
             demoted_pages: summary.demoted_pages,
             refused_pages: summary.refused_pages,
@@ -119,6 +122,17 @@ pub fn render(rows: &[(Tmm, Row)]) -> String {
         ],
         &cells,
     )
+}
+
+/// Where Demeter's share of the guest's CPU went, a line; nothing for others.
+pub fn render_stages(finished: &[Finished]) -> String {
+    let Some(demeter) = (finished.iter()).find(|run| run.summary.tmm == Tmm::Demeter.row()) else {
+        return String::new();
+    };
+    let stages: Vec<String> = (demeter.summary.stage_ns.iter())
+        .map(|(stage, ns)| format!("{stage} {:.2}", *ns as f64 * 1e-6))
+        .collect();
+    format!("guest CPU of demeter by stage, ms: {}\n", stages.join(", "))
 }
 
 /// One guest of a comparison.
