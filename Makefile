@@ -10,6 +10,7 @@ DEMETER_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/demeter
 export DEMETER_CACHE
 
 LAB := $(DEMETER_CACHE)/lab-venv/bin
+PLOT := PYTHONPATH=lab $(LAB)/python -m demeter_lab.cli
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
@@ -20,7 +21,7 @@ help: ## this list
 
 demo: build lab ## the main job on a real guest: GUPS under every manager, table and figure
 	$(DEMETER) vm demo --out out/demo
-	$(LAB)/python -m demeter_lab.cli demo out/demo --out out/demo/throughput.svg
+	$(PLOT) demo out/demo --out out/demo/throughput.svg
 
 test: build lab ## everything: core, machine, kernels, guests, tools
 	tests/run.sh
@@ -55,7 +56,7 @@ bench: build ## cost of the core: ns per sample, us per epoch
 	$(MAKE) -C core/tests bench OUT=$(CURDIR)/out/bench/core.json
 
 figures: lab ## redraw figures from recorded results
-	$(LAB)/python -m demeter_lab.cli demo out/demo --out out/demo/throughput.svg
+	$(PLOT) demo out/demo --out out/demo/throughput.svg
 
 clean: ## remove what was built here (the cache stays)
 	rm -rf target build out
