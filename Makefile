@@ -14,10 +14,10 @@ PLOT := PYTHONPATH=lab $(LAB)/python -m demeter_lab.cli
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
-.PHONY: help demo test build lint fmt bench figures setup modules lab lab-lock clean
+.PHONY: help demo test build lint fmt bench experiments figures setup modules lab lab-lock clean
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build lab ## the main job on a real guest: GUPS under every manager, table and figure
 	$(DEMETER) vm demo --out out/demo
@@ -54,6 +54,9 @@ fmt: lab ## format everything in place
 bench: build ## cost of the core: ns per sample, us per epoch
 	mkdir -p out/bench
 	$(MAKE) -C core/tests bench OUT=$(CURDIR)/out/bench/core.json
+
+experiments: build lab ## the README's other tables: redis, liblinear, uniform access
+	for experiment in redis liblinear uniform; do lab/experiments/run.sh $$experiment; done
 
 figures: lab ## redraw figures from recorded results
 	$(PLOT) demo out/demo --out out/demo/throughput.svg

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# usage: lab/experiments/run.sh redis|liblinear|uniform [OUT]
+# The comparisons of the README beside the demo, each a table on standard output
+# and a results directory. DEMETER_CACHE names the cache if it is not the default.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+: "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
+experiment=${1:?usage: lab/experiments/run.sh redis|liblinear|uniform [OUT]}
+out=${2:-out/$experiment}
+demeter=target/release/demeter
+managers=none,tpp,tpp-tuned,demeter,fast
+
+case $experiment in
+redis)
+	# Half of the machine's use is reading, so only that is measured.
+	"$demeter" vm compare --tmm "$managers" --fmem 96M --smem 384M --roi self --out "$out" \
+		--env KEYS=300000 --env REQUESTS=600000 \
+		--copy lab/experiments/redis-latest.sh:/tmp/redis.sh -- sh /tmp/redis.sh
+	;;
+liblinear)
+	data=out/data
+	if [ ! -e "$data/train.libsvm" ]; then
+		mkdir -p "$data"
+		PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli libsvm \
+			--out "$data/train.libsvm"
+	fi
+	# Linux turns huge pages off below 512 MiB: the reserve keeps them on.
+	"$demeter" vm compare --tmm "$managers" --fmem 32M --smem 128M --kernel-reserve 320M \
+		--data "$data" --out "$out" \
+		--copy lab/experiments/liblinear.sh:/tmp/liblinear.sh -- sh /tmp/liblinear.sh
+	;;
+uniform)
+	# A fourteenth of the accesses to a fourteenth of the memory.
+	"$demeter" vm demo --tmm none,demeter --hot-permille 71 --updates 30000000 --out "$out"
+	;;
+*)
+	echo "experiments: error: no experiment '$experiment'; next: redis, liblinear or uniform" >&2
+	exit 2
+	;;
+esac
