@@ -56,7 +56,7 @@ bench: build ## cost of the core: ns per sample, us per epoch
 	$(MAKE) -C core/tests bench OUT=$(CURDIR)/out/bench/core.json
 
 experiments: build lab ## the README's other tables: redis, liblinear, uniform access
-	for experiment in redis liblinear uniform; do lab/experiments/run.sh $$experiment; done
+	for experiment in redis liblinear uniform spread; do lab/experiments/run.sh $$experiment; done
 
 figures: lab ## redraw figures from recorded results
 	$(PLOT) demo out/demo --out out/demo/throughput.svg

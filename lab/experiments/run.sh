@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/run.sh redis|liblinear|uniform [OUT]
+# usage: lab/experiments/run.sh redis|liblinear|uniform|spread [OUT]
 # The comparisons of the README beside the demo, each a table on standard output
 # and a results directory. DEMETER_CACHE names the cache if it is not the default.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
-experiment=${1:?usage: lab/experiments/run.sh redis|liblinear|uniform [OUT]}
+experiment=${1:?usage: lab/experiments/run.sh redis|liblinear|uniform|spread [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
 managers=none,tpp,tpp-tuned,demeter,fast
@@ -35,8 +35,14 @@ uniform)
 	# A fourteenth of the accesses to a fourteenth of the memory.
 	"$demeter" vm demo --tmm none,demeter --hot-permille 71 --updates 30000000 --out "$out"
 	;;
+spread)
+	# The demo's main rows with three sequences of accesses.
+	for seed in 1 2 3; do
+		"$demeter" vm demo --tmm none,tpp-tuned,demeter,oracle --seed "$seed" --out "$out/$seed"
+	done
+	;;
 *)
-	echo "experiments: error: no experiment '$experiment'; next: redis, liblinear or uniform" >&2
+	echo "experiments: error: no experiment '$experiment'; next: redis, liblinear, uniform or spread" >&2
 	exit 2
 	;;
 esac

@@ -41,6 +41,9 @@ pub struct Arguments {
     /// Share of updates that go to the hot part, in permille
     #[arg(long, default_value_t = 900)]
     hot_permille: u32,
+    /// Seed of the accesses: other seeds show how far a row depends on chance
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Only these managers, separated by commas
     #[arg(long, value_enum, value_delimiter = ',')]
     tmm: Vec<Tmm>,
@@ -78,6 +81,8 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         &arguments.hot_permille.to_string(),
         "--updates",
         &arguments.updates.to_string(),
+        "--seed",
+        &arguments.seed.to_string(),
         // Without asking, Linux gives huge pages on the local node only, and
         // managers would be compared by page size, not by placement.
         "--pages",
