@@ -154,7 +154,7 @@ pub struct Summary {
     pub modelled: bool,
     /// Guest clock at the first `MODEL_ON`.
     pub on_ns: u64,
-    /// Guest clock when this summary was written.
+    /// Guest clock at the last `MODEL_OFF`, or at the end if it was never off again.
     pub end_ns: u64,
     /// Guest time spent with the model on, idle time included.
     pub model_ns: u64,

@@ -60,6 +60,7 @@ pub struct Observer {
     last_ns: u64,
     first_on_ns: Option<u64>,
     on_since_ns: u64,
+    last_off_ns: u64,
     model_ns: u64,
     selftest_ns: u64,
 }
@@ -144,6 +145,7 @@ impl Observer {
             last_ns: 0,
             first_on_ns: None,
             on_since_ns: 0,
+            last_off_ns: 0,
             model_ns: 0,
             selftest_ns: 0,
         })
@@ -298,10 +300,13 @@ impl Observer {
 
     /// QEMU is about to exit; not on the vCPU thread, which has stopped.
     pub fn exit(&mut self) {
-        if let Some(cpu) = &self.cpu {
-            self.last_ns = self.last_ns.max(cpu.clock.settled_ns());
-        }
-        self.summary(self.last_ns);
+        // How long a guest takes to power off depends on the host; what was
+        // modelled does not.
+        let end_ns = match &self.cpu {
+            Some(cpu) if self.on => self.last_ns.max(cpu.clock.settled_ns()),
+            _ => self.last_off_ns,
+        };
+        self.summary(end_ns);
     }
 
     /// The control NOP.
@@ -338,6 +343,7 @@ impl Observer {
         } else {
             self.model_ns += now - self.on_since_ns;
             self.on = false;
+            self.last_off_ns = now;
             self.row(RowKind::Off, 0);
             self.summary(now);
         }
