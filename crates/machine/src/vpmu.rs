@@ -225,7 +225,11 @@ mod tests {
         assert_eq!(define("DEMETER_VPMU_WALKED"), u64::from(FLAG_WALKED));
         assert_eq!(define("DEMETER_MAGIC_NOP"), u64::from(MAGIC_NOP));
         let words: Vec<&str> = UAPI.split_whitespace().collect();
-        assert!(words.join(" ").contains("DEMETER_VPMU_BAR_BYTES (4u << 20)"));
+        assert!(
+            words
+                .join(" ")
+                .contains("DEMETER_VPMU_BAR_BYTES (4u << 20)")
+        );
         const { assert!(MAX_VCPUS >= 8) };
     }
 
