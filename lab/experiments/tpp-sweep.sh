@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: lab/experiments/tpp-sweep.sh [OUT]
 # What TPP can do on the demo's GUPS: page sizes and knobs, one guest each, two at
-# a time, best last. The winner's knobs are TPP_TUNED in crates/demeter/src/vm/tmm.rs.
+# a time, best last. The winner's knobs belong into TPP_TUNED, crates/demeter/src/vm/tmm.rs.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."

@@ -31,8 +31,8 @@ pub const DEMETER_SCALED: [(&str, &str); 1] = [("epoch_ms", "50")];
 const MIN_FREE_KIB: u32 = 4096;
 
 /// Knobs of the tuned TPP row: the best found for the demo's GUPS among page
-/// sizes, scan periods, thresholds and watermarks; `lab/experiments/tpp-sweep.sh`
-/// repeats the search.
+/// sizes, scan periods, thresholds and watermarks tried by hand;
+/// `lab/experiments/tpp-sweep.sh` is a wider grid, not yet run through.
 ///
 /// The stock defaults are made for processes that run for minutes: scans start
 /// after one second, take 256 MiB a second and pages count as hot when touched
