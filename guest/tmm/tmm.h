@@ -96,7 +96,6 @@ enum demeter_origin { DEMETER_BY_PID, DEMETER_BY_CGROUP, DEMETER_BY_SIZE };
  * @start: first byte, as in the range
  * @end: one past the last byte
  * @pages: resident anonymous 4 KiB pages by tier
- * @counted_epoch: when they were counted
  * @stale: pages moved since
  * @back_off: by tier: log2 of the epochs to leave the range alone next time
  * @retry_epoch: by tier: not before this epoch
@@ -105,7 +104,6 @@ struct demeter_count {
 	u64 start;
 	u64 end;
 	u64 pages[DEMETER_TIERS];
-	u32 counted_epoch;
 	bool stale;
 	u8 back_off[DEMETER_TIERS];
 	u32 retry_epoch[DEMETER_TIERS];

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -58,33 +58,19 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             managers.push(tmm);
         }
     }
-    let jobs = managers
-        .iter()
-        .map(|&tmm| {
-            Ok(Job {
-                tmm,
-                settings: arguments.options.settings(tmm, &arguments.command)?,
-            })
-        })
-        .collect::<Result<Vec<Job>, Error>>()?;
-    let testbed = Testbed::load()?;
-    refuse_foreign(&arguments.out)?;
-    let finished = figures::run_all(
-        &testbed,
-        &jobs,
-        arguments.jobs as usize,
+    let (rows, finished) = run_managers(
+        &arguments.options,
+        &managers,
+        &arguments.command,
+        arguments.jobs,
         &arguments.out,
         None,
     )?;
-    let rows = rows(&managers, &finished);
     let comparison = Comparison {
         format: 1,
         command: &arguments.command,
         digest: digest(&finished),
-        rows: rows
-            .iter()
-            .map(|(tmm, row)| (tmm.row(), row.clone()))
-            .collect(),
+        rows: by_name(&rows),
     };
     let text = session::to_json(&comparison)?;
     write_atomically(&arguments.out.join("compare.json"), &text)?;
@@ -97,8 +83,43 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// A row for each manager, in the order asked for.
+pub type Rows = Vec<(Tmm, Row)>;
+
+/// Runs COMMAND under each manager, `parallel` guests at a time, each into
+/// `out/<row>`; the rows are in the order of `managers`.
+pub fn run_managers(
+    options: &Options,
+    managers: &[Tmm],
+    command: &[String],
+    parallel: u64,
+    out: &Path,
+    total_work: Option<u64>,
+) -> Result<(Rows, Vec<Finished>), Error> {
+    let jobs = managers
+        .iter()
+        .map(|&tmm| {
+            Ok(Job {
+                tmm,
+                settings: options.settings(tmm, command)?,
+            })
+        })
+        .collect::<Result<Vec<Job>, Error>>()?;
+    let testbed = Testbed::load()?;
+    refuse_foreign(out)?;
+    let finished = figures::run_all(&testbed, &jobs, parallel as usize, out, total_work)?;
+    Ok((rows(managers, &finished), finished))
+}
+
+/// The rows as results name them.
+pub fn by_name(rows: &[(Tmm, Row)]) -> BTreeMap<&'static str, Row> {
+    rows.iter()
+        .map(|(tmm, row)| (tmm.row(), row.clone()))
+        .collect()
+}
+
 /// The rows of finished runs, in order.
-pub fn rows(managers: &[Tmm], finished: &[Finished]) -> Vec<(Tmm, Row)> {
+fn rows(managers: &[Tmm], finished: &[Finished]) -> Rows {
     let none = managers
         .iter()
         .position(|&tmm| tmm == Tmm::None)
@@ -122,7 +143,7 @@ pub fn digest(finished: &[Finished]) -> String {
 }
 
 /// Writes a file under another name first.
-pub fn write_atomically(path: &std::path::Path, content: &[u8]) -> Result<(), Error> {
+pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
     let mut building = path.as_os_str().to_owned();
     building.push(format!(".tmp-{}", std::process::id()));
     let building = PathBuf::from(building);

@@ -8,14 +8,12 @@ use std::path::PathBuf;
 use demeter_agent::size;
 use serde::Serialize;
 
-use super::compare::{digest, rows, write_atomically};
-use super::figures::{self, Job, Row};
+use super::compare::{by_name, digest, run_managers, write_atomically};
+use super::figures::{self, Row};
 use super::session;
 use super::settings::{Options, RoiChoice};
 use super::tmm::Tmm;
-use super::workplace::refuse_foreign;
 use crate::error::Error;
-use crate::testbed::Testbed;
 
 /// Order of the table, and of starting: the slowest guests first.
 const MANAGERS: [Tmm; 6] = [
@@ -94,31 +92,17 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         .into_iter()
         .filter(|tmm| arguments.tmm.is_empty() || arguments.tmm.contains(tmm))
         .collect();
-    let jobs = managers
-        .iter()
-        .map(|&tmm| {
-            Ok(Job {
-                tmm,
-                settings: options.settings(tmm, &command)?,
-            })
-        })
-        .collect::<Result<Vec<Job>, Error>>()?;
-    let testbed = Testbed::load()?;
-    refuse_foreign(&arguments.out)?;
-    let finished = figures::run_all(
-        &testbed,
-        &jobs,
-        arguments.jobs as usize,
+    let (rows, finished) = run_managers(
+        &options,
+        &managers,
+        &command,
+        arguments.jobs,
         &arguments.out,
         Some(arguments.updates),
     )?;
-    let rows = rows(&managers, &finished);
     let summary = Summary {
         digest: digest(&finished),
-        rows: rows
-            .iter()
-            .map(|(tmm, row)| (tmm.row(), row.clone()))
-            .collect(),
+        rows: by_name(&rows),
     };
     let text = session::to_json(&summary)?;
     write_atomically(&arguments.out.join("summary.json"), &text)?;
