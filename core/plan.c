@@ -21,6 +21,20 @@
  * 2 s. One page of a range of P pages thus sees, over the horizon,
  * n / 2 * period / P * horizon / epoch accesses, each cheaper by the latency
  * gap. All of it is computed in picoseconds and saturates.
+ *
+ * How long does it last? At most the horizon; but a range that got its bounds
+ * just now is about to be split further, and most of it to turn out cold. What
+ * a range has lasted is the best guess at what it will last, so the promise of
+ * one of age a counts for 4 * 2^a epochs. A spot so hot that it pays within
+ * four epochs is promoted at once, with what surrounds it; a range that is
+ * barely warm waits until it has stopped being split. Without that, each level
+ * of the tree on the way to a small hot spot exchanges all of FMEM; to wait
+ * for a fixed age instead moves more and gains later.
+ *
+ * There is no rule of its own for when to stop. Once what is hot is in place no
+ * step pays, which is what a hit ratio that has gone flat would say too; while
+ * steps pay, it still rises, however slowly: where hot spots are many and
+ * samples few, for a hundred epochs. Stopping by the ratio would end it there.
  */
 #include <demeter/digest.h>
 #include <demeter/math.h>
@@ -30,12 +44,10 @@
 #define PLAN_PS_PER_NS	      1000ULL
 #define PLAN_PERMILLE	      1000ULL
 #define PLAN_MAX_SIGNIFICANCE 1024U
-/*
- * A range that got its bounds this epoch is not promoted yet: as long as it is
- * being split, most of it is about to turn out cold. Without this wait, each
- * level of the tree on the way to a small hot spot exchanges all of FMEM.
- */
-#define PLAN_MIN_AGE_EPOCHS   1U
+/* How long a range that got its bounds this epoch is believed. */
+#define PLAN_TRUST_EPOCHS     4U
+/* More doublings than any horizon has room for, and none that wrap. */
+#define PLAN_MAX_DOUBLINGS    32U
 /* Counts below this have room for the square of the significance. */
 #define PLAN_EXACT_RATE	      BIT_ULL(32)
 
@@ -134,6 +146,17 @@ static u64 plan_worth_cold(const struct plan_terms *t, const struct demeter_rank
 	return most;
 }
 
+/* What is left of a @gain over the horizon if @hot only lasts as it may. */
+static u64 plan_trusted(const struct plan_terms *t, const struct demeter_rank_entry *hot, u64 gain)
+{
+	u64 doubled = 1ULL << demeter_min(hot->age_epochs, PLAN_MAX_DOUBLINGS);
+	u64 lasts_ns = demeter_mul_sat(t->params->epoch_ns, PLAN_TRUST_EPOCHS * doubled);
+
+	if (lasts_ns >= t->params->horizon_ns)
+		return gain;
+	return demeter_mul_div(gain, lasts_ns, t->params->horizon_ns);
+}
+
 static void plan_refill(struct demeter_plan_state *state, const struct demeter_plan_params *p,
 			u64 now_ns)
 {
@@ -214,8 +237,7 @@ static bool plan_fill(struct demeter_plan *plan, struct demeter_plan_state *stat
 			return true;
 		if (pages == 0)
 			continue;
-		if (e->age_epochs < PLAN_MIN_AGE_EPOCHS ||
-		    plan_worth_hot(t, e, &hot->doubt) <= t->move_bar) {
+		if (plan_trusted(t, e, plan_worth_hot(t, e, &hot->doubt)) <= t->move_bar) {
 			plan->end = DEMETER_PLAN_NO_GAIN;
 			continue;
 		}
@@ -257,8 +279,8 @@ static bool plan_next_hot(struct plan_cursor *hot, const struct plan_terms *t,
 		if (hot->pages == 0)
 			continue;
 		hot->worth = plan_worth_hot(t, &ranked[hot->at], &hot->doubt);
-		if (ranked[hot->at].age_epochs >= PLAN_MIN_AGE_EPOCHS &&
-		    demeter_sub_sat(hot->worth, coldest) > t->swap_bar)
+		if (plan_trusted(t, &ranked[hot->at], demeter_sub_sat(hot->worth, coldest)) >
+		    t->swap_bar)
 			return true;
 		*refused = true;
 	}
@@ -301,22 +323,23 @@ static bool plan_misplaced(const struct demeter_rank_entry *ranked, u32 nr)
 /*
  * Pair from both ends. Ranks follow densities, worths follow densities less
  * doubt, so the two orders differ a little: when a pair does not pay, the less
- * certain of the two is passed over and the other tries the next one. That
- * looks at each range once.
+ * certain of the two is passed over and the other tries the next one. A hot one
+ * that is only too young is passed over itself: no colder partner is left for
+ * it. That looks at each range once.
  */
 static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *state,
 		      const struct plan_terms *t, const struct demeter_rank_entry *ranked, u32 nr,
 		      struct plan_cursor hot)
 {
 	struct plan_cursor cold = { .at = nr - 1 };
-	u64 hottest = 0, coldest = DEMETER_U64_MAX, doubt, pages;
+	u64 hottest = 0, coldest = DEMETER_U64_MAX, doubt, gain, pages;
 	bool refused = false;
 	u32 i;
 
 	for (i = hot.at; i < nr; i++) {
 		const struct demeter_rank_entry *e = &ranked[i];
 
-		if (e->pages[DEMETER_SMEM] && e->age_epochs >= PLAN_MIN_AGE_EPOCHS)
+		if (e->pages[DEMETER_SMEM])
 			hottest = demeter_max(hottest, plan_worth_hot(t, e, &doubt));
 		if (e->pages[DEMETER_FMEM])
 			coldest = demeter_min(coldest, plan_worth_cold(t, e, &doubt));
@@ -326,9 +349,10 @@ static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *stat
 		if (!plan_next_hot(&hot, t, ranked, cold.at, coldest, &refused) ||
 		    !plan_next_cold(&cold, t, ranked, hot.at, hottest, &refused))
 			break;
-		if (demeter_sub_sat(hot.worth, cold.worth) <= t->swap_bar) {
+		gain = demeter_sub_sat(hot.worth, cold.worth);
+		if (plan_trusted(t, &ranked[hot.at], gain) <= t->swap_bar) {
 			refused = true;
-			if (hot.doubt > cold.doubt) {
+			if (gain > t->swap_bar || hot.doubt > cold.doubt) {
 				hot.at++;
 				hot.pages = 0;
 			} else {

@@ -46,10 +46,6 @@ static void pt_test_bar(struct test_tally *tally)
 		CHECK_EQ(plan.swap_pages, hot > 19 ? 5 : 0);
 		CHECK_EQ(plan.end, hot > 19 ? DEMETER_PLAN_DONE : DEMETER_PLAN_NO_GAIN);
 	}
-	/* Bounds of this epoch: about to be split further, wait. */
-	e[0].age_epochs = 0;
-	demeter_plan_make(&plan, &state, &pt_simple, e, 2, 100, 0);
-	CHECK(plan.nr == 0 && plan.end == DEMETER_PLAN_NO_GAIN);
 	/* In place already. */
 	pt_entry(&e[0], 100, 5, 0);
 	pt_entry(&e[1], 4, 0, 7);
@@ -61,6 +57,58 @@ static void pt_test_bar(struct test_tally *tally)
 	CHECK(plan.nr == 0 && plan.end == DEMETER_PLAN_DONE);
 	demeter_plan_make(&plan, &state, &pt_simple, e, 0, 0, 0);
 	CHECK(plan.nr == 0 && plan.end == DEMETER_PLAN_DONE);
+}
+
+/* A range is believed for four epochs, twice as many with each that it lasts. */
+static void pt_test_young(struct test_tally *tally)
+{
+	struct demeter_plan_params p = pt_simple;
+	struct demeter_plan_state state = { 0 };
+	struct demeter_plan_step step[4];
+	struct demeter_plan plan = { .step = step, .capacity = 4 };
+	struct demeter_rank_entry e[3];
+	u32 age;
+
+	/* A sample is worth 1 ns an epoch. */
+	p.horizon_ns = 64000;
+	p.swap_cost_ns = 100;
+	for (age = 0; age < 8; age++) {
+		pt_entry(&e[0], 10, 0, 5);
+		pt_entry(&e[1], 0, 7, 0);
+		e[0].age_epochs = age;
+		demeter_plan_make(&plan, &state, &p, e, 2, 0, 0);
+		/* 40 << age ns, more than 150 */
+		CHECK_EQ(plan.swap_pages, age >= 2 ? 5 : 0);
+		CHECK_EQ(plan.end, age >= 2 ? DEMETER_PLAN_DONE : DEMETER_PLAN_NO_GAIN);
+		/* Into free memory: more than 15. */
+		demeter_plan_make(&plan, &state, &p, e, 2, 5, 0);
+		CHECK_EQ(plan.fill_pages, 5);
+	}
+	/* Hot enough, at once. */
+	pt_entry(&e[0], 38, 0, 5);
+	e[0].age_epochs = 0;
+	demeter_plan_make(&plan, &state, &p, e, 2, 0, 0);
+	CHECK_EQ(plan.swap_pages, 5);
+	/* Never longer than the horizon, whatever the age. */
+	p.horizon_ns = 3000;
+	pt_entry(&e[0], 50, 0, 5);
+	e[0].age_epochs = ~0U;
+	demeter_plan_make(&plan, &state, &p, e, 2, 0, 0);
+	CHECK_EQ(plan.swap_pages, 0);
+	pt_entry(&e[0], 51, 0, 5);
+	e[0].age_epochs = ~0U;
+	demeter_plan_make(&plan, &state, &p, e, 2, 0, 0);
+	CHECK_EQ(plan.swap_pages, 5);
+	/* A young one is passed over and leaves its partner to the next. */
+	p.horizon_ns = 64000;
+	pt_entry(&e[0], 20, 0, 5);
+	e[0].age_epochs = 0;
+	pt_entry(&e[1], 10, 0, 6);
+	e[1].age_epochs = 9;
+	pt_entry(&e[2], 0, 6, 0);
+	demeter_plan_make(&plan, &state, &p, e, 3, 0, 0);
+	CHECK(plan.nr == 1 && step[0].hot == 1 && step[0].cold == 2 && step[0].pages == 6);
+	CHECK_EQ(plan.end, DEMETER_PLAN_NO_GAIN);
 }
 
 static void pt_test_fill(struct test_tally *tally)
@@ -388,6 +436,7 @@ static void pt_test_skew(struct test_tally *tally)
 
 static const struct test_case plan_tests[] = {
 	{ "plan: a swap must gain more than its cost", pt_test_bar },
+	{ "plan: young ranges are believed for a short time", pt_test_young },
 	{ "plan: free FMEM first", pt_test_fill },
 	{ "plan: hidden pages", pt_test_hidden },
 	{ "plan: token bucket", pt_test_tokens },

@@ -9,6 +9,8 @@
  *   (access rate gap, cautious) x (latency gap) x (horizon)
  *	> (measured cost of a swap) x (1 + hysteresis).
  *
+ * The horizon is shorter for a hot range whose bounds are new.
+ *
  * Free FMEM is filled first, by promotion without demotion.
  */
 #ifndef DEMETER_PLAN_H
@@ -21,7 +23,7 @@
  * @sample_period: accesses that one sample stands for
  * @epoch_ns: length of an epoch
  * @latency_gap_ps: SMEM latency minus FMEM latency
- * @horizon_ns: how long a placement is expected to last
+ * @horizon_ns: how long a placement is expected to last at most
  * @swap_cost_ns: measured cost of exchanging one pair of 4 KiB pages
  * @move_cost_ns: measured cost of migrating one 4 KiB page into free FMEM
  * @hysteresis_permille: how much more than its cost a swap must gain
