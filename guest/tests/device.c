@@ -17,6 +17,7 @@
 #include <linux/uaccess.h>
 
 #include "../tmm/folio_check.h"
+#include "../tmm/huge.h"
 #include "../tmm/kernel_calls.h"
 #include "../tmm/relocate.h"
 #include "../tmm/scan.h"
@@ -58,6 +59,31 @@ static int demeter_hammer_isolate(const struct demeter_hammer_area *area, u64 ma
 	return ret;
 }
 
+/* What demeter.ko does between isolation and exchange. */
+static void demeter_hammer_match(struct demeter_hammer_exchange *req,
+				 struct demeter_folio_list *hot, struct demeter_folio_list *cold,
+				 struct demeter_refusals *why)
+{
+	struct mm_struct *mm = demeter_hammer_mm(req->hot.pid);
+	u64 hot_huge = hot->huge_pages, cold_huge = cold->huge_pages;
+	struct demeter_huge_source from = {
+		.mm = mm,
+		.start = req->hot.start,
+		.end = req->hot.end,
+		.collapse_from = req->hot.start,
+		.nid = req->hot.nid,
+	};
+
+	demeter_huge_match(&from, hot, cold, why);
+	if (mm)
+		mmput(mm);
+	if (hot->huge_pages > hot_huge)
+		req->collapsed_pages = hot->huge_pages - hot_huge;
+	else
+		req->split_pages = hot_huge - hot->huge_pages;
+	req->split_pages += cold_huge - cold->huge_pages;
+}
+
 static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
 {
 	struct demeter_refusals why = {};
@@ -72,6 +98,8 @@ static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
 		ret = demeter_hammer_isolate(&req->cold, req->max_pages, &cold, &why);
 	req->hot_pages = demeter_folio_list_pages(&hot);
 	req->cold_pages = demeter_folio_list_pages(&cold);
+	req->collapsed_pages = 0;
+	req->split_pages = 0;
 	req->promoted_pages = 0;
 	req->exchange_ns = 0;
 	if (ret) {
@@ -81,11 +109,38 @@ static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
 	}
 	if (req->pause_ms)
 		msleep(req->pause_ms);
+	if (req->match)
+		demeter_hammer_match(req, &hot, &cold, &why);
 	req->promoted_pages =
 		demeter_relocate_exchange(&hot, &cold, req->batch_pairs, &why, &req->exchange_ns);
 	req->total_ns = ktime_get_ns() - begin;
 	memcpy(req->refused, why.pages, sizeof(why.pages));
 	return 0;
+}
+
+static int demeter_hammer_resize(struct demeter_hammer_resize *req)
+{
+	struct demeter_refusals why = {};
+	struct demeter_folio_list list;
+	struct mm_struct *mm;
+	int ret;
+
+	req->split_pages = 0;
+	if (req->collapse) {
+		mm = demeter_hammer_mm(req->area.pid);
+		if (!mm)
+			return -ESRCH;
+		demeter_huge_collapse(mm, req->area.start, req->area.end, req->max_pages);
+		mmput(mm);
+		return 0;
+	}
+	demeter_folio_list_init(&list);
+	ret = demeter_hammer_isolate(&req->area, req->max_pages, &list, &why);
+	if (req->pause_ms)
+		msleep(req->pause_ms);
+	req->split_pages = demeter_huge_split(&list, req->max_pages);
+	demeter_folio_list_putback(&list);
+	return ret;
 }
 
 static int demeter_hammer_migrate(struct demeter_hammer_migrate *req)
@@ -196,6 +251,7 @@ static int demeter_hammer_release(void)
 
 union demeter_hammer_request {
 	struct demeter_hammer_exchange exchange;
+	struct demeter_hammer_resize resize;
 	struct demeter_hammer_migrate migrate;
 	struct demeter_hammer_count count;
 	struct demeter_hammer_names names;
@@ -207,6 +263,8 @@ static int demeter_hammer_dispatch(unsigned int cmd, union demeter_hammer_reques
 	switch (cmd) {
 	case DEMETER_HAMMER_EXCHANGE:
 		return demeter_hammer_exchange(&req->exchange);
+	case DEMETER_HAMMER_RESIZE:
+		return demeter_hammer_resize(&req->resize);
 	case DEMETER_HAMMER_MIGRATE:
 		return demeter_hammer_migrate(&req->migrate);
 	case DEMETER_HAMMER_COUNT:
@@ -266,7 +324,10 @@ static int __init demeter_hammer_init(void)
 {
 	int ret = demeter_symbols_resolve();
 
-	return ret ? ret : misc_register(&demeter_hammer_device);
+	if (ret)
+		return ret;
+	demeter_huge_resolve();
+	return misc_register(&demeter_hammer_device);
 }
 module_init(demeter_hammer_init);
 

@@ -6,5 +6,6 @@
 #include "../tmm/refusal.c"
 #include "../tmm/symbols.c"
 #include "../tmm/scan.c"
+#include "../tmm/huge.c"
 #include "../tmm/relocate.c"
 #include "../tmm/migrate.c"

@@ -25,12 +25,16 @@ struct demeter_hammer_exchange {
 	struct demeter_hammer_area cold;
 	__u64 max_pages;
 	__u32 batch_pairs;
-	__u32 pause_ms;	      /* between isolation and exchange, to let races happen */
-	__u64 hot_pages;      /* out: isolated */
-	__u64 cold_pages;     /* out: isolated */
-	__u64 promoted_pages; /* out */
-	__u64 exchange_ns;    /* out */
-	__u64 total_ns;	      /* out: with the scans */
+	__u32 pause_ms; /* between isolation and exchange, to let races happen */
+	__u32 match;	/* collapse and split first, as demeter.ko does */
+	__u32 pad;
+	__u64 hot_pages;		       /* out: isolated */
+	__u64 cold_pages;		       /* out: isolated */
+	__u64 collapsed_pages;		       /* out: more of hot are THPs after the match */
+	__u64 split_pages;		       /* out: fewer of hot or cold are */
+	__u64 promoted_pages;		       /* out */
+	__u64 exchange_ns;		       /* out */
+	__u64 total_ns;			       /* out: with the scans */
 	__u64 refused[DEMETER_HAMMER_REASONS]; /* out */
 };
 
@@ -45,6 +49,15 @@ struct demeter_hammer_migrate {
 	__u64 room_pages;		       /* out: before the migration */
 	__u64 migrate_ns;		       /* out */
 	__u64 refused[DEMETER_HAMMER_REASONS]; /* out */
+};
+
+/* Split area's THPs on area.nid, or collapse what it has on any node. */
+struct demeter_hammer_resize {
+	struct demeter_hammer_area area;
+	__u64 max_pages;
+	__u32 collapse;
+	__u32 pause_ms;	   /* between isolation and split */
+	__u64 split_pages; /* out */
 };
 
 /* Count area's anonymous pages: pages[0] on area.nid, pages[1] on other_nid. */
@@ -84,5 +97,6 @@ struct demeter_hammer_hold {
 #define DEMETER_HAMMER_HOLD	_IOW('D', 5, struct demeter_hammer_hold)
 #define DEMETER_HAMMER_RELEASE	_IO('D', 6)
 #define DEMETER_HAMMER_DRAIN	_IO('D', 7) /* settle per-CPU statistics and batches */
+#define DEMETER_HAMMER_RESIZE	_IOWR('D', 8, struct demeter_hammer_resize)
 
 #endif /* DEMETER_HAMMER_ABI_H */

@@ -35,7 +35,7 @@ done
 [[ $seconds =~ ^[0-9]+$ && $exchanges =~ ^[0-9]+$ ]] ||
 	die "--seconds and --exchanges take whole numbers" "run-hammer.sh --help"
 # Booting and the phases that take as long as they take come on top.
-limit=${limit:-$((240 + 6 * seconds))}
+limit=${limit:-$((480 + 12 * seconds))}
 [ -f "$cache/testbed.json" ] || die "there is no $cache/testbed.json" "run testbed/setup.sh"
 for tool in python3 cpio gcc timeout; do
 	command -v "$tool" >/dev/null || die "$tool is missing" "apt-get install $tool"
@@ -76,7 +76,9 @@ done
 mknod "$root/dev/console" c 5 1 2>/dev/null || true	# else the kernel has its own
 (cd "$root" && find . | cpio --quiet -o -H newc) >"$work/initrd"
 
-append="console=ttyS0 panic=-1 oops=panic nokaslr mitigations=off nopti no5lvl tsc=reliable"
+# On a starved host the boot test of the timer interrupt fails and a virtual CPU
+# stands still for longer than 20 s: leave the one out, look for two minutes.
+append="console=ttyS0 panic=-1 oops=panic nokaslr mitigations=off nopti no5lvl tsc=reliable no_timer_check watchdog_thresh=60"
 append+=" loglevel=4 numa_balancing=disable rdinit=/init"
 append+=" HAMMER_SECONDS=$seconds HAMMER_EXCHANGES=$exchanges HAMMER_ONLY=$only"
 # Two CPUs that really run at the same time: this is about races, not about time.

@@ -227,10 +227,9 @@ static u32 gather(u64 *mark)
 	return nr;
 }
 
-/* Hide from the planner what would only be refused again, or split again. */
+/* Hide from the planner what would only be refused again. */
 static void apply_back_off(u32 nr)
 {
-	u32 settle = READ_ONCE(demeter_params.settle_epochs);
 	u32 i, tier;
 
 	for (i = 0; i < nr; i++) {
@@ -241,8 +240,6 @@ static void apply_back_off(u32 nr)
 		for (tier = 0; count && tier < DEMETER_TIERS; tier++)
 			if ((s32)(count->retry_epoch[tier] - target->ranges.epoch) > 0)
 				entries[i].pages[tier] = 0;
-		if (entries[i].age_epochs < settle)
-			entries[i].pages[DEMETER_SMEM] = 0;
 	}
 }
 

@@ -193,33 +193,23 @@ static void splice(struct demeter_folio_list *to, struct demeter_folio_list *fro
 	from->huge_pages = 0;
 }
 
-/*
- * Bring both sides to the same orders: collapse what is hot, else split what is
- * cold. A hot THP is split only when all that could go is small: slow memory
- * costs more than the walks that a THP saves. @skip_pages of the range were dealt
- * with in batches before.
- */
+/* Bring both sides to the same orders; @skip_pages were dealt with in batches before. */
 static void match_sizes(const struct demeter_rank_entry *entry, u64 skip_pages,
 			struct demeter_folio_list *hot, struct demeter_folio_list *cold,
 			struct demeter_refusals *why)
 {
 	struct demeter_target *target = demeter_target_of(entry->space);
-	u64 pages = demeter_folio_list_pages(hot);
+	struct demeter_huge_source from = {
+		.mm = target && mmget_not_zero(target->mm) ? target->mm : NULL,
+		.start = entry->start,
+		.end = entry->end,
+		.collapse_from = entry->start + (skip_pages << PAGE_SHIFT),
+		.nid = demeter_params.smem_node,
+	};
 
-	if (hot->small_pages >= HPAGE_PMD_NR && cold->huge_pages > hot->huge_pages && target &&
-	    mmget_not_zero(target->mm)) {
-		demeter_folio_list_putback(hot);
-		demeter_huge_collapse(target->mm, entry->start + (skip_pages << PAGE_SHIFT),
-				      entry->end, pages);
-		mmput(target->mm);
-		isolate(entry, demeter_params.smem_node, pages, hot, why);
-	}
-	if (hot->small_pages > cold->small_pages && cold->huge_pages > hot->huge_pages)
-		demeter_huge_split(cold, min(hot->small_pages - cold->small_pages,
-					     cold->huge_pages - hot->huge_pages));
-	else if (cold->small_pages > hot->small_pages && hot->huge_pages > cold->huge_pages)
-		demeter_huge_split(hot, min(cold->small_pages - hot->small_pages,
-					    hot->huge_pages - cold->huge_pages));
+	demeter_huge_match(&from, hot, cold, why);
+	if (from.mm)
+		mmput(from.mm);
 }
 
 /* Isolate what one step moves. Large steps are cut: returns pages taken of @left. */

@@ -8,8 +8,8 @@
 #include <linux/sched.h>
 #include <linux/static_call.h>
 
+#include "../compat/huge_memory.h"
 #include "huge.h"
-#include "huge_memory.h"
 #include "kernel_calls.h"
 #include "symbols.h"
 
@@ -132,4 +132,23 @@ u64 demeter_huge_split(struct demeter_folio_list *list, u64 max_pages)
 		cond_resched();
 	}
 	return done;
+}
+
+void demeter_huge_match(const struct demeter_huge_source *from, struct demeter_folio_list *hot,
+			struct demeter_folio_list *cold, struct demeter_refusals *why)
+{
+	u64 pages = demeter_folio_list_pages(hot);
+
+	if (from->mm && hot->small_pages >= HPAGE_PMD_NR && cold->huge_pages > hot->huge_pages) {
+		/* Only what is on the LRU can be collapsed. */
+		demeter_folio_list_putback(hot);
+		demeter_huge_collapse(from->mm, from->collapse_from, from->end, pages);
+		demeter_scan_isolate(from->mm, from->start, from->end, from->nid, pages, hot, why);
+	}
+	if (hot->small_pages > cold->small_pages && cold->huge_pages > hot->huge_pages)
+		demeter_huge_split(cold, min(hot->small_pages - cold->small_pages,
+					     cold->huge_pages - hot->huge_pages));
+	else if (cold->small_pages > hot->small_pages && hot->huge_pages > cold->huge_pages)
+		demeter_huge_split(hot, min(cold->small_pages - hot->small_pages,
+					    hot->huge_pages - cold->huge_pages));
 }

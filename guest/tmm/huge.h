@@ -45,4 +45,34 @@ bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pag
  */
 u64 demeter_huge_split(struct demeter_folio_list *list, u64 max_pages);
 
+/**
+ * struct demeter_huge_source - where a list of isolated folios came from
+ * @mm: address space, mm_users held; NULL if it is gone
+ * @start: first byte
+ * @end: one past the last byte
+ * @collapse_from: first byte from which pages may be collapsed
+ * @nid: node
+ */
+struct demeter_huge_source {
+	struct mm_struct *mm;
+	u64 start;
+	u64 end;
+	u64 collapse_from;
+	int nid;
+};
+
+/**
+ * demeter_huge_match() - bring both sides of an exchange to the same orders
+ * @from: where @hot came from
+ * @hot: isolated folios in SMEM; replaced by others of @from after a collapse
+ * @cold: isolated folios in FMEM
+ * @why: refusals are added
+ *
+ * Collapses what is hot, else splits what is cold. A hot THP is split only when
+ * all that could go is small: slow memory costs more than the walks that a THP
+ * saves.
+ */
+void demeter_huge_match(const struct demeter_huge_source *from, struct demeter_folio_list *hot,
+			struct demeter_folio_list *cold, struct demeter_refusals *why);
+
 #endif /* DEMETER_HUGE_H */

@@ -34,7 +34,6 @@ struct demeter_params demeter_params = {
 	.significance = 2,
 	.merge_epochs = 8,
 	.granule_bytes = 2 << 20,
-	.settle_epochs = 1,
 	.horizon_ms = 10000,
 	.hysteresis_permille = 250,
 	.rate_pages_per_s = 262144,
@@ -53,7 +52,6 @@ DEMETER_PARAM(split_samples);
 DEMETER_PARAM(significance);
 DEMETER_PARAM(merge_epochs);
 DEMETER_PARAM(granule_bytes);
-DEMETER_PARAM(settle_epochs);
 DEMETER_PARAM(horizon_ms);
 DEMETER_PARAM(hysteresis_permille);
 DEMETER_PARAM(rate_pages_per_s);

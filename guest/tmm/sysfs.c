@@ -97,7 +97,6 @@ PARAM(split_samples, 1, 1000000, PARAM_PLAIN);
 PARAM(significance, 0, 1000, PARAM_PLAIN);
 PARAM(merge_epochs, 1, 1000000, PARAM_PLAIN);
 PARAM(granule_bytes, PAGE_SIZE, 1ul << 40, PARAM_POWER_OF_TWO);
-PARAM(settle_epochs, 0, 1000, PARAM_PLAIN);
 PARAM(horizon_ms, 1, 86400000, PARAM_PLAIN);
 PARAM(hysteresis_permille, 0, 1000000, PARAM_PLAIN);
 PARAM(rate_pages_per_s, 0, 1ul << 40, PARAM_PLAIN);
@@ -108,14 +107,21 @@ PARAM(batch_pairs, DEMETER_BATCH_PAIRS_MIN, DEMETER_BATCH_PAIRS_MAX, PARAM_PLAIN
 PARAM(auto_min_bytes, 0, ULONG_MAX, PARAM_PLAIN);
 
 static struct attribute *params_attrs[] = {
-	&param_sample_period.attr.attr,	   &param_latency_threshold_ns.attr.attr,
-	&param_epoch_ms.attr.attr,	   &param_split_samples.attr.attr,
-	&param_significance.attr.attr,	   &param_merge_epochs.attr.attr,
-	&param_granule_bytes.attr.attr,	   &param_settle_epochs.attr.attr,
-	&param_horizon_ms.attr.attr,	   &param_hysteresis_permille.attr.attr,
-	&param_rate_pages_per_s.attr.attr, &param_latency_gap_ns.attr.attr,
-	&param_fmem_node.attr.attr,	   &param_smem_node.attr.attr,
-	&param_batch_pairs.attr.attr,	   NULL,
+	&param_sample_period.attr.attr,
+	&param_latency_threshold_ns.attr.attr,
+	&param_epoch_ms.attr.attr,
+	&param_split_samples.attr.attr,
+	&param_significance.attr.attr,
+	&param_merge_epochs.attr.attr,
+	&param_granule_bytes.attr.attr,
+	&param_horizon_ms.attr.attr,
+	&param_hysteresis_permille.attr.attr,
+	&param_rate_pages_per_s.attr.attr,
+	&param_latency_gap_ns.attr.attr,
+	&param_fmem_node.attr.attr,
+	&param_smem_node.attr.attr,
+	&param_batch_pairs.attr.attr,
+	NULL,
 };
 
 static const struct attribute_group params_group = { .attrs = params_attrs };

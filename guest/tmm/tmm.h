@@ -53,9 +53,7 @@ struct task_struct;
  * @significance: see struct demeter_ranges_params and demeter_plan_params
  * @merge_epochs: see struct demeter_ranges_params
  * @granule_bytes: see struct demeter_ranges_params
- * @settle_epochs: epochs that a range keeps its bounds before it is promoted:
- *	one that is still being split would bring cold pages along
- * @horizon_ms: how long a placement is expected to last
+ * @horizon_ms: how long a placement is expected to last at most
  * @hysteresis_permille: how much more than its cost a swap must gain
  * @rate_pages_per_s: pages relocated per second at most, 0 = no cap
  * @latency_gap_ns: SMEM latency less FMEM latency, 0 = ask the sampler
@@ -75,7 +73,6 @@ struct demeter_params {
 	unsigned long significance;
 	unsigned long merge_epochs;
 	unsigned long granule_bytes;
-	unsigned long settle_epochs;
 	unsigned long horizon_ms;
 	unsigned long hysteresis_permille;
 	unsigned long rate_pages_per_s;

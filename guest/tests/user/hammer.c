@@ -43,12 +43,17 @@ static void set_up(void)
 	/* Two managers of placement would undo each other's work. */
 	write_file("/proc/sys/kernel/numa_balancing", "0");
 	write_file("/sys/kernel/mm/transparent_hugepage/khugepaged/defrag", "0");
+	hasten_khugepaged(false);
 }
 
 static void hammer(void)
 {
 	unsigned long seconds = number("HAMMER_SECONDS", 60);
 	unsigned long exchanges = number("HAMMER_EXCHANGES", 200000);
+	struct quota quota = {
+		.min_seconds = seconds / 5,
+		.max_seconds = 120 + 3 * seconds,
+	};
 	bool swap;
 
 	if (wanted("basics"))
@@ -60,17 +65,26 @@ static void hammer(void)
 	if (wanted("memcg"))
 		test_memcg();
 	if (wanted("races")) {
-		test_races(seconds / 5, false);
-		test_races(seconds / 5, true);
-		if (swap)
-			test_swap_races(seconds / 5);
+		quota.exchanges = exchanges / 10 * 4;
+		test_races(RACE_SMALL, &quota);
+		quota.exchanges = exchanges / 1000;
+		test_races(RACE_HUGE, &quota);
+		if (swap) {
+			quota.exchanges = 10 + exchanges / 5000;
+			test_races(RACE_SIZES, &quota);
+			quota.exchanges = exchanges / 10 * 2;
+			test_races(RACE_SWAP, &quota);
+		}
 	}
 	if (wanted("load")) {
-		test_load(true, exchanges / 400, seconds / 5, 60 + 2 * seconds);
-		test_load(false, exchanges > exchanges_total ? exchanges - exchanges_total : 1,
-			  seconds / 5, 60 + 2 * seconds);
-		check(exchanges_total >= exchanges, "%llu exchanges in total, wanted %lu",
-		      (unsigned long long)exchanges_total, exchanges);
+		quota.exchanges = exchanges / 400;
+		test_load(true, &quota);
+		quota.exchanges = exchanges > exchanges_total ? exchanges - exchanges_total : 1;
+		test_load(false, &quota);
+		check(exchanges_total >= exchanges,
+		      "%llu exchanges in total, wanted %lu; %llu of them in races",
+		      (unsigned long long)exchanges_total, exchanges,
+		      (unsigned long long)exchanges_racing);
 	}
 	settle();
 	check(read_key("/proc/vmstat", "nr_isolated_anon") == 0 &&

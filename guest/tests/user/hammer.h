@@ -26,7 +26,8 @@ void check(bool passed, const char *format, ...) __attribute__((format(printf, 2
 int checks_failed(void);
 int checks_passed(void);
 
-extern uint64_t exchanges_total; /* pairs of folios, all phases */
+extern uint64_t exchanges_total;  /* pairs of folios, all phases */
+extern uint64_t exchanges_racing; /* of them, in races */
 
 uint64_t now_ns(void);
 uint64_t next_random(uint64_t *state);
@@ -41,6 +42,7 @@ char *map_on(int node, size_t bytes, bool thp);
 char *reserve(size_t bytes);
 /* Put memory on a node while it is being touched; node < 0: default policy. */
 void prefer_node(int node, bool strictly);
+void prefer_both_nodes(void); /* in turn, so that neither side of an exchange runs dry */
 void touch_on(int node, char *at, size_t bytes, bool thp);
 int node_of(const void *addr);	      /* node, or -errno */
 void *shared_page(size_t bytes);      /* zeroed, shared with children */
@@ -53,18 +55,31 @@ int reason(const char *name); /* index of a refusal; exits if unknown */
 const char *reason_name(unsigned int index);
 void print_refused(const uint64_t *refused); /* "name=pages …" */
 void load_module(const char *path, bool required);
+void hasten_khugepaged(bool eager);
 void pin_cpu(int cpu);	     /* this thread; cpu < 0: any */
 bool kernel_log_clean(void); /* since the last call */
 void settle(void);	     /* per-CPU statistics and batches */
 
 /* ---- the phases ---- */
-void test_basics(void);				 /* hammer_basics.c */
-void test_refusals(void);			 /* hammer_refusals.c */
-void test_memcg(void);				 /* hammer_memcg.c */
-void test_races(unsigned int seconds, bool thp); /* hammer_races.c */
-void test_swap_races(unsigned int seconds);	 /* hammer_races.c; needs start_swap() */
-bool start_swap(void);				 /* hammer_kit.c: zram */
-/* hammer_load.c: until `exchanges` were made, at least min_seconds, at most max_seconds */
-void test_load(bool thp, uint64_t exchanges, unsigned int min_seconds, unsigned int max_seconds);
+void test_basics(void);	  /* hammer_basics.c */
+void test_refusals(void); /* hammer_refusals.c */
+void test_memcg(void);	  /* hammer_memcg.c */
+bool start_swap(void);	  /* hammer_kit.c: zram */
+
+/* The long ones: until `exchanges` were made, at least and at most so many seconds. */
+struct quota {
+	uint64_t exchanges;
+	unsigned int min_seconds, max_seconds;
+};
+bool quota_open(const struct quota *quota, uint64_t exchanges, uint64_t begin_ns);
+
+enum race_kind {
+	RACE_SMALL, /* 4 KiB pages */
+	RACE_HUGE,  /* THPs, beside an eager khugepaged */
+	RACE_SIZES, /* THPs against 4 KiB pages: collapse and split first */
+	RACE_SWAP,  /* 4 KiB pages, many of them on their way to swap and back */
+};
+void test_races(enum race_kind kind, const struct quota *quota); /* hammer_races.c */
+void test_load(bool thp, const struct quota *quota);		 /* hammer_load.c */
 
 #endif /* DEMETER_HAMMER_H */

@@ -59,6 +59,98 @@ static void exchange_once(bool thp)
 	munmap(cold, bytes);
 }
 
+static void stamp_all(char *at, size_t bytes, uint64_t salt)
+{
+	size_t i;
+
+	for (i = 0; i < bytes; i += 64)
+		*(uint64_t *)(at + i) = i * 7 + salt;
+}
+
+static unsigned int wrong_in(const char *at, size_t bytes, uint64_t salt, int node)
+{
+	unsigned int wrong = 0;
+	size_t i;
+
+	for (i = 0; i < bytes; i += 64)
+		wrong += *(volatile uint64_t *)(at + i) != i * 7 + salt;
+	for (i = 0; i < bytes; i += PAGE)
+		wrong += node_of(at + i) != node;
+	return wrong;
+}
+
+/*
+ * Sizes that differ: hot 4 KiB pages become THPs if they may, else the THPs of
+ * the other side are split.
+ */
+static void match_once(const char *what, bool hot_huge, bool may_collapse)
+{
+	size_t bytes = 4 * THP;
+	char *hot = map_on(SMEM, bytes, hot_huge), *cold = map_on(FMEM, bytes, !hot_huge);
+	struct demeter_hammer_exchange req = {
+		.max_pages = bytes / PAGE,
+		.batch_pairs = 64,
+		.match = 1,
+	};
+	uint64_t collapsed = may_collapse ? bytes / PAGE : 0;
+	unsigned int wrong;
+
+	if (may_collapse)
+		madvise(hot, bytes, MADV_HUGEPAGE);
+	stamp_all(hot, bytes, 1);
+	stamp_all(cold, bytes, 2);
+	area_set(&req.hot, getpid(), SMEM, hot, bytes);
+	area_set(&req.cold, getpid(), FMEM, cold, bytes);
+	device_call(DEMETER_HAMMER_EXCHANGE, &req);
+	wrong = wrong_in(hot, bytes, 1, FMEM) + wrong_in(cold, bytes, 2, SMEM);
+	check(req.promoted_pages == bytes / PAGE && !wrong,
+	      "sizes: %s: %llu of %zu pages exchanged, %u wrong", what, req.promoted_pages,
+	      bytes / PAGE, wrong);
+	check(req.collapsed_pages == collapsed && req.split_pages == bytes / PAGE - collapsed,
+	      "sizes: %s: %llu pages collapsed, %llu split", what, req.collapsed_pages,
+	      req.split_pages);
+	exchanges_total += req.promoted_pages / (may_collapse ? 512 : 1);
+	munmap(hot, bytes);
+	munmap(cold, bytes);
+}
+
+/*
+ * A THP that was hardly written to: newer kernels map what is zero in it to the
+ * zero page when it is split, and the pages thus unmapped are ours to free.
+ */
+static void match_zeros(void)
+{
+	size_t bytes = 4 * THP, i;
+	char *hot = map_on(SMEM, bytes, false), *cold = map_on(FMEM, bytes, true);
+	struct demeter_hammer_exchange req = {
+		.max_pages = bytes / PAGE,
+		.batch_pairs = 64,
+		.match = 1,
+	};
+	unsigned int wrong = 0;
+
+	memset(cold, 0, bytes);
+	for (i = 0; i < bytes; i += 8 * PAGE)
+		*(uint64_t *)(cold + i) = i + 1;
+	stamp_all(hot, bytes, 1);
+	area_set(&req.hot, getpid(), SMEM, hot, bytes);
+	area_set(&req.cold, getpid(), FMEM, cold, bytes);
+	device_call(DEMETER_HAMMER_EXCHANGE, &req);
+	for (i = 0; i < bytes; i += 64) {
+		wrong += *(volatile uint64_t *)(hot + i) != i * 7 + 1;
+		wrong += *(volatile uint64_t *)(cold + i) != (i % (8 * PAGE) ? 0 : i + 1);
+	}
+	check(req.split_pages == bytes / PAGE && req.promoted_pages >= bytes / PAGE / 8 && !wrong,
+	      "sizes: mostly zero: %llu pages split, %llu exchanged, %u words wrong",
+	      req.split_pages, req.promoted_pages, wrong);
+	printf("#   refused:");
+	print_refused((uint64_t *)req.refused);
+	putchar('\n');
+	exchanges_total += req.promoted_pages;
+	munmap(hot, bytes);
+	munmap(cold, bytes);
+}
+
 static void migrate_once(bool thp)
 {
 	const char *kind = thp ? "THP" : "4K";
@@ -122,6 +214,10 @@ void test_basics(void)
 	pin_cpu(0);
 	exchange_once(false);
 	exchange_once(true);
+	match_once("hot small, may collapse", false, true);
+	match_once("hot small, may not", false, false);
+	match_once("hot huge", true, false);
+	match_zeros();
 	migrate_once(false);
 	migrate_once(true);
 	migrate_without_room();

@@ -18,14 +18,15 @@
 
 #include "hammer.h"
 
-#define MPOL_PREFERRED 1
-#define MPOL_BIND      2
+#define MPOL_PREFERRED	1
+#define MPOL_BIND	2
+#define MPOL_INTERLEAVE 3
 
 static int passed_count, failed_count;
 static int device_fd = -1;
 static struct demeter_hammer_names names;
 
-uint64_t exchanges_total;
+uint64_t exchanges_total, exchanges_racing;
 
 void check(bool passed, const char *format, ...)
 {
@@ -72,6 +73,14 @@ uint64_t next_random(uint64_t *state)
 	*state ^= *state >> 7;
 	*state ^= *state << 17;
 	return *state;
+}
+
+bool quota_open(const struct quota *quota, uint64_t exchanges, uint64_t begin_ns)
+{
+	uint64_t seconds = (now_ns() - begin_ns) / 1000000000;
+
+	return seconds < quota->max_seconds &&
+	       (exchanges < quota->exchanges || seconds < quota->min_seconds);
 }
 
 int read_file(const char *path, char *buffer, size_t size)
@@ -147,6 +156,13 @@ void prefer_node(int node, bool strictly)
 		syscall(SYS_set_mempolicy, 0, NULL, 0);
 	else
 		syscall(SYS_set_mempolicy, strictly ? MPOL_BIND : MPOL_PREFERRED, &mask, 64);
+}
+
+void prefer_both_nodes(void)
+{
+	unsigned long mask = 3;
+
+	syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, &mask, 64);
 }
 
 void touch_on(int node, char *at, size_t bytes, bool thp)
@@ -277,6 +293,18 @@ void load_module(const char *path, bool required)
 		printf("# module %s: %s\n", path, strerror(errno));
 	if (fd >= 0)
 		close(fd);
+}
+
+/* Eager: it looks for pages to make THPs of all the time; else it never does. */
+void hasten_khugepaged(bool eager)
+{
+	const char *dir = "/sys/kernel/mm/transparent_hugepage/khugepaged/";
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s%s", dir, "alloc_sleep_millisecs");
+	write_file(path, "20");
+	snprintf(path, sizeof(path), "%s%s", dir, "scan_sleep_millisecs");
+	write_file(path, eager ? "20" : "3600000");
 }
 
 bool kernel_log_clean(void)

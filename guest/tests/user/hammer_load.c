@@ -108,7 +108,7 @@ static void load_child(struct load *load, bool thp)
 	_exit(0);
 }
 
-void test_load(bool thp, uint64_t exchanges, unsigned int min_seconds, unsigned int max_seconds)
+void test_load(bool thp, const struct quota *quota)
 {
 	struct load load = {
 		.control = shared_page(sizeof(struct load_control)),
@@ -121,7 +121,7 @@ void test_load(bool thp, uint64_t exchanges, unsigned int min_seconds, unsigned 
 	uint64_t refused[DEMETER_HAMMER_REASONS] = { 0 };
 	uint64_t state = 1234567, done = 0, calls = 0, spent_ns = 0, errors;
 	size_t bytes = load.units * load.unit_bytes;
-	uint64_t begin, elapsed = 0;
+	uint64_t begin;
 	int status, i;
 	pid_t pid;
 
@@ -153,8 +153,7 @@ void test_load(bool thp, uint64_t exchanges, unsigned int min_seconds, unsigned 
 		spent_ns += req.exchange_ns;
 		for (i = 0; i < DEMETER_HAMMER_REASONS; i++)
 			refused[i] += req.refused[i];
-		elapsed = (now_ns() - begin) / 1000000000;
-	} while ((done < exchanges || elapsed < min_seconds) && elapsed < max_seconds);
+	} while (quota_open(quota, done, begin));
 
 	setpriority(PRIO_PROCESS, 0, 0);
 	load.control->stop = 1;
@@ -163,13 +162,14 @@ void test_load(bool thp, uint64_t exchanges, unsigned int min_seconds, unsigned 
 	exchanges_total += done;
 	printf("#   %s load: %llu exchanges in %llu calls, %llu s, %llu ns each; visits %llu + %llu; refused:",
 	       kind, (unsigned long long)done, (unsigned long long)calls,
-	       (unsigned long long)elapsed, (unsigned long long)(done ? spent_ns / done : 0),
+	       (unsigned long long)(now_ns() - begin) / 1000000000,
+	       (unsigned long long)(done ? spent_ns / done : 0),
 	       (unsigned long long)load.control->visits[0],
 	       (unsigned long long)load.control->visits[1]);
 	print_refused(refused);
 	putchar('\n');
-	check(done >= exchanges, "%s load: %llu exchanges, wanted %llu", kind,
-	      (unsigned long long)done, (unsigned long long)exchanges);
+	check(done >= quota->exchanges, "%s load: %llu exchanges, wanted %llu", kind,
+	      (unsigned long long)done, (unsigned long long)quota->exchanges);
 	check(!errors && !status, "%s load: %llu words wrong, child status %d", kind,
 	      (unsigned long long)errors, status);
 	check(load.control->visits[0] > 100 && load.control->visits[1] > 100,
