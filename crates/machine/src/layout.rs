@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Where guest-physical memory lies on the q35 machine.
 
+use std::ops::Range;
+
 /// Total RAM at which q35 leaves a gigabyte more room below 4 GiB for PCI.
 const SPLIT_TOTAL: u64 = 0xb000_0000;
 const SPLIT_LOW: u64 = 0x8000_0000;
@@ -46,6 +48,23 @@ impl MemoryLayout {
             first: fmem_bytes,
             total,
         }
+    }
+
+    /// The physical address ranges of a node, lowest first.
+    #[must_use]
+    pub fn ranges(&self, node: usize) -> Vec<Range<u64>> {
+        let (start, end) = match node {
+            0 => (0, self.first),
+            1 => (self.first, self.total),
+            _ => return Vec::new(),
+        };
+        let below = start..end.min(self.low);
+        let above = start.max(self.low)..end;
+        let shift = FOUR_GIB - self.low;
+        [below, above.start + shift..above.end.saturating_add(shift)]
+            .into_iter()
+            .filter(|range| range.start < range.end)
+            .collect()
     }
 
     /// Where `pa` lies.
@@ -135,6 +154,28 @@ mod tests {
             }
         );
         assert_eq!(layout.locate(6 * GIB), Place::Outside);
+    }
+
+    #[test]
+    fn ranges_are_what_is_located() {
+        for (fmem, smem) in [(128 * MIB, 512 * MIB), (GIB, 3 * GIB), (3 * GIB, GIB)] {
+            let layout = MemoryLayout::new(fmem, smem);
+            for (node, bytes) in [(0, fmem), (1, smem)] {
+                let mut expected = 0;
+                for range in layout.ranges(node) {
+                    for (pa, offset) in [
+                        (range.start, expected),
+                        (range.end - 1, expected + (range.end - range.start) - 1),
+                    ] {
+                        assert_eq!(layout.locate(pa), Place::Node { node, offset });
+                    }
+                    expected += range.end - range.start;
+                }
+                assert_eq!(expected, bytes);
+            }
+        }
+        assert_eq!(MemoryLayout::new(3 * GIB, GIB).ranges(0).len(), 2);
+        assert!(MemoryLayout::new(GIB, GIB).ranges(2).is_empty());
     }
 
     #[test]

@@ -16,8 +16,10 @@
 //! sequential streams ([`stream`]): copying and zeroing pages would otherwise
 //! be charged as random misses.
 //!
-//! What is left out: instruction fetches, write-backs of dirty lines, the second
-//! line of an access that straddles two, and contention between vCPUs.
+//! Line filter, TLBs, L2 and stream detector are each vCPU's own, the LLC is
+//! shared. What is left out: instruction fetches, write-backs of dirty lines, the
+//! second line of an access that straddles two, and between vCPUs coherence (a
+//! store does not take the line from another's L2) and contention.
 //! [`config::MachineConfig`] says where each figure comes from; figures that
 //! come out of this model are modelled, not measured.
 

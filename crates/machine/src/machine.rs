@@ -5,7 +5,7 @@ use crate::cache::{Cache, LINE_BYTES};
 use crate::config::MachineConfig;
 use crate::filter::LineFilter;
 use crate::layout::{MemoryLayout, Place};
-use crate::series::Counters;
+use crate::series::{Counters, VcpuCounters};
 use crate::stream::Streams;
 use crate::tlb::{Level, Tlb};
 
@@ -78,6 +78,7 @@ struct Vcpu {
     tlb: Tlb,
     l2: Cache<8>,
     streams: Streams,
+    counters: VcpuCounters,
 }
 
 /// The modelled machine. Every method that takes a `vcpu` ignores one it does not have.
@@ -106,6 +107,7 @@ impl Machine {
             tlb: Tlb::default(),
             l2: Cache::new(config.l2_bytes),
             streams: Streams::default(),
+            counters: VcpuCounters::default(),
         };
         Self {
             vcpus: vec![vcpu; vcpus],
@@ -214,7 +216,11 @@ impl Machine {
             };
             served
         };
-        self.charge_ps(cost_ps, user);
+        vcpu.counters.charged_ps += cost_ps;
+        counters.charged_ps += cost_ps;
+        if !user {
+            counters.kernel_charged_ps += cost_ps;
+        }
         Some(Access {
             latency_ps: cost_ps,
             pa,
@@ -223,19 +229,27 @@ impl Machine {
         })
     }
 
-    /// Charges time that is not an access, such as the cost of a sample.
-    #[inline]
-    pub fn charge_ps(&mut self, ps: u64, user: bool) {
-        self.counters.charged_ps += ps;
-        if !user {
-            self.counters.kernel_charged_ps += ps;
+    /// Charges user code on `vcpu` time that is not an access: the cost of a sample.
+    pub fn charge_ps(&mut self, vcpu: usize, ps: u64) {
+        if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
+            vcpu.counters.charged_ps += ps;
+            self.counters.charged_ps += ps;
         }
+    }
+
+    /// What happened on `vcpu` so far; its instructions and PEBS counters are the caller's.
+    #[must_use]
+    pub fn vcpu_counters(&self, vcpu: usize) -> VcpuCounters {
+        self.vcpus
+            .get(vcpu)
+            .map_or_else(VcpuCounters::default, |vcpu| vcpu.counters)
     }
 
     /// INVLPG: one page, of whichever size it is.
     pub fn invalidate_page(&mut self, vcpu: usize, va: u64) {
         if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
             self.counters.tlb_single += 1;
+            vcpu.counters.tlb_single += 1;
             vcpu.tlb.forget_page(va);
             vcpu.filter.forget_page(va);
         }
@@ -245,6 +259,7 @@ impl Machine {
     pub fn flush_user(&mut self, vcpu: usize) {
         if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
             self.counters.tlb_full += 1;
+            vcpu.counters.tlb_full += 1;
             vcpu.forget_user();
         }
     }
@@ -253,6 +268,7 @@ impl Machine {
     pub fn flush_all(&mut self, vcpu: usize) {
         if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
             self.counters.tlb_full += 1;
+            vcpu.counters.tlb_full += 1;
             vcpu.tlb.clear();
             vcpu.filter.clear();
         }
@@ -262,6 +278,7 @@ impl Machine {
     pub fn switch_address_space(&mut self, vcpu: usize) {
         if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
             self.counters.cr3_writes += 1;
+            vcpu.counters.cr3_writes += 1;
             vcpu.forget_user();
         }
     }

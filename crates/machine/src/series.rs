@@ -80,36 +80,69 @@ pub struct Counters {
     pub samples_lost: u64,
 }
 
-/// CPU time of the guest's manager by stage, in nanoseconds.
+/// The part of [`Counters`] that is known for each vCPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StageNs {
+#[allow(missing_docs)] // the same names and meanings
+pub struct VcpuCounters {
+    pub insn: u64,
+    pub kernel_insn: u64,
+    pub charged_ps: u64,
+    pub tlb_single: u64,
+    pub tlb_full: u64,
+    pub cr3_writes: u64,
+    pub pebs_events: u64,
+    pub samples: u64,
+    pub samples_lost: u64,
+}
+
+/// Defines [`StageNs`] from the one list of stages.
+macro_rules! stages {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        /// CPU time of the guest's manager by stage, in nanoseconds. The order
+        /// is that of `enum demeter_stage`.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct StageNs {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl StageNs {
+            /// From what the guest wrote; entries beyond the known stages are passed over.
+            #[must_use]
+            pub fn from_guest(stage_ns: &[u64]) -> Self {
+                let mut rest = stage_ns.iter().copied();
+                Self { $($name: rest.next().unwrap_or(0),)* }
+            }
+
+            /// Name and time of each stage, in their order.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+stages! {
     /// Emptying sample buffers.
-    pub drain: u64,
+    drain;
     /// Attributing samples to ranges, splitting, merging.
-    pub classify: u64,
+    classify;
     /// Ranking the ranges.
-    pub rank: u64,
+    rank;
     /// Choosing promotions and demotions.
-    pub plan: u64,
+    plan;
     /// Finding and isolating the pages.
-    pub scan: u64,
+    scan;
     /// Exchanging pages.
-    pub relocate: u64,
+    relocate;
     /// Migrating into free FMEM.
-    pub migrate: u64,
+    migrate;
 }
 
 impl StageNs {
     /// All stages together.
     #[must_use]
-    pub const fn total(&self) -> u64 {
-        self.drain
-            + self.classify
-            + self.rank
-            + self.plan
-            + self.scan
-            + self.relocate
-            + self.migrate
+    pub fn total(&self) -> u64 {
+        self.named().map(|(_, ns)| ns).sum()
     }
 }
 
@@ -168,6 +201,8 @@ pub struct Summary {
     pub series_digest: String,
     /// Final counters.
     pub counters: Counters,
+    /// Their parts by vCPU.
+    pub vcpus: Vec<VcpuCounters>,
     /// Final report of the guest's manager.
     pub guest: GuestReport,
     /// The parameters the run was made with.

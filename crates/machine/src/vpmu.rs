@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The layout of the vPMU BAR, as `uapi/demeter_vpmu.h` defines it.
 
+use crate::series::{GuestReport, StageNs};
+
 /// First eight bytes of the BAR.
 pub const MAGIC: u64 = 0x554d_5056_4554_4d44;
 /// Version of the layout.
@@ -133,20 +135,11 @@ impl Op {
     }
 }
 
-impl From<Guest> for crate::series::GuestReport {
+impl From<Guest> for GuestReport {
     fn from(guest: Guest) -> Self {
-        let [drain, classify, rank, plan, scan, relocate, migrate, _] = guest.stage_ns;
         Self {
             epochs: guest.epochs,
-            stage_ns: crate::series::StageNs {
-                drain,
-                classify,
-                rank,
-                plan,
-                scan,
-                relocate,
-                migrate,
-            },
+            stage_ns: StageNs::from_guest(&guest.stage_ns),
             promoted_pages: guest.promoted_pages,
             demoted_pages: guest.demoted_pages,
             refused_pages: guest.refused_pages,
@@ -249,6 +242,32 @@ mod tests {
         }
         assert_eq!(Op::from_immediate(MAGIC_NOP | 6), None);
         assert_eq!(Op::from_immediate(1), None);
+    }
+
+    #[test]
+    fn stages_are_those_of_the_header() {
+        let body = UAPI.split("enum demeter_stage {").nth(1).unwrap();
+        let listed: Vec<String> = body
+            .lines()
+            .map_while(|line| match line.trim().strip_prefix("DEMETER_STAGE_") {
+                Some(name) => Some(name.trim_end_matches(',').to_lowercase()),
+                None if line.trim().is_empty() => Some(String::new()),
+                None => None,
+            })
+            .filter(|name| !name.is_empty())
+            .collect();
+        let guest = Guest {
+            stage_ns: [1, 2, 3, 4, 5, 6, 7, 8],
+            ..Guest::default()
+        };
+        let stages = GuestReport::from(guest).stage_ns;
+        let named: Vec<(String, u64)> = stages
+            .named()
+            .map(|(name, ns)| (name.to_owned(), ns))
+            .collect();
+        let expected: Vec<(String, u64)> = listed.into_iter().zip(1..).collect();
+        assert_eq!(named, expected);
+        assert_eq!(stages.total(), 28);
     }
 
     macro_rules! same_layout {

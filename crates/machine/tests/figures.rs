@@ -166,7 +166,7 @@ fn invalidations_are_counted_apart_and_force_a_walk() {
 fn kernel_time_is_split_off() {
     let mut machine = machine(Preset::Pmem);
     machine.access(0, 16 * MIB, false, &mut Identity { large: false });
-    machine.charge_ps(1_000, true);
+    machine.charge_ps(0, 1_000);
     assert_eq!(machine.counters.kernel_charged_ps, 104_700);
     assert_eq!(machine.counters.charged_ps, 105_700);
     assert_eq!(

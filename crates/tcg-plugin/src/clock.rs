@@ -10,7 +10,9 @@
 //! ```
 //!
 //! All three only grow with the guest's execution, never with the host's
-//! clock. QEMU asks from its main thread too, hence the atomics.
+//! clock. There is one clock: with several vCPUs it grows with each in its
+//! turn, so that guest time is the sum of what all of them did. QEMU asks from
+//! its main thread too, hence the atomics.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -68,20 +70,14 @@ extern "C" fn guest_clock() -> i64 {
 pub struct Clock {
     api: Api,
     insn_ps: u64,
-    cpu: *mut c_void,
     slack_ps: u64,
     kicked_ps: u64,
     penalty_ps: u64,
 }
 
 impl Clock {
-    /// Puts the hook in; in the vCPU's init callback.
-    pub fn hook(
-        api: Api,
-        cpu: *mut c_void,
-        insn_ps: u64,
-        slack_ns: u64,
-    ) -> Result<Self, QemuError> {
+    /// Puts the hook in; in the first vCPU's init callback.
+    pub fn hook(api: Api, insn_ps: u64, slack_ns: u64) -> Result<Self, QemuError> {
         SOURCE
             .set((api, insn_ps))
             .map_err(|_| QemuError::Hook("hooked twice"))?;
@@ -90,22 +86,22 @@ impl Clock {
         Ok(Self {
             api,
             insn_ps,
-            cpu,
             slack_ps: slack_ns * 1000,
             kicked_ps: 0,
             penalty_ps: 0,
         })
     }
 
-    /// Charges time. QEMU looks at its timers again once `slack` has gathered.
+    /// Charges time to `cpu`, which runs. QEMU looks at its timers again, and
+    /// lets the next vCPU run, once `slack` has gathered.
     #[inline]
-    pub fn charge(&mut self, ps: u64) {
+    pub fn charge(&mut self, ps: u64, cpu: *mut c_void) {
         self.penalty_ps += ps;
         PENALTY_PS.store(self.penalty_ps, Relaxed);
         if self.penalty_ps - self.kicked_ps >= self.slack_ps {
             self.kicked_ps = self.penalty_ps;
-            // SAFETY: our vCPU, on its own thread.
-            unsafe { (self.api.cpu_exit)(self.cpu) };
+            // SAFETY: a vCPU of QEMU's, on the thread that runs it.
+            unsafe { (self.api.cpu_exit)(cpu) };
         }
     }
 
@@ -115,10 +111,10 @@ impl Clock {
         self.penalty_ps
     }
 
-    /// The guest clock now; on the vCPU thread.
-    pub fn now_ns(&self) -> u64 {
-        // SAFETY: on the vCPU thread, with its CPU.
-        unsafe { self.api.settle(self.cpu) };
+    /// The guest clock now; on the vCPU thread, while `cpu` runs.
+    pub fn now_ns(&self, cpu: *mut c_void) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { self.api.settle(cpu) };
         self.settled_ns()
     }
 

@@ -15,6 +15,7 @@ mod observer;
 mod output;
 mod qemu;
 mod ram;
+mod round_robin;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt::Display;
@@ -57,8 +58,9 @@ static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(ptr::null_mut());
 
 /// The observer. Set before the first callback and never freed.
 ///
-/// Exclusive: with one TCG thread every callback but `on_exit` runs on it,
-/// none inside another, and at exit that thread has stopped.
+/// Exclusive: with one TCG thread, which runs all vCPUs in turn, every callback
+/// but `on_exit` runs on it, none inside another, and at exit that thread has
+/// stopped.
 #[inline(always)]
 fn observer() -> &'static mut Observer {
     // SAFETY: see above; `qemu_plugin_install` stores it before it registers callbacks.
@@ -73,30 +75,30 @@ extern "C" fn on_memory(vcpu: c_uint, info: u32, va: u64, ip: *mut c_void) {
     }
 }
 
-extern "C" fn on_control(_vcpu: c_uint, op: *mut c_void) {
+extern "C" fn on_control(vcpu: c_uint, op: *mut c_void) {
     if let Some(op) = Op::from_immediate(op as usize as u32) {
-        observer().control(op);
+        observer().control(vcpu as usize, op);
     }
 }
 
-extern "C" fn on_write_cr3(_vcpu: c_uint, gpr: *mut c_void) {
-    observer().write_cr3(gpr as usize as u8);
+extern "C" fn on_write_cr3(vcpu: c_uint, gpr: *mut c_void) {
+    observer().write_cr3(vcpu as usize, gpr as usize as u8);
 }
 
-extern "C" fn on_write_cr4(_vcpu: c_uint, gpr: *mut c_void) {
-    observer().write_cr4(gpr as usize as u8);
+extern "C" fn on_write_cr4(vcpu: c_uint, gpr: *mut c_void) {
+    observer().write_cr4(vcpu as usize, gpr as usize as u8);
 }
 
-extern "C" fn on_invlpg(_vcpu: c_uint, operand: *mut c_void) {
-    observer().invlpg(Operand::unpack(operand as u64));
+extern "C" fn on_invlpg(vcpu: c_uint, operand: *mut c_void) {
+    observer().invlpg(vcpu as usize, Operand::unpack(operand as u64));
 }
 
-extern "C" fn on_invpcid(_vcpu: c_uint, _: *mut c_void) {
-    observer().invpcid();
+extern "C" fn on_invpcid(vcpu: c_uint, _: *mut c_void) {
+    observer().invpcid(vcpu as usize);
 }
 
-extern "C" fn on_vcpu_init(_vcpu: c_uint, _: *mut c_void) {
-    if let Err(error) = observer().vcpu_init() {
+extern "C" fn on_vcpu_init(vcpu: c_uint, _: *mut c_void) {
+    if let Err(error) = observer().vcpu_init(vcpu) {
         fatal(&error, NEXT_QEMU);
     }
 }
@@ -155,7 +157,7 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
 
 fn install(id: PluginId, info: &Info, arguments: &[&CStr]) -> Result<(), Failure> {
     let qemu = |error: qemu::QemuError| Failure::new(error.to_string(), NEXT_QEMU);
-    Api::check_machine(info).map_err(qemu)?;
+    let vcpus = Api::check_machine(info).map_err(qemu)?;
     let api = Api::load().map_err(qemu)?;
     let [argument] = arguments else {
         return Err(Failure::new(
@@ -173,7 +175,7 @@ fn install(id: PluginId, info: &Info, arguments: &[&CStr]) -> Result<(), Failure
     let config: PluginConfig = serde_json::from_slice(&text).map_err(|error| invalid(&error))?;
     config.validate().map_err(|error| invalid(&error))?;
 
-    let observer = Box::new(Observer::new(api, config)?);
+    let observer = Box::new(Observer::new(api, config, vcpus)?);
     OBSERVER.store(Box::into_raw(observer), Relaxed);
     // SAFETY: our own id; the callbacks have the types of API version 7.
     unsafe {

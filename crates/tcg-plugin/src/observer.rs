@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What connects the guest's execution to the model: one object, driven by
-//! QEMU's callbacks on the vCPU thread.
+//! QEMU's callbacks on the one thread that runs all vCPUs.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use demeter_machine::digest::Fnv;
 use demeter_machine::pebs::{PebsUnit, Port, Sampled};
-use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary};
+use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary, VcpuCounters};
 use demeter_machine::vpmu::{FLAG_WALKED, Op, Record};
 use demeter_machine::{
     Machine, MachineConfig, MemoryLayout, PluginConfig, Served, Translation, Walker,
@@ -18,7 +18,8 @@ use crate::decode::{Operand, UNKNOWN_OPERAND};
 use crate::output::Output;
 use crate::qemu::{Api, PerVcpu, QemuError, Registers};
 use crate::ram::{Mapping, Ram};
-use crate::{Failure, NEXT_DISK, NEXT_FILES};
+use crate::round_robin::{self, Running};
+use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
 
 /// Charged time after which the clock is compared with the next tick.
 const TICK_CHECK_PS: u64 = 1_000_000;
@@ -29,11 +30,21 @@ const CR4_FLUSHING: u64 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 17 | 1 << 20;
 /// "Do not flush" in a value written to CR3 with PCID on; not part of CR3.
 const CR3_NO_FLUSH: u64 = 1 << 63;
 
-/// What exists once the vCPU does.
-struct Cpu {
-    clock: Clock,
-    registers: Registers,
+/// What each vCPU has of its own, outside the machine.
+struct Vcpu {
     handle: *mut c_void,
+    registers: Registers,
+    /// As of the last write; every write is seen, modelled or not.
+    cr3: u64,
+    cr4: Option<u64>,
+    port: VcpuPort,
+    pebs: PebsUnit,
+}
+
+/// What exists once the first vCPU does.
+struct Started {
+    clock: Clock,
+    running: Running,
 }
 
 /// The plugin's state.
@@ -44,12 +55,11 @@ pub struct Observer {
     pub machine: Machine,
     ram: Ram,
     bar: Mapping,
-    port: VcpuPort,
-    pebs: PebsUnit,
+    /// By QEMU's number; complete before the guest runs.
+    vcpus: Vec<Vcpu>,
+    expected_vcpus: usize,
+    started: Option<Started>,
     samples: Fnv,
-    cr3: u64,
-    cr4: Option<u64>,
-    cpu: Option<Cpu>,
     pub user_insn: PerVcpu,
     pub kernel_insn: PerVcpu,
     output: Output,
@@ -96,7 +106,7 @@ impl Walker for GuestWalker<'_> {
 
 impl Observer {
     /// Maps the files and builds the machine.
-    pub fn new(api: Api, config: PluginConfig) -> Result<Self, Failure> {
+    pub fn new(api: Api, config: PluginConfig, vcpus: usize) -> Result<Self, Failure> {
         let file = |what: &'static str, path: &std::path::Path| {
             let path = path.display().to_string();
             move |error| Failure::new(format!("cannot {what} `{path}`: {error}"), NEXT_FILES)
@@ -110,8 +120,7 @@ impl Observer {
         let ram = Ram::new([node(0)?, node(1)?], layout);
         let bar = Mapping::shared(&config.bar, demeter_machine::vpmu::BAR_BYTES)
             .map_err(file("map the vPMU BAR", &config.bar))?;
-        let port = bar::initialise(&bar, &config.machine, 1)
-            .and_then(|()| VcpuPort::new(&bar, 0))
+        bar::initialise(&bar, &config.machine, vcpus)
             .ok_or_else(|| Failure::new("the vPMU BAR is too small".into(), NEXT_FILES))?;
         let output = Output::create(&config.series, config.summary)
             .map_err(file("create", &config.series))?;
@@ -120,15 +129,13 @@ impl Observer {
         Ok(Self {
             api,
             on: false,
-            machine: Machine::new(&config.machine, layout, 1),
+            machine: Machine::new(&config.machine, layout, vcpus),
             ram,
             bar,
-            port,
-            pebs: PebsUnit::default(),
+            vcpus: Vec::with_capacity(vcpus),
+            expected_vcpus: vcpus,
+            started: None,
             samples: Fnv::default(),
-            cr3: 0,
-            cr4: None,
-            cpu: None,
             user_insn: PerVcpu {
                 scoreboard,
                 offset: 0,
@@ -151,36 +158,70 @@ impl Observer {
         })
     }
 
-    /// The vCPU exists: hooks the clock.
-    pub fn vcpu_init(&mut self) -> Result<(), QemuError> {
-        // SAFETY: index 0 exists, this is its init callback.
-        let handle = unsafe { (self.api.qemu_get_cpu)(0) };
-        let registers = Registers::find(&self.api)?;
-        let clock = Clock::hook(
-            self.api,
+    /// A vCPU exists. With the first one the clock is hooked.
+    pub fn vcpu_init(&mut self, number: u32) -> Result<(), QemuError> {
+        let index = number as usize;
+        let port = VcpuPort::new(&self.bar, index);
+        let (Ok(qemu_index), Some(port)) = (c_int::try_from(number), port) else {
+            return Err(QemuError::Vcpus(c_int::MAX));
+        };
+        if index != self.vcpus.len() {
+            return Err(QemuError::RoundRobin("the order in which they appear"));
+        }
+        // SAFETY: it exists, this is its init callback.
+        let handle = unsafe { (self.api.qemu_get_cpu)(qemu_index) };
+        if self.expected_vcpus > 1 {
+            round_robin::name_the_vcpu(handle)?;
+        }
+        self.vcpus.push(Vcpu {
             handle,
-            self.config.insn_ps,
-            self.config.timer_slack_ns,
-        )?;
-        self.cpu = Some(Cpu {
-            clock,
-            registers,
-            handle,
+            registers: Registers::find(&self.api)?,
+            cr3: 0,
+            cr4: None,
+            port,
+            pebs: PebsUnit::default(),
         });
+        if self.started.is_none() {
+            if self.expected_vcpus > 1 {
+                round_robin::keep_turns()?;
+            }
+            let MachineConfig {
+                insn_ps,
+                timer_slack_ns,
+                ..
+            } = self.config;
+            self.started = Some(Started {
+                clock: Clock::hook(self.api, insn_ps, timer_slack_ns)?,
+                running: Running::find()?,
+            });
+        }
         Ok(())
     }
 
-    fn gpr(&self, gpr: u8) -> u64 {
-        self.cpu
-            .as_ref()
-            .map_or(0, |cpu| cpu.registers.gpr(&self.api, gpr))
+    /// Ends QEMU if a callback named another vCPU than the one that runs.
+    fn check_number(&self, vcpu: usize) {
+        let named = self.vcpus.get(vcpu).map(|vcpu| vcpu.handle);
+        let right = match (&self.started, named) {
+            (Some(started), Some(handle)) => started.running.is(handle),
+            _ => false,
+        };
+        if !right {
+            let error = QemuError::RoundRobin("a callback named the wrong one");
+            crate::fatal(&error, NEXT_QEMU);
+        }
     }
 
-    /// The guest clock; never goes back, though QEMU's count may when a
-    /// translation block ends early.
-    fn now_ns(&mut self) -> u64 {
-        if let Some(cpu) = &self.cpu {
-            self.last_ns = self.last_ns.max(cpu.clock.now_ns());
+    fn gpr(&self, vcpu: usize, gpr: u8) -> u64 {
+        self.vcpus
+            .get(vcpu)
+            .map_or(0, |vcpu| vcpu.registers.gpr(&self.api, gpr))
+    }
+
+    /// The guest clock while `vcpu` runs; never goes back, though QEMU's count
+    /// may when a translation block ends early.
+    fn now_ns(&mut self, vcpu: usize) -> u64 {
+        if let (Some(started), Some(vcpu)) = (&self.started, self.vcpus.get(vcpu)) {
+            self.last_ns = self.last_ns.max(started.clock.now_ns(vcpu.handle));
         }
         self.last_ns
     }
@@ -193,75 +234,88 @@ impl Observer {
         }
         // By the instruction, not the address: the kernel copies from and to user pages.
         let user = ip >> 63 == 0;
+        let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &mut self.started) else {
+            return;
+        };
+        let clock = &mut started.clock;
         let mut walker = GuestWalker {
             ram: &self.ram,
             api: &self.api,
-            cr3: self.cr3,
+            cr3: cpu.cr3,
             info,
         };
         let Some(access) = self.machine.access(vcpu, va, user, &mut walker) else {
             return;
         };
-        let Some(cpu) = &mut self.cpu else { return };
-        cpu.clock.charge(access.latency_ps);
+        clock.charge(access.latency_ps, cpu.handle);
         // SAFETY: `info` is that of the memory callback we are in.
-        if user && self.port.enabled() && !unsafe { (self.api.qemu_plugin_mem_is_store)(info) } {
+        if user && cpu.port.enabled() && !unsafe { (self.api.qemu_plugin_mem_is_store)(info) } {
             let record = || Record {
                 gva: va,
                 gpa: access.pa,
                 ip,
-                cr3: self.cr3,
-                time_ns: cpu.clock.now_ns(),
+                cr3: cpu.cr3,
+                time_ns: clock.now_ns(cpu.handle),
                 latency_ns: u32::try_from(access.latency_ps / 1000).unwrap_or(u32::MAX),
                 tier: u16::from(access.served == Served::Smem),
                 flags: if access.walked { FLAG_WALKED } else { 0 },
                 reserved: [0; 2],
             };
-            if self.pebs.load(&mut self.port, access.latency_ps, record) == Sampled::Record {
+            if cpu.pebs.load(&mut cpu.port, access.latency_ps, record) == Sampled::Record {
                 self.samples.write(&va.to_le_bytes());
                 self.samples.write(&access.pa.to_le_bytes());
                 let cost_ps = self.config.sample_cost_ns * 1000;
-                self.machine.charge_ps(cost_ps, true);
-                cpu.clock.charge(cost_ps);
+                self.machine.charge_ps(vcpu, cost_ps);
+                clock.charge(cost_ps, cpu.handle);
             }
         }
-        if cpu.clock.penalty_ps() >= self.next_check_ps {
-            self.next_check_ps = cpu.clock.penalty_ps() + TICK_CHECK_PS;
-            self.tick();
+        if clock.penalty_ps() >= self.next_check_ps {
+            self.next_check_ps = clock.penalty_ps() + TICK_CHECK_PS;
+            self.tick(vcpu);
         }
     }
 
-    fn tick(&mut self) {
-        let now = self.now_ns();
+    fn tick(&mut self, vcpu: usize) {
+        let now = self.now_ns(vcpu);
         if now >= self.next_tick_ns {
             let missed = (now - self.next_tick_ns) / self.interval_ns;
             self.next_tick_ns += (missed + 1) * self.interval_ns;
-            self.row(RowKind::Tick, 0);
+            self.row(vcpu, RowKind::Tick, 0);
         }
+    }
+
+    fn vcpu_counters(&self) -> Vec<VcpuCounters> {
+        let count = |(index, vcpu): (usize, &Vcpu)| {
+            // SAFETY: the scoreboard is ours, and the vCPU exists.
+            let read = |entry| unsafe { (self.api.qemu_plugin_u64_get)(entry, index as u32) };
+            let kernel_insn = read(self.kernel_insn);
+            VcpuCounters {
+                insn: read(self.user_insn) + kernel_insn,
+                kernel_insn,
+                pebs_events: vcpu.pebs.events,
+                samples: vcpu.pebs.records,
+                samples_lost: vcpu.pebs.lost,
+                ..self.machine.vcpu_counters(index)
+            }
+        };
+        self.vcpus.iter().enumerate().map(count).collect()
     }
 
     fn counters(&self) -> Counters {
-        let read = |entry| {
-            if self.cpu.is_none() {
-                return 0;
-            }
-            // SAFETY: the scoreboard is ours, and vCPU 0 exists.
-            unsafe { (self.api.qemu_plugin_u64_get)(entry, 0) }
-        };
-        let kernel_insn = read(self.kernel_insn);
-        Counters {
-            insn: read(self.user_insn) + kernel_insn,
-            kernel_insn,
-            pebs_events: self.pebs.events,
-            samples: self.pebs.records,
-            samples_lost: self.pebs.lost,
-            ..self.machine.counters
+        let mut counters = self.machine.counters;
+        for vcpu in self.vcpu_counters() {
+            counters.insn += vcpu.insn;
+            counters.kernel_insn += vcpu.kernel_insn;
+            counters.pebs_events += vcpu.pebs_events;
+            counters.samples += vcpu.samples;
+            counters.samples_lost += vcpu.samples_lost;
         }
+        counters
     }
 
-    fn row(&mut self, kind: RowKind, value: u64) {
+    fn row(&mut self, vcpu: usize, kind: RowKind, value: u64) {
         let row = SeriesRow {
-            t_ns: self.now_ns(),
+            t_ns: self.now_ns(vcpu),
             kind,
             value,
             counters: self.counters(),
@@ -290,6 +344,7 @@ impl Observer {
             samples_digest: self.samples.hex(),
             series_digest: String::new(),
             counters: self.counters(),
+            vcpus: self.vcpu_counters(),
             guest: bar::guest(&self.bar).into(),
             machine: self.config.clone(),
         };
@@ -302,96 +357,110 @@ impl Observer {
     pub fn exit(&mut self) {
         // How long a guest takes to power off depends on the host; what was
         // modelled does not.
-        let end_ns = match &self.cpu {
-            Some(cpu) if self.on => self.last_ns.max(cpu.clock.settled_ns()),
+        let end_ns = match &self.started {
+            Some(started) if self.on => self.last_ns.max(started.clock.settled_ns()),
             _ => self.last_off_ns,
         };
         self.summary(end_ns);
     }
 
     /// The control NOP.
-    pub fn control(&mut self, op: Op) {
+    pub fn control(&mut self, vcpu: usize, op: Op) {
+        self.check_number(vcpu);
         match op {
-            Op::ModelOn if !self.on => self.switch(true),
-            Op::ModelOff if self.on => self.switch(false),
+            Op::ModelOn if !self.on => self.switch(vcpu, true),
+            Op::ModelOff if self.on => self.switch(vcpu, false),
             Op::ModelOn | Op::ModelOff => {}
-            Op::Mark => self.row(RowKind::Mark, self.gpr(RDI)),
-            Op::Progress => self.row(RowKind::Progress, self.gpr(RDI)),
+            Op::Mark => self.row(vcpu, RowKind::Mark, self.gpr(vcpu, RDI)),
+            Op::Progress => self.row(vcpu, RowKind::Progress, self.gpr(vcpu, RDI)),
             Op::ChargeNs => {
-                let ns = self.gpr(RDI).min(MAX_CHARGE_NS);
+                let ns = self.gpr(vcpu, RDI).min(MAX_CHARGE_NS);
                 self.selftest_ns = self.selftest_ns.saturating_add(ns);
-                if let Some(cpu) = &mut self.cpu {
-                    cpu.clock.charge(ns * 1000);
+                if let (Some(started), Some(vcpu)) = (&mut self.started, self.vcpus.get(vcpu)) {
+                    started.clock.charge(ns * 1000, vcpu.handle);
                 }
             }
         }
     }
 
-    fn switch(&mut self, on: bool) {
+    fn switch(&mut self, vcpu: usize, on: bool) {
+        if self.vcpus.len() != self.expected_vcpus {
+            let error = QemuError::RoundRobin("some never appeared");
+            crate::fatal(&error, NEXT_QEMU);
+        }
         // Whatever the guest did unobserved, or is about to, is not in these.
         self.machine.reset_state();
-        let now = self.now_ns();
+        let now = self.now_ns(vcpu);
         if on {
-            if let Some(cpu) = &self.cpu {
-                self.cr3 = cpu.registers.cr3(&self.api);
+            // Only the vCPU that runs can be asked; the others' is what they wrote last.
+            if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
+                vcpu.cr3 = vcpu.registers.cr3(&self.api);
             }
             self.first_on_ns.get_or_insert(now);
             self.on_since_ns = now;
             self.next_tick_ns = now + self.interval_ns;
             self.on = true;
-            self.row(RowKind::On, 0);
+            self.row(vcpu, RowKind::On, 0);
         } else {
             self.model_ns += now - self.on_since_ns;
             self.on = false;
             self.last_off_ns = now;
-            self.row(RowKind::Off, 0);
+            self.row(vcpu, RowKind::Off, 0);
             self.summary(now);
         }
-        if let Some(cpu) = &self.cpu {
-            // Translations made so far have the other instrumentation.
+        if let Some(vcpu) = self.vcpus.get(vcpu) {
+            // Translations made so far have the other instrumentation. The vCPU
+            // that runs leaves its code for it; the others are not in theirs.
             // SAFETY: our vCPU; QEMU defers the flush to a safe point.
-            unsafe { (self.api.queue_tb_flush)(cpu.handle) };
+            unsafe { (self.api.queue_tb_flush)(vcpu.handle) };
         }
     }
 
     /// `mov %gpr, %cr3` is about to run.
-    pub fn write_cr3(&mut self, gpr: u8) {
-        let value = self.gpr(gpr) & !CR3_NO_FLUSH;
-        let same = value == self.cr3;
-        self.cr3 = value;
+    pub fn write_cr3(&mut self, vcpu: usize, gpr: u8) {
+        self.check_number(vcpu);
+        let value = self.gpr(vcpu, gpr) & !CR3_NO_FLUSH;
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return;
+        };
+        let same = value == own.cr3;
+        own.cr3 = value;
         match (self.on, same) {
             (false, _) => {}
-            (true, true) => self.machine.flush_user(0),
-            (true, false) => self.machine.switch_address_space(0),
+            (true, true) => self.machine.flush_user(vcpu),
+            (true, false) => self.machine.switch_address_space(vcpu),
         }
     }
 
     /// `mov %gpr, %cr4` is about to run.
-    pub fn write_cr4(&mut self, gpr: u8) {
-        let value = self.gpr(gpr);
-        let before = self.cr4.replace(value);
+    pub fn write_cr4(&mut self, vcpu: usize, gpr: u8) {
+        let value = self.gpr(vcpu, gpr);
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return;
+        };
+        let before = own.cr4.replace(value);
         if self.on && before.is_none_or(|before| (before ^ value) & CR4_FLUSHING != 0) {
-            self.machine.flush_all(0);
+            self.machine.flush_all(vcpu);
         }
     }
 
     /// `invlpg` is about to run.
-    pub fn invlpg(&mut self, operand: Operand) {
+    pub fn invlpg(&mut self, vcpu: usize, operand: Operand) {
         if !self.on {
             return;
         }
         if operand == UNKNOWN_OPERAND {
-            self.machine.flush_all(0);
+            self.machine.flush_all(vcpu);
         } else {
-            let va = operand.address(|gpr| self.gpr(gpr));
-            self.machine.invalidate_page(0, va);
+            let va = operand.address(|gpr| self.gpr(vcpu, gpr));
+            self.machine.invalidate_page(vcpu, va);
         }
     }
 
     /// `invpcid` is about to run. Linux uses the kinds that flush everything.
-    pub fn invpcid(&mut self) {
+    pub fn invpcid(&mut self, vcpu: usize) {
         if self.on {
-            self.machine.flush_all(0);
+            self.machine.flush_all(vcpu);
         }
     }
 }

@@ -10,6 +10,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use demeter_machine::vpmu::MAX_VCPUS;
+
 /// Version of the plugin API this file was written for.
 pub const API_VERSION: c_int = 7;
 
@@ -25,9 +27,12 @@ pub enum QemuError {
     /// Not an x86-64 system emulator.
     #[error("this is not qemu-system-x86_64")]
     Target,
-    /// More than one vCPU.
-    #[error("the machine has {0} vCPUs, the model supports one")]
+    /// More vCPUs than the vPMU has parts for.
+    #[error("the machine has {0} vCPUs, the model supports {MAX_VCPUS}")]
     Vcpus(c_int),
+    /// Several vCPUs cannot be run in a fixed order.
+    #[error("QEMU does not let several vCPUs be told apart and kept in order ({0})")]
+    RoundRobin(&'static str),
     /// Instruction counting is not set up as needed.
     #[error("QEMU does not count instructions with shift=0 (`-icount shift=0,sleep=off`)")]
     Icount,
@@ -111,7 +116,8 @@ const BIAS_OFFSET: usize = 0x28;
 /// Slots of the class `tcg-accel-ops` searched for the clock functions.
 const CLASS_SLOTS: usize = 64;
 
-fn symbol(name: &'static CStr) -> Result<*mut c_void, QemuError> {
+/// Address of a symbol of QEMU's.
+pub fn symbol(name: &'static CStr) -> Result<*mut c_void, QemuError> {
     // SAFETY: a NUL-terminated name; RTLD_DEFAULT searches the program and its libraries.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     if address.is_null() {
@@ -190,8 +196,8 @@ api! {
 }
 
 impl Api {
-    /// Checks the QEMU described by `info`.
-    pub fn check_machine(info: &Info) -> Result<(), QemuError> {
+    /// Checks the QEMU described by `info`; the number of its vCPUs.
+    pub fn check_machine(info: &Info) -> Result<usize, QemuError> {
         if info.version.cur < API_VERSION || info.version.min > API_VERSION {
             return Err(QemuError::Api(info.version.cur));
         }
@@ -200,10 +206,11 @@ impl Api {
         if target != c"x86_64" || !info.system_emulation {
             return Err(QemuError::Target);
         }
-        if info.smp_vcpus != 1 {
-            return Err(QemuError::Vcpus(info.smp_vcpus));
-        }
-        Ok(())
+        // Those plugged in later would have no part in the BAR.
+        usize::try_from(info.max_vcpus)
+            .ok()
+            .filter(|vcpus| (1..=MAX_VCPUS).contains(vcpus))
+            .ok_or(QemuError::Vcpus(info.max_vcpus))
     }
 
     /// Instructions executed so far; exact as of the last [`Api::settle`].

@@ -21,6 +21,7 @@ const TIMEOUT: &str = "600";
 
 struct Guest {
     dir: PathBuf,
+    vcpus: u32,
 }
 
 impl Drop for Guest {
@@ -85,7 +86,7 @@ fn initrd(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest/init.c");
     let init = dir.join("init");
     let status = Command::new("cc")
-        .args(["-O2", "-static", "-o"])
+        .args(["-O2", "-static", "-pthread", "-o"])
         .arg(&init)
         .arg(source)
         .status()
@@ -108,7 +109,7 @@ fn initrd(dir: &Path) -> PathBuf {
 }
 
 impl Guest {
-    fn new(name: &str) -> Self {
+    fn new(name: &str, vcpus: u32) -> Self {
         let root = if Path::new("/dev/shm").is_dir() {
             PathBuf::from("/dev/shm")
         } else {
@@ -116,7 +117,7 @@ impl Guest {
         };
         let dir = root.join(format!("demeter-plugin-test-{}-{name}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        Self { dir }
+        Self { dir, vcpus }
     }
 
     fn path(&self, name: &str) -> String {
@@ -161,9 +162,11 @@ impl Guest {
         }
         command
             .args(["-machine", "q35,usb=off", "-accel", "tcg,thread=single", "-icount", icount])
-            .args(["-cpu", "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm", "-seed", "42", "-smp", "1"])
+            .args(["-cpu", "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm", "-seed", "42"])
+            .args(["-smp", &self.vcpus.to_string()])
             .args(["-rtc", "base=2026-01-01,clock=vm", "-m", "640M", "-nodefaults", "-display", "none", "-no-reboot"])
-            .args(["-object", &file("m0", NODE_BYTES, "n0"), "-numa", "node,nodeid=0,cpus=0,memdev=m0"])
+            .args(["-object", &file("m0", NODE_BYTES, "n0")])
+            .args(["-numa", &format!("node,nodeid=0,cpus=0-{},memdev=m0", self.vcpus - 1)])
             .args(["-object", &file("m1", NODE_BYTES, "n1"), "-numa", "node,nodeid=1,memdev=m1"])
             .args(["-object", &file("bar", 4 << 20, "bar"), "-device", "ivshmem-plain,memdev=bar"])
             .args(["-plugin", &format!("{},{argument}", plugin().display())])
@@ -204,6 +207,10 @@ impl Guest {
                 (name, values.collect())
             })
             .collect()
+    }
+
+    fn summary(&self) -> Summary {
+        serde_json::from_slice(&fs::read(self.path("summary.json")).unwrap()).unwrap()
     }
 
     fn series(&self) -> Vec<SeriesRow> {
@@ -343,8 +350,7 @@ fn check_figures(guest: &Guest) {
     // The series and the summary agree, and time never goes back.
     assert!(rows.is_sorted_by_key(|row| row.t_ns));
     assert!(rows.iter().filter(|row| row.kind == RowKind::Tick).count() > 20);
-    let summary: Summary =
-        serde_json::from_slice(&fs::read(guest.path("summary.json")).unwrap()).unwrap();
+    let summary = guest.summary();
     assert_eq!(summary.rows, rows.len() as u64);
     assert_eq!(
         summary.counters.samples,
@@ -353,17 +359,14 @@ fn check_figures(guest: &Guest) {
     assert_eq!(summary.selftest_charged_ns, 200_000_000);
 }
 
-#[test]
-#[ignore = "boots two guests; needs the test bed"]
-fn figures_are_right_and_two_boots_are_identical() {
-    const TESTS: &str = "cnagkqtpm";
-    let first = Guest::new("quiet");
-    let output = first.boot(TESTS, "shift=0,sleep=off", None);
+/// Boots twice, the second time on a busy host, and compares every byte.
+fn two_identical_boots(name: &str, vcpus: u32, tests: &str) -> Guest {
+    let first = Guest::new(&format!("{name}-quiet"), vcpus);
+    let output = first.boot(tests, "shift=0,sleep=off", None);
     assert!(output.status.success(), "{output:?}\n{}", first.console());
-    check_figures(&first);
 
-    let second = Guest::new("loaded");
-    let output = under_load(|| second.boot(TESTS, "shift=0,sleep=off", None));
+    let second = Guest::new(&format!("{name}-loaded"), vcpus);
+    let output = under_load(|| second.boot(tests, "shift=0,sleep=off", None));
     assert!(output.status.success(), "{output:?}");
     assert_eq!(first.console(), second.console());
     let read = |guest: &Guest, name| fs::read_to_string(guest.path(name)).unwrap();
@@ -372,12 +375,63 @@ fn figures_are_right_and_two_boots_are_identical() {
         "the series differ"
     );
     assert_eq!(read(&first, "summary.json"), read(&second, "summary.json"));
+    first
+}
+
+#[test]
+#[ignore = "boots two guests; needs the test bed"]
+fn figures_are_right_and_two_boots_are_identical() {
+    check_figures(&two_identical_boots("one", 1, "cnagkqtpm"));
+}
+
+#[test]
+#[ignore = "boots two guests; needs the test bed"]
+fn two_vcpus_have_their_own_tlbs_and_rings_and_a_fixed_order() {
+    let guest = two_identical_boots("two", 2, "cs");
+    let results = guest.results();
+    // Each vCPU samples into its own ring, and sees pages where the other one
+    // has moved them: its TLB was shot down, not the mover's.
+    for round in 1..=4 {
+        for vcpu in 0..2 {
+            let name = format!("two{round}-{vcpu}");
+            let result = &results[&name];
+            assert!(result["inside"] > 500, "{name}: {result:?}");
+            assert_eq!(result["match"], result["inside"], "{name}: {result:?}");
+            assert_eq!(result["lost"], 0, "{name}");
+        }
+    }
+    near(
+        "clock1",
+        results["clock1"]["seen_ns"] as f64,
+        results["clock1"]["charged_ns"] as f64,
+        0.001,
+    );
+    let summary = guest.summary();
+    let [first, second] = summary.vcpus[..] else {
+        panic!("{} vCPUs", summary.vcpus.len());
+    };
+    for vcpu in [first, second] {
+        assert!(vcpu.insn > 10_000_000 && vcpu.charged_ps > 0, "{vcpu:?}");
+        assert!(vcpu.tlb_single + vcpu.tlb_full >= 4, "{vcpu:?}");
+    }
+    let all = summary.counters;
+    assert_eq!(all.insn, first.insn + second.insn);
+    assert_eq!(all.charged_ps, first.charged_ps + second.charged_ps);
+    assert_eq!(all.tlb_single, first.tlb_single + second.tlb_single);
+    assert_eq!(all.tlb_full, first.tlb_full + second.tlb_full);
+    assert_eq!(all.samples, first.samples + second.samples);
+    let reports = guest.series();
+    let reports = reports.iter().filter(|row| row.kind == RowKind::Progress);
+    assert_eq!(
+        reports.map(|row| row.value).collect::<Vec<_>>(),
+        [1, 2, 3, 4]
+    );
 }
 
 #[test]
 #[ignore = "starts QEMU; needs the test bed"]
 fn bad_input_ends_in_one_line() {
-    let guest = Guest::new("errors");
+    let guest = Guest::new("errors", 1);
     let broken = guest.path("broken.json");
     fs::write(&broken, r#"{"bar":"x"}"#).unwrap();
     for (icount, argument, expected) in [
@@ -404,4 +458,11 @@ fn bad_input_ends_in_one_line() {
         );
         assert!(stderr.contains(expected), "{stderr}");
     }
+    let many = Guest::new("many", 16);
+    let output = many.boot("", "shift=0,sleep=off", None);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("has 16 vCPUs, the model supports 15"),
+        "{stderr}"
+    );
 }

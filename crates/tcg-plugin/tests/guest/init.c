@@ -6,10 +6,13 @@
  * c clock self-test     g random updates      q sequential reads
  * k known placement     p sampled addresses   m pages that move
  * t huge pages          a arithmetic          n uninstrumented
+ * s two vCPUs, one of which moves the other's pages
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,8 +33,16 @@
 #define MB (1ul << 20)
 #define PAGE 4096ul
 
-static volatile struct demeter_vpmu_vcpu *vcpu;
-static volatile struct demeter_vpmu_record *ring;
+static struct demeter_vpmu_header *unit;
+/* The part of the vCPU that this thread is bound to. */
+static __thread volatile struct demeter_vpmu_vcpu *vcpu;
+static __thread volatile struct demeter_vpmu_record *ring;
+
+static void use_vcpu(unsigned int number)
+{
+	vcpu = (void *)((char *)unit + DEMETER_VPMU_VCPU_OFFSET + number * unit->vcpu_stride_bytes);
+	ring = (void *)((char *)vcpu + DEMETER_VPMU_RING_OFFSET);
+}
 
 static uint64_t now_ns(void)
 {
@@ -85,14 +96,14 @@ static int find_bar(void)
 		header = mmap(NULL, DEMETER_VPMU_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		if (header == MAP_FAILED || header->magic != DEMETER_VPMU_MAGIC)
 			continue;
-		vcpu = (void *)((char *)header + DEMETER_VPMU_VCPU_OFFSET);
-		ring = (void *)((char *)vcpu + DEMETER_VPMU_RING_OFFSET);
+		unit = header;
+		use_vcpu(0);
 		return 0;
 	}
 	return -1;
 }
 
-static uint64_t seed;
+static __thread uint64_t seed;
 
 static inline uint64_t next(void)
 {
@@ -252,29 +263,103 @@ static void timed(const char *name, char test, uint64_t *words, size_t bytes, lo
 	printf("RESULT %s rounds=%ld spent_ns=%lu%s\n", name, rounds, spent, sum == 42 ? "." : "");
 }
 
-/* Pages that migrate between accesses must be sampled where they are. */
-static void test_moving(uint64_t *words, size_t bytes)
+/* Moves every page of the area to the other node than the round before. */
+static void move_all(uint64_t *words, size_t bytes, int round)
 {
 	size_t pages = bytes / PAGE;
 	void **list = calloc(pages, sizeof(*list));
 	int *node = calloc(pages, sizeof(*node)), *status = calloc(pages, sizeof(*status));
 
+	for (size_t i = 0; i < pages; i++) {
+		list[i] = (char *)words + i * PAGE;
+		node[i] = (i + round) & 1;
+	}
+	if (syscall(SYS_move_pages, 0, pages, list, node, status, 2))
+		printf("move_pages failed\n");
+	free(list);
+	free(node);
+	free(status);
+}
+
+/* Pages that migrate between accesses must be sampled where they are. */
+static void test_moving(uint64_t *words, size_t bytes)
+{
 	MAGIC(DEMETER_OP_MODEL_ON, 0);
 	for (int round = 0; round < 4; round++) {
 		char name[16];
 
-		for (size_t i = 0; i < pages; i++) {
-			list[i] = (char *)words + i * PAGE;
-			node[i] = (i + round) & 1;
-		}
-		if (syscall(SYS_move_pages, 0, pages, list, node, status, 2))
-			printf("move_pages failed\n");
+		move_all(words, bytes, round);
 		sampling(1, 101);
 		loads(words, bytes / 8, 100000);
 		vcpu->enable = 0;
 		snprintf(name, sizeof(name), "moving%d", round);
 		compare_samples(name, words, bytes);
 	}
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+}
+
+/* What the two threads of test_two_vcpus() share. */
+static struct {
+	uint64_t *words;
+	size_t bytes;
+	volatile int round; /* the helper samples once in each */
+	volatile int sampled; /* rounds that the helper is done with */
+} two;
+
+static void bind_to(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		printf("no CPU %d\n", cpu);
+	use_vcpu(cpu);
+	seed = 88172645463325252ull + cpu;
+}
+
+static void sampled_loads(int round, int cpu)
+{
+	char name[16];
+
+	sampling(1, 101);
+	loads(two.words, two.bytes / 8, 100000);
+	vcpu->enable = 0;
+	snprintf(name, sizeof(name), "two%d-%d", round, cpu);
+	compare_samples(name, two.words, two.bytes);
+}
+
+/* Keeps its TLB full of the pages that the other thread moves. */
+static void *helper(void *unused)
+{
+	bind_to(1);
+	for (int round = 1; round <= 4; round++) {
+		while (two.round < round)
+			loads(two.words, two.bytes / 8, 1000);
+		sampled_loads(round, 1);
+		MAGIC(DEMETER_OP_PROGRESS, round);
+		two.sampled = round;
+	}
+	return unused;
+}
+
+static void test_two_vcpus(uint64_t *words, size_t bytes)
+{
+	pthread_t thread;
+
+	two.words = words;
+	two.bytes = bytes;
+	bind_to(0);
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	pthread_create(&thread, NULL, helper, NULL);
+	for (int round = 1; round <= 4; round++) {
+		move_all(words, bytes, round);
+		two.round = round;
+		sampled_loads(round, 0);
+		while (two.sampled < round)
+			__builtin_ia32_pause();
+	}
+	pthread_join(thread, NULL);
 	MAGIC(DEMETER_OP_MODEL_OFF, 0);
 }
 
@@ -324,6 +409,9 @@ int main(void)
 			break;
 		case 'm':
 			test_moving(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);
+			break;
+		case 's':
+			test_two_vcpus(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);
 			break;
 		case 'n': {
 			uint64_t start = now_ns();
