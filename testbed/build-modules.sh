@@ -51,7 +51,7 @@ for d in core uapi guest; do
 	[ ! -d "$project/$d" ] || sources+=("$d")
 done
 source_key() {
-	(cd "$project" && find "${sources[@]}" -type f \( -name '*.[chS]' -o -name 'Kbuild*' -o -name 'Makefile' -o -name '*.tbl' \) -print0 |
+	(cd "$project" && find "${sources[@]}" -type f \( -name '*.[chS]' -o -name '*.inc' -o -name 'Kbuild*' -o -name 'Makefile' -o -name '*.tbl' \) -print0 |
 		sort -z | xargs -0 sha256sum)
 	echo "$release"
 	sha256sum <"$0"

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the owner of devices tells about them: the JSON of the control
+//! interface. Sizes are bytes; *size* is what a node leaves to its guest, which
+//! is the node without its balloon.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::Traffic;
+use crate::statistics::Statistics;
+use crate::wire::Outcome;
+
+/// Where a virtual machine's device stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// No virtual machine monitor is connected.
+    Waiting,
+    /// One is, and its guest has no driver yet.
+    Connected,
+    /// A driver is there.
+    Driven,
+    /// The guest did wrong too often: nothing is taken from it any more.
+    Disabled,
+}
+
+/// How the newest ended request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastView {
+    /// How.
+    pub outcome: Outcome,
+    /// Which size was asked for.
+    pub asked_size_bytes: u64,
+}
+
+/// One tier of a guest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TierView {
+    /// `fmem`, `smem`, or `node2`, `node3`.
+    pub tier: String,
+    /// NUMA node.
+    pub node: u16,
+    /// Memory of the node.
+    pub total_bytes: u64,
+    /// In the balloon.
+    pub balloon_bytes: u64,
+    /// Left to the guest.
+    pub size_bytes: u64,
+    /// Wanted to be left to the guest; none: nobody said.
+    pub wanted_size_bytes: Option<u64>,
+    /// What the host has allocated for it, if that can be seen.
+    pub backing_bytes: Option<u64>,
+    /// A request is on its way.
+    pub busy: bool,
+    /// The newest ended request.
+    pub last: Option<LastView>,
+    /// Number of the newest wish.
+    pub ticket: u64,
+    /// Number of the newest wish that has ended.
+    pub ended_ticket: u64,
+    /// So far, since the device was plugged in.
+    pub traffic: Traffic,
+}
+
+/// One guest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VmView {
+    /// Name in the configuration.
+    pub name: String,
+    /// Where it stands.
+    pub stage: Stage,
+    /// What is wrong with its memory table, if something is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub problem: Option<String>,
+    /// Its tiers, fastest first.
+    pub tiers: Vec<TierView>,
+    /// How it did wrong, and how often.
+    pub violations: BTreeMap<String, u64>,
+    /// Its own words.
+    pub statistics: Option<Statistics>,
+    /// How old those are.
+    pub statistics_age_ms: Option<u64>,
+}
+
+/// A wish.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SizeWish {
+    /// What to leave to the guest.
+    pub size_bytes: u64,
+    /// Why, for the ledger.
+    #[serde(default)]
+    pub why: Option<String>,
+    /// Wait so long for the guest to get there; 0: do not wait.
+    #[serde(default)]
+    pub wait_ms: u64,
+}
+
+/// Which policy decides, and what it distributes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyView {
+    /// `external`, `static`, `proportional`, `guaranteed`, `pressure`.
+    pub name: String,
+    /// FMEM of the host that the guests share.
+    pub fmem_pool_bytes: u64,
+    /// Period of decisions.
+    pub interval_ms: u64,
+}
+
+/// Any failure.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What is wrong.
+    pub error: String,
+    /// What to do.
+    pub next: String,
+}
+
+/// Name of a node in the interfaces.
+#[must_use]
+pub fn tier_name(node: u16) -> String {
+    match node {
+        0 => "fmem".into(),
+        1 => "smem".into(),
+        other => format!("node{other}"),
+    }
+}
+
+/// The node of that name; `node0` and `node1` are understood too.
+#[must_use]
+pub fn tier_node(name: &str) -> Option<u16> {
+    match name {
+        "fmem" => Some(0),
+        "smem" => Some(1),
+        other => other
+            .strip_prefix("node")?
+            .parse()
+            .ok()
+            .filter(|node| usize::from(*node) < crate::wire::MAX_NODES),
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Calls of demeterd's control interface.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use demeter_balloon::view::Problem;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::error::Error;
+use crate::interrupt;
+
+/// How often a waiting call looks whether it was interrupted.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A daemon.
+pub struct Client {
+    control: PathBuf,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Client {
+    /// That listens there.
+    pub fn new(control: &Path) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|cause| Error::file("start a runtime for", control, cause))?;
+        Ok(Self {
+            control: control.to_path_buf(),
+            runtime,
+        })
+    }
+
+    /// Reads.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.call(Method::GET, path, Bytes::new())
+    }
+
+    /// Writes.
+    pub fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Error> {
+        let body = serde_json::to_vec(body).map_err(|error| self.strange(&error))?;
+        self.call(Method::PUT, path, body.into())
+    }
+
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, Error> {
+        self.interruptible(async {
+            let response = self.send(method, path, body).await?;
+            let status = response.status();
+            let body = response
+                .into_body()
+                .collect()
+                .await
+                .map_err(|error| self.strange(&error))?
+                .to_bytes();
+            if status.is_success() {
+                return serde_json::from_slice(&body).map_err(|error| self.strange(&error));
+            }
+            Err(match serde_json::from_slice::<Problem>(&body) {
+                Ok(problem) => Error::Daemon {
+                    cause: problem.error,
+                    next: problem.next,
+                },
+                Err(_) => self.strange(&status),
+            })
+        })
+    }
+
+    /// Hands over a stream of lines until `each` says no.
+    pub fn lines(
+        &self,
+        path: &str,
+        mut each: impl FnMut(&[u8]) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        self.interruptible(async {
+            let response = self.send(Method::GET, path, Bytes::new()).await?;
+            let mut body = response.into_body();
+            let mut rest = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| self.strange(&error))?;
+                let Ok(data) = frame.into_data() else {
+                    continue;
+                };
+                rest.extend_from_slice(&data);
+                while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    if !each(&line[..end])? {
+                        return Ok(());
+                    }
+                }
+            }
+            Err(Error::Daemon {
+                cause: "demeterd has ended".into(),
+                next: "start it again, then `demeter balloon replug`".into(),
+            })
+        })
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Error> {
+        let stream = UnixStream::connect(&self.control)
+            .await
+            .map_err(|cause| Error::Daemon {
+                cause: format!(
+                    "cannot reach demeterd at {}: {cause}",
+                    self.control.display()
+                ),
+                next: "start demeterd, or name its socket with --control".into(),
+            })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.strange(&error))?;
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "demeterd")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|error| self.strange(&error))?;
+        sender
+            .send_request(request)
+            .await
+            .map_err(|error| self.strange(&error))
+    }
+
+    fn strange(&self, cause: &dyn std::fmt::Display) -> Error {
+        Error::Daemon {
+            cause: format!(
+                "{} does not answer as demeterd: {cause}",
+                self.control.display()
+            ),
+            next: "use a demeterd of the same version".into(),
+        }
+    }
+
+    fn interruptible<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.runtime.block_on(async {
+            let interrupted = async {
+                while !interrupt::raised() {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            tokio::select! {
+                done = work => done,
+                () = interrupted => Err(Error::Interrupted),
+            }
+        })
+    }
+}
+
+/// A name as part of a path: anything but plain letters is not a name.
+pub fn checked_name(name: &str) -> Result<&str, Error> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if !name.is_empty() && name.chars().all(plain) {
+        return Ok(name);
+    }
+    Err(Error::Usage {
+        cause: format!("'{name}' cannot be a guest's name"),
+        next: "see the names with `demeter balloon get`".into(),
+    })
+}

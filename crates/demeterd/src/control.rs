@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The control interface: JSON over HTTP on a Unix socket. An external policy
+//! uses the same calls as a person with `demeter balloon`.
+
+use std::convert::Infallible;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Path as UrlPath, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use demeter_balloon::TargetError;
+use demeter_balloon::view::{PolicyView, Problem, SizeWish, Stage, VmView, tier_node};
+use tokio::net::UnixListener;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::WatchStream;
+
+use crate::error::Error;
+use crate::fleet::Fleet;
+use crate::{metrics, policy};
+
+/// Longest wait that a call may ask for.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+/// Watchers see changes at most so often.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
+/// No request has more to say.
+const MAX_BODY_BYTES: usize = 64 << 10;
+
+type Answer<T> = Result<T, Failure>;
+
+struct Failure(StatusCode, Problem);
+
+impl Failure {
+    fn new(status: StatusCode, error: impl Into<String>, next: impl Into<String>) -> Self {
+        Self(
+            status,
+            Problem {
+                error: error.into(),
+                next: next.into(),
+            },
+        )
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
+    }
+}
+
+impl From<axum::extract::rejection::JsonRejection> for Failure {
+    fn from(rejection: axum::extract::rejection::JsonRejection) -> Self {
+        Self::new(
+            rejection.status(),
+            rejection.body_text(),
+            "see the control interface in docs/balloon.md",
+        )
+    }
+}
+
+/// All routes.
+pub fn routes(fleet: Arc<Fleet>) -> Router {
+    Router::new()
+        .route("/v1/vms", get(list))
+        .route("/v1/vms/{vm}", get(one))
+        .route("/v1/vms/{vm}/tiers/{tier}", put(resize))
+        .route("/v1/vms/{vm}/statistics", post(ask_statistics))
+        .route("/v1/vms/{vm}/ledger", get(ledger))
+        .route("/v1/watch", get(watch))
+        .route("/v1/policy", get(get_policy).put(put_policy))
+        .route("/metrics", get(prometheus))
+        .fallback(|| async {
+            Failure::new(
+                StatusCode::NOT_FOUND,
+                "no such call",
+                "see the control interface in docs/balloon.md",
+            )
+        })
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(fleet)
+}
+
+/// Makes the socket. What an earlier daemon left there is replaced; anything
+/// that is not a socket is not.
+pub fn listen(path: &Path) -> Result<UnixListener, Error> {
+    if let Ok(metadata) = path.symlink_metadata() {
+        if !metadata.file_type().is_socket() {
+            return Err(Error::Usage {
+                cause: format!("{} exists and is not a socket", path.display()),
+                next: "choose another path with --control".into(),
+            });
+        }
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(Error::Usage {
+                cause: format!("another daemon listens on {}", path.display()),
+                next: "stop it, or choose another path with --control".into(),
+            });
+        }
+        std::fs::remove_file(path).map_err(|cause| Error::file("replace", path, cause))?;
+    }
+    let listener =
+        UnixListener::bind(path).map_err(|cause| Error::file("listen on", path, cause))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+        .map_err(|cause| Error::file("set the mode of", path, cause))?;
+    Ok(listener)
+}
+
+async fn list(State(fleet): State<Arc<Fleet>>) -> Json<Vec<VmView>> {
+    Json(fleet.views())
+}
+
+fn find<'a>(fleet: &'a Fleet, name: &str) -> Answer<&'a Arc<crate::vm::Vm>> {
+    fleet.vm(name).ok_or_else(|| {
+        let known: Vec<&str> = fleet.vms().map(|vm| vm.spec.name.as_str()).collect();
+        Failure::new(
+            StatusCode::NOT_FOUND,
+            format!("no machine '{name}'"),
+            format!("choose from: {}", known.join(", ")),
+        )
+    })
+}
+
+async fn one(
+    State(fleet): State<Arc<Fleet>>,
+    UrlPath(name): UrlPath<String>,
+) -> Answer<Json<VmView>> {
+    Ok(Json(find(&fleet, &name)?.view()))
+}
+
+async fn ledger(
+    State(fleet): State<Arc<Fleet>>,
+    UrlPath(name): UrlPath<String>,
+) -> Answer<Json<Vec<crate::ledger::Entry>>> {
+    Ok(Json(find(&fleet, &name)?.ledger.recent()))
+}
+
+async fn ask_statistics(
+    State(fleet): State<Arc<Fleet>>,
+    UrlPath(name): UrlPath<String>,
+) -> Answer<StatusCode> {
+    find(&fleet, &name)?.ask_statistics();
+    Ok(StatusCode::ACCEPTED)
+}
+
+async fn resize(
+    State(fleet): State<Arc<Fleet>>,
+    UrlPath((name, tier)): UrlPath<(String, String)>,
+    wish: Result<Json<SizeWish>, axum::extract::rejection::JsonRejection>,
+) -> Answer<Json<VmView>> {
+    let Json(wish) = wish?;
+    let vm = find(&fleet, &name)?;
+    let deciding = fleet.policy_view().name;
+    if deciding != policy::EXTERNAL {
+        return Err(Failure::new(
+            StatusCode::CONFLICT,
+            format!("the policy '{deciding}' decides sizes"),
+            "hand over first: demeter balloon policy external",
+        ));
+    }
+    let node = tier_node(&tier)
+        .filter(|node| usize::from(*node) < vm.spec.tiers.len())
+        .ok_or_else(|| {
+            Failure::new(
+                StatusCode::NOT_FOUND,
+                format!("machine '{name}' has no tier '{tier}'"),
+                "fmem and smem are tiers",
+            )
+        })?;
+    let view = vm.view();
+    if view.stage == Stage::Waiting {
+        return Err(Failure::new(
+            StatusCode::CONFLICT,
+            format!("machine '{name}' is not connected"),
+            "start it, or replug its device: demeter balloon replug",
+        ));
+    }
+    let why = wish.why.as_deref().unwrap_or("control interface");
+    let why: String = why.chars().take(200).collect();
+    let ticket = vm.ask(node, wish.size_bytes, &why).map_err(|error| {
+        let next = match error {
+            TargetError::Disabled => "replug its device: demeter balloon replug".to_owned(),
+            TargetError::Size { node_pages, .. } => {
+                format!("the tier has {} bytes", node_pages << 12)
+            }
+            TargetError::Node { .. } => "fmem and smem are tiers".to_owned(),
+        };
+        Failure::new(StatusCode::CONFLICT, error.to_string(), next)
+    })?;
+    if wish.wait_ms > 0 {
+        let limit = Duration::from_millis(wish.wait_ms).min(MAX_WAIT);
+        let mut changes = fleet.changes();
+        let ended = async {
+            loop {
+                let view = vm.view();
+                let tier = view.tiers.get(usize::from(node));
+                if tier.is_none_or(|tier| tier.ended_ticket >= ticket) {
+                    return;
+                }
+                if view.stage == Stage::Waiting || view.stage == Stage::Disabled {
+                    return;
+                }
+                if changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        // Not there yet is an answer as well: the view says so.
+        let _ = tokio::time::timeout(limit, ended).await;
+    }
+    Ok(Json(vm.view()))
+}
+
+/// One line a machine at first, then one for each that changed.
+async fn watch(State(fleet): State<Arc<Fleet>>) -> Response {
+    let mut last: Vec<VmView> = Vec::new();
+    let lines = WatchStream::new(fleet.changes())
+        .throttle(WATCH_PAUSE)
+        .map(move |_| {
+            let views = fleet.views();
+            let mut text = Vec::new();
+            for view in &views {
+                let known = last.iter().any(|old| same(old, view));
+                if !known && serde_json::to_writer(&mut text, view).is_ok() {
+                    text.push(b'\n');
+                }
+            }
+            last = views;
+            Ok::<_, Infallible>(Bytes::from(text))
+        });
+    (
+        [(header::CONTENT_TYPE, "application/x-ndjson")],
+        Body::from_stream(lines),
+    )
+        .into_response()
+}
+
+/// Nothing but time has passed.
+fn same(old: &VmView, new: &VmView) -> bool {
+    let mut old = old.clone();
+    old.statistics_age_ms = new.statistics_age_ms;
+    old == *new
+}
+
+async fn get_policy(State(fleet): State<Arc<Fleet>>) -> Json<PolicyView> {
+    Json(fleet.policy_view())
+}
+
+async fn put_policy(
+    State(fleet): State<Arc<Fleet>>,
+    wish: Result<Json<PolicyView>, axum::extract::rejection::JsonRejection>,
+) -> Answer<Json<PolicyView>> {
+    let Json(wish) = wish?;
+    let chosen = policy::by_name(&wish.name).ok_or_else(|| {
+        Failure::new(
+            StatusCode::BAD_REQUEST,
+            format!("no policy '{}'", wish.name),
+            format!("choose from: {}", policy::NAMES.join(", ")),
+        )
+    })?;
+    if !(10..=3_600_000).contains(&wish.interval_ms) {
+        return Err(Failure::new(
+            StatusCode::BAD_REQUEST,
+            format!("an interval of {} ms", wish.interval_ms),
+            "choose 10 to 3600000",
+        ));
+    }
+    if chosen.is_some() && wish.fmem_pool_bytes == 0 {
+        return Err(Failure::new(
+            StatusCode::BAD_REQUEST,
+            "a policy without FMEM to divide",
+            "give fmem_pool_bytes",
+        ));
+    }
+    fleet.with_steering(|steering| {
+        steering.policy = chosen;
+        steering.fmem_pool_bytes = wish.fmem_pool_bytes;
+        steering.interval_ms = wish.interval_ms;
+    });
+    tracing::info!(policy = wish.name, "policy");
+    Ok(Json(fleet.policy_view()))
+}
+
+async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
+    match metrics::text(&fleet.views()) {
+        Ok(text) => (
+            [(
+                header::CONTENT_TYPE,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            text,
+        )
+            .into_response(),
+        Err(error) => Failure::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            error.to_string(),
+            "report it",
+        )
+        .into_response(),
+    }
+}

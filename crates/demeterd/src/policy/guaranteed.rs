@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `guaranteed`: everybody has the floor of its service class; what is above
+//! goes to whoever gains most from it, up to its hot set; what nobody's hot set
+//! needs is divided by weight.
+//!
+//! The gain of a page is the number of accesses that it takes, so guests are
+//! ranked by accesses per hot page and weight. That number does not depend on
+//! how much FMEM a guest has: a guest that was served does not fall in rank for
+//! it, which is what would make shares swing. A guest that has more than its
+//! floor counts a quarter more, so that two about equal guests do not take
+//! turns.
+
+use super::{Claim, Fleet, Guest, Policy, divide};
+
+/// Rank of those who have something over those who want it.
+const INCUMBENT: f64 = 1.25;
+
+/// See the module.
+pub struct Guaranteed;
+
+impl Policy for Guaranteed {
+    fn name(&self) -> &'static str {
+        "guaranteed"
+    }
+
+    fn sizes(&self, fleet: &Fleet) -> Vec<u64> {
+        let floors: Vec<Claim> = (fleet.claims().into_iter())
+            .map(|claim| Claim { weight: 0, ..claim })
+            .collect();
+        let mut sizes = divide(fleet.pool_pages, &floors);
+        let mut spare = fleet.pool_pages - sizes.iter().sum::<u64>();
+        let mut order: Vec<usize> = (0..sizes.len()).collect();
+        order.sort_by(|&a, &b| gain(&fleet.guests[b]).total_cmp(&gain(&fleet.guests[a])));
+        for at in order {
+            let guest = &fleet.guests[at];
+            let wanted = guest
+                .hot_pages
+                .unwrap_or(0)
+                .min(guest.claim.ceiling_pages)
+                .saturating_sub(sizes[at])
+                .min(spare);
+            sizes[at] += wanted;
+            spare -= wanted;
+        }
+        if spare == 0 {
+            return sizes;
+        }
+        let rest: Vec<Claim> = fleet
+            .guests
+            .iter()
+            .zip(&sizes)
+            .map(|(guest, &size)| Claim {
+                floor_pages: size,
+                ceiling_pages: guest.claim.ceiling_pages.max(size),
+                weight: guest.claim.weight,
+            })
+            .collect();
+        divide(fleet.pool_pages, &rest)
+    }
+}
+
+fn gain(guest: &Guest) -> f64 {
+    let hot_pages = guest.hot_pages.unwrap_or(0).max(1);
+    let density = guest.access_rate.max(0.0) / hot_pages as f64;
+    let incumbent = if guest.size_pages > guest.claim.floor_pages {
+        INCUMBENT
+    } else {
+        1.0
+    };
+    density * guest.claim.weight as f64 * incumbent
+}

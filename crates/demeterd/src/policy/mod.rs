@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Who gets how much FMEM. A policy is a pure function of what is known about
+//! the guests; it keeps no state, so that it can be tested by its results and
+//! replaced at any moment. Sizes are 4 KiB pages.
+//!
+//! Every policy keeps these, whatever the input: the sizes together are at most
+//! the pool; no guest has more than its ceiling; and none has less than its
+//! floor, unless the floors together exceed the pool, in which case they are
+//! cut in proportion.
+
+mod fixed;
+mod guaranteed;
+mod pressure;
+mod proportional;
+mod shares;
+
+pub use shares::{Claim, divide};
+
+/// No policy here: the control interface is told sizes.
+pub const EXTERNAL: &str = "external";
+/// All names.
+pub const NAMES: [&str; 5] = [EXTERNAL, "static", "proportional", "guaranteed", "pressure"];
+
+/// What a policy knows of a guest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Guest {
+    /// FMEM that it has now.
+    pub size_pages: u64,
+    /// Least and most that it may have, and its weight.
+    pub claim: Claim,
+    /// What was configured for `static`.
+    pub fixed_pages: Option<u64>,
+    /// Its hot set, if a memory manager tells: what FMEM would be used for.
+    pub hot_pages: Option<u64>,
+    /// FMEM that it has and does not use.
+    pub free_pages: u64,
+    /// Sampled accesses a second to any tier, smoothed.
+    pub access_rate: f64,
+    /// Share of accesses that went to SMEM, of a thousand.
+    pub slow_permille: Option<u32>,
+    /// Share of time in which a task waited for memory, of a thousand.
+    pub stall_permille: Option<u32>,
+    /// Decisions since its size was last changed.
+    pub steady_rounds: u32,
+}
+
+/// What a policy knows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fleet {
+    /// FMEM to divide.
+    pub pool_pages: u64,
+    /// Those who get it.
+    pub guests: Vec<Guest>,
+}
+
+impl Fleet {
+    fn claims(&self) -> Vec<Claim> {
+        self.guests.iter().map(|guest| guest.claim).collect()
+    }
+}
+
+/// Divides FMEM.
+pub trait Policy: Send + Sync {
+    /// Its name in the interfaces.
+    fn name(&self) -> &'static str;
+    /// The size of every guest, in the fleet's order.
+    fn sizes(&self, fleet: &Fleet) -> Vec<u64>;
+}
+
+/// The policy of that name. Some(None): external. None: there is none.
+pub fn by_name(name: &str) -> Option<Option<Box<dyn Policy>>> {
+    Some(match name {
+        EXTERNAL => None,
+        "static" => Some(Box::new(fixed::Static)),
+        "proportional" => Some(Box::new(proportional::Proportional)),
+        "guaranteed" => Some(Box::new(guaranteed::Guaranteed)),
+        "pressure" => Some(Box::new(pressure::Pressure)),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

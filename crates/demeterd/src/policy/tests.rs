@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What every policy keeps, and what each is for.
+
+use super::*;
+use proptest::prelude::*;
+
+fn policy(name: &str) -> Box<dyn Policy> {
+    by_name(name).unwrap().unwrap()
+}
+
+fn guest(floor_pages: u64, ceiling_pages: u64, weight: u64) -> Guest {
+    Guest {
+        size_pages: floor_pages,
+        claim: Claim {
+            floor_pages,
+            ceiling_pages,
+            weight,
+        },
+        fixed_pages: None,
+        hot_pages: None,
+        free_pages: 0,
+        access_rate: 0.0,
+        slow_permille: None,
+        stall_permille: None,
+        steady_rounds: 100,
+    }
+}
+
+fn any_guest() -> impl Strategy<Value = Guest> {
+    (
+        (0..500u64, 0..2000u64, 1..10u64, 0..3000u64),
+        proptest::option::of(0..3000u64),
+        proptest::option::of(0..3000u64),
+        (0..1000u64, 0.0..1e6f64, 0..10u32),
+        proptest::option::of(0..=1000u32),
+        proptest::option::of(0..=1000u32),
+    )
+        .prop_map(
+            |((floor, more, weight, size), fixed, hot, (free, rate, steady), slow, stall)| Guest {
+                size_pages: size,
+                fixed_pages: fixed,
+                hot_pages: hot,
+                free_pages: free,
+                access_rate: rate,
+                slow_permille: slow,
+                stall_permille: stall,
+                steady_rounds: steady,
+                ..guest(floor, floor + more, weight)
+            },
+        )
+}
+
+fn any_fleet() -> impl Strategy<Value = Fleet> {
+    (0..6000u64, proptest::collection::vec(any_guest(), 0..6))
+        .prop_map(|(pool_pages, guests)| Fleet { pool_pages, guests })
+}
+
+/// A guest as a model: what it would say with that much FMEM. Modelled.
+fn respond(guest: &mut Guest, size_pages: u64) {
+    guest.steady_rounds = if guest.size_pages == size_pages {
+        guest.steady_rounds + 1
+    } else {
+        0
+    };
+    guest.size_pages = size_pages;
+    if let Some(hot) = guest.hot_pages {
+        let served = size_pages.min(hot);
+        guest.slow_permille = Some(((hot - served) * 1000 / hot.max(1)) as u32);
+        guest.free_pages = size_pages - served;
+    } else {
+        // Without a memory manager only stalls and free memory tell.
+        let used = guest.free_pages.min(size_pages);
+        guest.free_pages = used;
+    }
+}
+
+proptest! {
+    #[test]
+    fn bounds_hold_for_any_input(fleet in any_fleet()) {
+        for name in &NAMES[1..] {
+            let sizes = policy(name).sizes(&fleet);
+            prop_assert_eq!(sizes.len(), fleet.guests.len());
+            let sum: u64 = sizes.iter().sum();
+            prop_assert!(sum <= fleet.pool_pages, "{}", name);
+            let floors: u64 = fleet.guests.iter().map(|g| g.claim.floor_pages).sum();
+            for (size, guest) in sizes.iter().zip(&fleet.guests) {
+                prop_assert!(*size <= guest.claim.ceiling_pages, "{}", name);
+                prop_assert!(floors > fleet.pool_pages || *size >= guest.claim.floor_pages, "{}", name);
+            }
+        }
+    }
+
+    /// With steady demand every policy comes to rest.
+    #[test]
+    fn steady_demand_gives_steady_sizes(mut fleet in any_fleet()) {
+        for name in &NAMES[1..] {
+            let policy = policy(name);
+            for guest in &mut fleet.guests {
+                guest.size_pages = guest.claim.floor_pages;
+            }
+            let mut last = Vec::new();
+            for round in 0..400 {
+                let sizes = policy.sizes(&fleet);
+                for (guest, size) in fleet.guests.iter_mut().zip(&sizes) {
+                    respond(guest, *size);
+                }
+                if round >= 300 {
+                    prop_assert_eq!(&sizes, &last, "{} in round {}", name, round);
+                }
+                last = sizes;
+            }
+        }
+    }
+}
+
+#[test]
+fn names_are_known() {
+    for name in NAMES {
+        let policy = by_name(name).unwrap();
+        assert_eq!(policy.map_or(EXTERNAL, |policy| policy.name()), name);
+    }
+    assert!(by_name("generous").is_none());
+}
+
+#[test]
+fn static_gives_what_was_configured() {
+    let mut fleet = Fleet {
+        pool_pages: 1000,
+        guests: vec![guest(0, 1000, 1), guest(0, 1000, 9), guest(0, 1000, 9)],
+    };
+    fleet.guests[0].fixed_pages = Some(300);
+    assert_eq!(policy("static").sizes(&fleet), [300, 350, 350]);
+    fleet.guests[1].fixed_pages = Some(900);
+    fleet.guests[2].fixed_pages = Some(800);
+    assert_eq!(policy("static").sizes(&fleet), [150, 450, 400]);
+}
+
+#[test]
+fn proportional_follows_the_weights_only() {
+    let mut fleet = Fleet {
+        pool_pages: 400,
+        guests: vec![guest(0, 1000, 1), guest(0, 1000, 3)],
+    };
+    assert_eq!(policy("proportional").sizes(&fleet), [100, 300]);
+    fleet.guests[0].hot_pages = Some(400);
+    fleet.guests[0].slow_permille = Some(1000);
+    assert_eq!(policy("proportional").sizes(&fleet), [100, 300]);
+}
+
+#[test]
+fn guaranteed_serves_the_densest_hot_set_first() {
+    let mut fleet = Fleet {
+        pool_pages: 1000,
+        guests: vec![guest(200, 1000, 1), guest(200, 1000, 1)],
+    };
+    fleet.guests[0].hot_pages = Some(700);
+    fleet.guests[0].access_rate = 70_000.0;
+    fleet.guests[1].hot_pages = Some(700);
+    fleet.guests[1].access_rate = 700.0;
+    assert_eq!(policy("guaranteed").sizes(&fleet), [700, 300]);
+    // The load changes sides.
+    fleet.guests[0].access_rate = 700.0;
+    fleet.guests[1].access_rate = 70_000.0;
+    assert_eq!(policy("guaranteed").sizes(&fleet), [300, 700]);
+    // Nobody needs it: by weight.
+    fleet.guests[0].hot_pages = Some(0);
+    fleet.guests[1].hot_pages = Some(0);
+    assert_eq!(policy("guaranteed").sizes(&fleet), [500, 500]);
+}
+
+#[test]
+fn guaranteed_does_not_flip_between_about_equal_guests() {
+    let mut fleet = Fleet {
+        pool_pages: 1000,
+        guests: vec![guest(200, 1000, 1), guest(200, 1000, 1)],
+    };
+    let mut changes = 0;
+    let mut last = vec![0, 0];
+    for round in 0..100u32 {
+        for (at, guest) in fleet.guests.iter_mut().enumerate() {
+            guest.hot_pages = Some(900);
+            // Ten percent of noise, in opposite phase.
+            let noise = if (round as usize + at).is_multiple_of(2) {
+                1.05
+            } else {
+                0.95
+            };
+            guest.access_rate = 10_000.0 * noise;
+        }
+        let sizes = policy("guaranteed").sizes(&fleet);
+        changes += u32::from(sizes != last);
+        for (guest, size) in fleet.guests.iter_mut().zip(&sizes) {
+            respond(guest, *size);
+        }
+        last = sizes;
+    }
+    assert_eq!(changes, 1, "the first decision is the only one");
+}
+
+#[test]
+fn pressure_moves_from_those_who_do_not_need_it() {
+    let mut fleet = Fleet {
+        pool_pages: 1600,
+        guests: vec![guest(100, 1600, 1), guest(100, 1600, 1)],
+    };
+    for guest in &mut fleet.guests {
+        guest.size_pages = 800;
+    }
+    fleet.guests[0].hot_pages = Some(1200);
+    fleet.guests[1].hot_pages = Some(200);
+    for guest in &mut fleet.guests {
+        respond(guest, 800);
+        guest.steady_rounds = 100;
+    }
+    for _ in 0..100 {
+        let sizes = policy("pressure").sizes(&fleet);
+        for (guest, size) in fleet.guests.iter_mut().zip(&sizes) {
+            respond(guest, *size);
+        }
+    }
+    // It grows until less than a tenth of its accesses are slow.
+    let sizes: Vec<u64> = fleet.guests.iter().map(|guest| guest.size_pages).collect();
+    assert_eq!(sizes, [1100, 500]);
+}
+
+#[test]
+fn pressure_never_takes_from_a_hot_set() {
+    let mut fleet = Fleet {
+        pool_pages: 1000,
+        guests: vec![guest(0, 1000, 1), guest(0, 1000, 1)],
+    };
+    for guest in &mut fleet.guests {
+        guest.hot_pages = Some(500);
+        respond(guest, 500);
+        guest.steady_rounds = 100;
+    }
+    fleet.guests[0].hot_pages = Some(900);
+    respond(&mut fleet.guests[0], 500);
+    assert_eq!(policy("pressure").sizes(&fleet), [500, 500]);
+}

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The daemon as a process, and a model of a guest that speaks to it over real
+//! vhost-user sockets, real rings and real files: what a driver would never do,
+//! down to the ring's own words.
+
+mod model;
+
+use std::time::Duration;
+
+use demeter_balloon::wire::{
+    ACK_BYTES, INFLATED_RESYNC, OP_DEFLATE, OP_DONE, OP_HELLO, OP_INFLATED, Range, Report, Request,
+};
+use model::{Daemon, Descriptor, Guest, INDIRECT, NEXT, WRITE};
+
+const FMEM: usize = 0;
+
+fn range(page: u64, nr_pages: u64) -> Range {
+    Range {
+        gpa: page << 12,
+        nr_pages,
+    }
+}
+
+/// Greets on both queues.
+fn driver(guest: &mut Guest) {
+    for node in 0..2 {
+        assert_eq!(guest.report(usize::from(node), hello(node), &[]), Some(0));
+    }
+}
+
+fn hello(node: u16) -> Report {
+    Report {
+        op: OP_HELLO,
+        node,
+        ..Report::default()
+    }
+}
+
+fn op(op: u16) -> Report {
+    Report {
+        op,
+        ..Report::default()
+    }
+}
+
+/// Takes the next request; the daemon was asked for one.
+fn request(guest: &mut Guest) -> Request {
+    Request::from_bytes(&guest.next_request()).unwrap()
+}
+
+#[test]
+fn a_size_is_asked_for_taken_and_given_back() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    let pages = guest.pages(FMEM);
+    daemon.ask("a", "fmem", (pages - 100) << 12);
+    let asked = request(&mut guest);
+    assert_eq!((asked.node, asked.target_pages), (0, 100));
+    guest.fill(FMEM);
+    let full = guest.allocated_pages(FMEM);
+    let inflated = Report {
+        id: asked.id,
+        current_pages: 100,
+        ..op(OP_INFLATED)
+    };
+    assert_eq!(guest.report(FMEM, inflated, &[range(200, 100)]), Some(0));
+    assert_eq!(full - guest.allocated_pages(FMEM), 100);
+    let done = Report {
+        id: asked.id,
+        current_pages: 100,
+        ..op(OP_DONE)
+    };
+    assert_eq!(guest.report(FMEM, done, &[]), Some(0));
+    let view = daemon.view("a");
+    assert_eq!(view["tiers"][0]["balloon_bytes"], 100 << 12);
+    assert_eq!(view["tiers"][0]["last"]["outcome"], "reached");
+    assert_eq!(
+        guest.report(FMEM, op(OP_DEFLATE), &[range(200, 100)]),
+        Some(0)
+    );
+    assert_eq!(daemon.view("a")["tiers"][0]["balloon_bytes"], 0);
+}
+
+#[test]
+fn configuration_is_answered_at_any_offset_and_size() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    let whole = guest.config(0, 64);
+    assert_eq!(&whole[..4], b"DMBL");
+    assert_eq!(guest.config(3, 5), whole[3..8]);
+    assert_eq!(guest.config(60, 4), [0; 4]);
+}
+
+#[test]
+fn wrong_reports_are_refused_by_reason_and_change_nothing() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    daemon.ask("a", "fmem", (guest.pages(FMEM) - 10) << 12);
+    request(&mut guest);
+    guest.fill(FMEM);
+    let full = guest.allocated_pages(FMEM);
+    let smem = guest.first_page(1);
+    let inflated = op(OP_INFLATED);
+    let wrong: [(u32, Report, Vec<Range>); 11] = [
+        (3, inflated, vec![range(1 << 40, 1)]),
+        (3, inflated, vec![range(300, u64::MAX)]),
+        (3, inflated, vec![range(300, 0)]),
+        (
+            3,
+            inflated,
+            vec![Range {
+                gpa: 300 << 12 | 8,
+                nr_pages: 1,
+            }],
+        ),
+        (4, inflated, vec![range(smem, 1)]),
+        (5, inflated, vec![range(300, 2), range(301, 1)]),
+        (6, inflated, vec![range(300, 11)]),
+        (5, op(OP_DEFLATE), vec![range(300, 1)]),
+        (
+            2,
+            Report {
+                node: 1,
+                ..inflated
+            },
+            vec![range(300, 1)],
+        ),
+        (1, op(77), vec![range(300, 1)]),
+        (
+            5,
+            Report {
+                flags: INFLATED_RESYNC,
+                ..inflated
+            },
+            vec![range(300, 1)],
+        ),
+    ];
+    for (status, report, ranges) in &wrong {
+        let answer = guest.report(FMEM, *report, ranges);
+        assert_eq!(answer, Some(*status), "{report:?} {ranges:?}");
+    }
+    assert_eq!(guest.allocated_pages(FMEM), full);
+    let view = daemon.view("a");
+    assert_eq!(view["tiers"][0]["balloon_bytes"], 0);
+    let violations = view["violations"].as_object().unwrap();
+    let total: u64 = violations.values().filter_map(|count| count.as_u64()).sum();
+    assert_eq!(total, wrong.len() as u64);
+    assert_eq!(violations.len(), wrong.len(), "{violations:?}");
+    // It is listened to as before.
+    assert_eq!(guest.report(FMEM, inflated, &[range(300, 10)]), Some(0));
+}
+
+#[test]
+fn broken_chains_are_counted_and_come_back() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    let buffer = guest.buffer(FMEM);
+    let far = 1 << 45;
+    let plain = |addr, len, flags, next| Descriptor {
+        addr,
+        len,
+        flags,
+        next,
+    };
+    let chains: Vec<(&str, Vec<Descriptor>)> = vec![
+        ("self loop", vec![plain(buffer, 16, NEXT, 0)]),
+        (
+            "loop of two, 4 GiB each",
+            vec![
+                plain(buffer, u32::MAX, NEXT, 1),
+                plain(buffer, u32::MAX, NEXT, 0),
+            ],
+        ),
+        ("outside memory", vec![plain(far, 64, 0, 0)]),
+        ("address wraps", vec![plain(u64::MAX - 8, 64, 0, 0)]),
+        ("next outside the ring", vec![plain(buffer, 32, NEXT, 9999)]),
+        ("no room for an answer", vec![plain(buffer, 32, 0, 0)]),
+        (
+            "answer too short",
+            vec![plain(buffer, 32, NEXT, 1), plain(buffer + 64, 4, WRITE, 0)],
+        ),
+        (
+            "written before read",
+            vec![plain(buffer, 32, WRITE | NEXT, 1), plain(buffer, 32, 0, 0)],
+        ),
+        ("empty", vec![plain(buffer, 0, 0, 0)]),
+        (
+            "indirect table outside memory",
+            vec![plain(far, 16 * 64, INDIRECT, 0)],
+        ),
+        (
+            "indirect table of odd length",
+            vec![plain(buffer, 17, INDIRECT, 0)],
+        ),
+        ("nested indirect", guest.nested_indirect(FMEM)),
+        ("indirect loop of 65535", guest.indirect_loop(FMEM)),
+    ];
+    for (number, (what, chain)) in chains.iter().enumerate() {
+        guest.offer_chain(FMEM, chain);
+        assert!(guest.wait_used(FMEM).is_some(), "{what} does not come back");
+        let total: u64 = daemon.violations("a");
+        assert_eq!(total, number as u64 + 1, "{what}");
+    }
+    // The queue works as before.
+    assert_eq!(guest.report(FMEM, hello(0), &[]), Some(0));
+    assert!(daemon.rss_kib() < 32 << 10, "{} KiB", daemon.rss_kib());
+}
+
+#[test]
+fn a_broken_ring_stops_its_queue_and_nobody_else() {
+    let daemon = Daemon::start(&["a", "b"], &[]);
+    let mut hostile = Guest::connect(&daemon, "a");
+    let mut honest = Guest::connect(&daemon, "b");
+    driver(&mut hostile);
+    driver(&mut honest);
+    hostile.jump_available(FMEM, 1000);
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(daemon.violations("a"), 1);
+    assert_eq!(daemon.view("a")["violations"]["ring"], 1);
+    // Its other queue goes on, and so does the other guest.
+    assert_eq!(hostile.report(1, hello(1), &[]), Some(0));
+    daemon.ask("b", "fmem", (honest.pages(FMEM) - 10) << 12);
+    assert_eq!(request(&mut honest).target_pages, 10);
+    assert_eq!(
+        honest.report(FMEM, op(OP_INFLATED), &[range(300, 10)]),
+        Some(0)
+    );
+    assert_eq!(daemon.violations("b"), 0);
+    // A ring that starts anew is another ring.
+    hostile.restart_queue(FMEM);
+    assert_eq!(hostile.report(FMEM, hello(0), &[]), Some(0));
+}
+
+#[test]
+fn after_too_many_violations_the_device_is_deaf_until_it_is_plugged_in_anew() {
+    let daemon = Daemon::start(&["a", "b"], &["--violation-limit", "5"]);
+    let mut hostile = Guest::connect(&daemon, "a");
+    let mut honest = Guest::connect(&daemon, "b");
+    driver(&mut hostile);
+    driver(&mut honest);
+    for _ in 0..5 {
+        assert_eq!(hostile.report(FMEM, op(77), &[range(0, 1)]), Some(1));
+    }
+    for _ in 0..2000 {
+        assert_eq!(hostile.report(FMEM, op(77), &[range(0, 1)]), Some(8));
+    }
+    assert_eq!(daemon.view("a")["stage"], "disabled");
+    assert_eq!(daemon.violations("a"), 5);
+    assert_eq!(hostile.report(FMEM, hello(0), &[]), Some(8));
+    assert_eq!(honest.report(FMEM, hello(0), &[]), Some(0));
+    assert_eq!(daemon.view("b")["stage"], "driven");
+    drop(hostile);
+    let mut again = Guest::connect(&daemon, "a");
+    driver(&mut again);
+    assert_eq!(daemon.view("a")["stage"], "driven");
+}
+
+#[test]
+fn a_restarted_daemon_asks_for_the_last_size() {
+    let mut daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    daemon.ask("a", "fmem", (guest.pages(FMEM) - 64) << 12);
+    assert_eq!(request(&mut guest).target_pages, 64);
+    daemon.kill();
+    daemon.restart();
+    let mut guest = guest.reconnect(&daemon);
+    driver(&mut guest);
+    assert_eq!(request(&mut guest).target_pages, 64);
+}
+
+#[test]
+fn connections_leave_nothing_behind() {
+    let daemon = Daemon::start(&["a"], &[]);
+    drop(Guest::connect(&daemon, "a"));
+    std::thread::sleep(Duration::from_millis(300));
+    let before = daemon.open_files();
+    for _ in 0..10 {
+        let mut guest = Guest::connect(&daemon, "a");
+        driver(&mut guest);
+        drop(guest);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(
+        daemon.open_files() <= before,
+        "{before} {}",
+        daemon.open_files()
+    );
+}
+
+#[test]
+fn an_answer_is_as_long_as_the_structure() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    let length = guest.report_length(FMEM, hello(0));
+    assert_eq!(length, ACK_BYTES as u32);
+}

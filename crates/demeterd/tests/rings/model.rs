@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A model of a monitor with a guest: two memory files, rings in the first one,
+//! written by hand.
+#![allow(dead_code, reason = "each test that includes it uses a part")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use demeter_balloon::wire::{
+    QUEUE_REPORT, QUEUE_REQUEST, QUEUE_STATISTICS, REQUEST_BYTES, Range, Report,
+};
+use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::eventfd::EventFd;
+
+/// Descriptor flags.
+pub const NEXT: u16 = 1;
+pub const WRITE: u16 = 2;
+pub const INDIRECT: u16 = 4;
+
+const NODE_BYTES: u64 = 4 << 20;
+/// FMEM begins at zero, SMEM after a hole.
+const BEGINS: [u64; 2] = [0, 1 << 30];
+/// Where the model says that it has mapped guest memory.
+const MAPPED: u64 = 1 << 44;
+const SIZE: u16 = 64;
+/// Of each queue's part of the first 64 KiB chunks of FMEM.
+const QUEUE_BYTES: u64 = 64 << 10;
+const AVAILABLE: u64 = 4096;
+const USED: u64 = 8192;
+const BUFFERS: u64 = 16384;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A daemon in a directory of its own.
+pub struct Daemon {
+    directory: tempfile::TempDir,
+    words: Vec<String>,
+    child: Child,
+}
+
+impl Daemon {
+    pub fn start(names: &[&str], options: &[&str]) -> Self {
+        Self::with_keys(names, "", options)
+    }
+
+    /// `keys` are added to those of every machine.
+    pub fn with_keys(names: &[&str], keys: &str, options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: String| directory.path().join(name).display().to_string();
+        let mut words = vec![
+            "--control".to_owned(),
+            at("control".into()),
+            "--state-dir".to_owned(),
+            at("state".into()),
+        ];
+        for name in names {
+            for node in ["fmem", "smem"] {
+                let file = File::create(at(format!("{name}.{node}"))).unwrap();
+                file.set_len(NODE_BYTES).unwrap();
+            }
+            words.push("--vm".into());
+            words.push(format!(
+                "{name},socket={},fmem={},smem={}{keys}",
+                at(format!("{name}.sock")),
+                at(format!("{name}.fmem")),
+                at(format!("{name}.smem"))
+            ));
+        }
+        words.extend(options.iter().map(|&word| word.to_owned()));
+        let child = spawn(&words);
+        let daemon = Self {
+            directory,
+            words,
+            child,
+        };
+        daemon.wait_ready();
+        daemon
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn wait_ready(&self) {
+        let began = Instant::now();
+        while UnixStream::connect(self.path("control")).is_err() {
+            assert!(began.elapsed() < LIMIT, "the daemon does not start");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.words);
+        self.wait_ready();
+    }
+
+    fn call(&self, request: &str, body: &str) -> serde_json::Value {
+        let mut stream = UnixStream::connect(self.path("control")).unwrap();
+        write!(
+            stream,
+            "{request} HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        serde_json::from_str(body).unwrap()
+    }
+
+    pub fn view(&self, vm: &str) -> serde_json::Value {
+        self.call(&format!("GET /v1/vms/{vm}"), "")
+    }
+
+    pub fn ask(&self, vm: &str, tier: &str, size_bytes: u64) {
+        let body = format!("{{\"size_bytes\": {size_bytes}}}");
+        self.call(&format!("PUT /v1/vms/{vm}/tiers/{tier}"), &body);
+    }
+
+    pub fn violations(&self, vm: &str) -> u64 {
+        let view = self.view(vm);
+        let counts = view["violations"].as_object().unwrap();
+        counts.values().filter_map(serde_json::Value::as_u64).sum()
+    }
+
+    fn proc(&self, name: &str) -> PathBuf {
+        Path::new("/proc")
+            .join(self.child.id().to_string())
+            .join(name)
+    }
+
+    /// Its own memory, without what it maps of guests.
+    pub fn rss_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(self.proc("status")).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("RssAnon"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(self.proc("fd")).unwrap().count()
+    }
+}
+
+fn spawn(words: &[String]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_demeterd"))
+        .args(words)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A descriptor of a ring.
+#[derive(Debug, Clone, Copy)]
+pub struct Descriptor {
+    pub addr: u64,
+    pub len: u32,
+    pub flags: u16,
+    pub next: u16,
+}
+
+impl Descriptor {
+    fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.addr.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.len.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[14..].copy_from_slice(&self.next.to_le_bytes());
+        bytes
+    }
+}
+
+struct Queue {
+    kick: EventFd,
+    call: EventFd,
+    available: u16,
+    used: u16,
+}
+
+/// A monitor and its guest.
+pub struct Guest {
+    name: String,
+    memory: [File; 2],
+    frontend: Frontend,
+    queues: Vec<Queue>,
+}
+
+impl Guest {
+    pub fn connect(daemon: &Daemon, name: &str) -> Self {
+        let open = |node: &str| {
+            File::options()
+                .read(true)
+                .write(true)
+                .open(daemon.path(&format!("{name}.{node}")))
+                .unwrap()
+        };
+        let memory = [open("fmem"), open("smem")];
+        let count = QUEUE_REPORT + 2;
+        let mut frontend =
+            Frontend::connect(daemon.path(&format!("{name}.sock")), count as u64).unwrap();
+        frontend.set_owner().unwrap();
+        let features = frontend.get_features().unwrap();
+        // [DEV-1]
+        assert_eq!(features & 0xff_ffff, 0);
+        let ring_features = 1 << 32 | 1 << 30 | 1 << 28;
+        assert_eq!(features & ring_features, ring_features);
+        frontend.set_features(ring_features).unwrap();
+        let wanted = VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::REPLY_ACK;
+        let offered = frontend.get_protocol_features().unwrap();
+        assert!(offered.contains(wanted));
+        frontend.set_protocol_features(wanted).unwrap();
+        let regions: Vec<VhostUserMemoryRegionInfo> = (0..2)
+            .map(|node| VhostUserMemoryRegionInfo {
+                guest_phys_addr: BEGINS[node],
+                memory_size: NODE_BYTES,
+                userspace_addr: MAPPED + BEGINS[node],
+                mmap_offset: 0,
+                mmap_handle: memory[node].as_raw_fd(),
+            })
+            .collect();
+        frontend.set_mem_table(&regions).unwrap();
+        let mut guest = Self {
+            name: name.to_owned(),
+            memory,
+            frontend,
+            queues: Vec::new(),
+        };
+        for queue in 0..count {
+            guest.queues.push(Queue {
+                kick: EventFd::new(libc::EFD_NONBLOCK).unwrap(),
+                call: EventFd::new(libc::EFD_NONBLOCK).unwrap(),
+                available: 0,
+                used: 0,
+            });
+            guest.start_queue(queue);
+        }
+        guest.offer_request();
+        // The daemon notes the connection right after it has taken it.
+        let began = Instant::now();
+        while daemon.view(name)["stage"] == "waiting" {
+            assert!(began.elapsed() < LIMIT);
+        }
+        guest
+    }
+
+    pub fn reconnect(self, daemon: &Daemon) -> Self {
+        let name = self.name.clone();
+        drop(self);
+        Self::connect(daemon, &name)
+    }
+
+    fn start_queue(&mut self, queue: usize) {
+        let base = queue as u64 * QUEUE_BYTES;
+        self.write(base, &vec![0; QUEUE_BYTES as usize]);
+        let state = &mut self.queues[queue];
+        state.available = 0;
+        state.used = 0;
+        let config = VringConfigData {
+            queue_max_size: SIZE,
+            queue_size: SIZE,
+            flags: 0,
+            desc_table_addr: MAPPED + base,
+            used_ring_addr: MAPPED + base + USED,
+            avail_ring_addr: MAPPED + base + AVAILABLE,
+            log_addr: None,
+        };
+        let frontend = &mut self.frontend;
+        frontend.set_vring_num(queue, SIZE).unwrap();
+        frontend.set_vring_addr(queue, &config).unwrap();
+        frontend.set_vring_base(queue, 0).unwrap();
+        frontend.set_vring_call(queue, &state.call).unwrap();
+        frontend.set_vring_kick(queue, &state.kick).unwrap();
+        frontend.set_vring_enable(queue, true).unwrap();
+    }
+
+    /// As a monitor does when the driver resets the device.
+    pub fn restart_queue(&mut self, node: usize) {
+        let queue = QUEUE_REPORT + node;
+        self.frontend.set_vring_enable(queue, false).unwrap();
+        self.frontend.get_vring_base(queue).unwrap();
+        self.start_queue(queue);
+    }
+
+    /// Guest memory of FMEM, where all rings lie.
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.memory[0].write_all_at(bytes, at).unwrap();
+    }
+
+    fn read<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.memory[0].read_exact_at(&mut bytes, at).unwrap();
+        bytes
+    }
+
+    pub fn config(&mut self, offset: u32, size: u32) -> Vec<u8> {
+        let flags = VhostUserConfigFlags::empty();
+        let (_, bytes) = self
+            .frontend
+            .get_config(offset, size, flags, &vec![0; size as usize])
+            .unwrap();
+        bytes
+    }
+
+    pub fn pages(&self, _node: usize) -> u64 {
+        NODE_BYTES >> 12
+    }
+
+    pub fn first_page(&self, node: usize) -> u64 {
+        BEGINS[node] >> 12
+    }
+
+    /// Makes the host allocate what lies above the rings.
+    pub fn fill(&self, node: usize) {
+        let rings = self.queues.len() as u64 * QUEUE_BYTES;
+        let bytes = vec![0xa5; (NODE_BYTES - rings) as usize];
+        self.memory[node].write_all_at(&bytes, rings).unwrap();
+        self.memory[node].sync_all().unwrap();
+    }
+
+    pub fn allocated_pages(&self, node: usize) -> u64 {
+        self.memory[node].metadata().unwrap().blocks() / 8
+    }
+
+    /// A buffer of that node's report queue.
+    pub fn buffer(&self, node: usize) -> u64 {
+        (QUEUE_REPORT + node) as u64 * QUEUE_BYTES + BUFFERS
+    }
+
+    fn offer(&mut self, queue: usize, chain: &[Descriptor]) {
+        let base = queue as u64 * QUEUE_BYTES;
+        for (index, descriptor) in chain.iter().enumerate() {
+            self.write(base + 16 * index as u64, &descriptor.bytes());
+        }
+        let slot = u64::from(self.queues[queue].available % SIZE);
+        self.write(base + AVAILABLE + 4 + 2 * slot, &0_u16.to_le_bytes());
+        self.advance(queue, 1);
+    }
+
+    fn advance(&mut self, queue: usize, by: u16) {
+        let state = &mut self.queues[queue];
+        state.available = state.available.wrapping_add(by);
+        let index = state.available.to_le_bytes();
+        self.write(queue as u64 * QUEUE_BYTES + AVAILABLE + 2, &index);
+        self.queues[queue].kick.write(1).unwrap();
+    }
+
+    /// Descriptors as they are, the first one being the head.
+    pub fn offer_chain(&mut self, node: usize, chain: &[Descriptor]) {
+        self.offer(QUEUE_REPORT + node, chain);
+    }
+
+    /// Says that there is more than the ring can hold.
+    pub fn jump_available(&mut self, node: usize, by: u16) {
+        self.advance(QUEUE_REPORT + node, by);
+    }
+
+    /// Length of the next used buffer.
+    pub fn wait_used(&mut self, node: usize) -> Option<u32> {
+        self.wait_queue(QUEUE_REPORT + node)
+    }
+
+    fn wait_queue(&mut self, queue: usize) -> Option<u32> {
+        let base = queue as u64 * QUEUE_BYTES + USED;
+        let began = Instant::now();
+        while u16::from_le_bytes(self.read(base + 2)) == self.queues[queue].used {
+            if began.elapsed() > LIMIT {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let slot = u64::from(self.queues[queue].used % SIZE);
+        self.queues[queue].used = self.queues[queue].used.wrapping_add(1);
+        Some(u32::from_le_bytes(self.read(base + 4 + 8 * slot + 4)))
+    }
+
+    fn send(&mut self, node: usize, message: &[u8]) -> u32 {
+        let buffer = self.buffer(node);
+        self.write(buffer, message);
+        let answer = buffer + message.len() as u64;
+        self.write(answer, &[0xff; 8]);
+        let chain = [
+            Descriptor {
+                addr: buffer,
+                len: message.len() as u32,
+                flags: NEXT,
+                next: 1,
+            },
+            Descriptor {
+                addr: answer,
+                len: 8,
+                flags: WRITE,
+                next: 0,
+            },
+        ];
+        self.offer_chain(node, &chain);
+        self.wait_used(node).expect("no answer")
+    }
+
+    /// Status of the answer; None if nothing was written.
+    pub fn report(&mut self, node: usize, report: Report, ranges: &[Range]) -> Option<u32> {
+        let message = report.message(ranges);
+        let written = self.send(node, &message);
+        let answer = self.buffer(node) + message.len() as u64;
+        (written > 0).then(|| u32::from_le_bytes(self.read(answer)))
+    }
+
+    pub fn report_length(&mut self, node: usize, report: Report) -> u32 {
+        self.send(node, &report.message(&[]))
+    }
+
+    fn offer_request(&mut self) {
+        let descriptor = Descriptor {
+            addr: QUEUE_REQUEST as u64 * QUEUE_BYTES + BUFFERS,
+            len: REQUEST_BYTES as u32,
+            flags: WRITE,
+            next: 0,
+        };
+        self.offer(QUEUE_REQUEST, &[descriptor]);
+    }
+
+    /// A request, if one is there.
+    pub fn poll_request(&mut self) -> Option<[u8; REQUEST_BYTES]> {
+        let base = QUEUE_REQUEST as u64 * QUEUE_BYTES + USED;
+        let used = u16::from_le_bytes(self.read(base + 2));
+        (used != self.queues[QUEUE_REQUEST].used).then(|| self.next_request())
+    }
+
+    /// Sends statistics and waits until they were read.
+    pub fn statistics(&mut self, bytes: &[u8]) {
+        let buffer = QUEUE_STATISTICS as u64 * QUEUE_BYTES + BUFFERS;
+        self.write(buffer, bytes);
+        let descriptor = Descriptor {
+            addr: buffer,
+            len: bytes.len() as u32,
+            flags: 0,
+            next: 0,
+        };
+        self.offer(QUEUE_STATISTICS, &[descriptor]);
+        self.wait_queue(QUEUE_STATISTICS).expect("not read");
+    }
+
+    pub fn next_request(&mut self) -> [u8; REQUEST_BYTES] {
+        let length = self.wait_queue(QUEUE_REQUEST).expect("no request");
+        assert_eq!(length, REQUEST_BYTES as u32);
+        let bytes = self.read(QUEUE_REQUEST as u64 * QUEUE_BYTES + BUFFERS);
+        self.offer_request();
+        bytes
+    }
+
+    /// An indirect table that names itself.
+    pub fn nested_indirect(&self, node: usize) -> Vec<Descriptor> {
+        let table = self.buffer(node) + 4096;
+        let descriptor = Descriptor {
+            addr: table,
+            len: 16,
+            flags: INDIRECT,
+            next: 0,
+        };
+        self.write(table, &descriptor.bytes());
+        vec![descriptor]
+    }
+
+    /// A table of the greatest length, in a circle.
+    pub fn indirect_loop(&self, node: usize) -> Vec<Descriptor> {
+        let table = 2 << 20;
+        let buffer = self.buffer(node);
+        let bytes: Vec<u8> = (0..u16::MAX)
+            .flat_map(|index| {
+                let descriptor = Descriptor {
+                    addr: buffer,
+                    len: 4096,
+                    flags: NEXT,
+                    next: (index + 1) % u16::MAX,
+                };
+                descriptor.bytes()
+            })
+            .collect();
+        self.write(table, &bytes);
+        vec![Descriptor {
+            addr: table,
+            len: bytes.len() as u32,
+            flags: INDIRECT,
+            next: 0,
+        }]
+    }
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The guest is out of memory: give pages back rather than have a task killed.
+ *
+ * Runs in the task that found no memory, which may hold locks that the node's
+ * work waits for; the work holds its lock only while it neither allocates nor
+ * waits, and here it is only tried for. Nothing is allocated: reports have one
+ * slot left for this. The slowest tier goes first, as it is the guest that
+ * must survive, not its placement.
+ */
+#include <linux/atomic.h>
+#include <linux/delay.h>
+#include <linux/moduleparam.h>
+#include <linux/oom.h>
+
+#include "balloon.h"
+
+#define ANSWER_TIMEOUT msecs_to_jiffies(100)
+#define LOCK_ATTEMPTS  1000
+
+static unsigned int oom_pages = 1024;
+module_param(oom_pages, uint, 0644);
+MODULE_PARM_DESC(oom_pages, "Pages to give back when the guest runs out of memory, default 1024");
+
+static atomic64_t deflated_pages;
+
+u64 demeter_oom_deflated_pages(void)
+{
+	return atomic64_read(&deflated_pages);
+}
+
+static bool lock_soon(struct demeter_balloon_node *node)
+{
+	unsigned int i;
+
+	for (i = 0; i < LOCK_ATTEMPTS; i++) {
+		if (mutex_trylock(&node->lock))
+			return true;
+		usleep_range(500, 1000);
+	}
+	return false;
+}
+
+/* Without a device that works nobody can be asked (DRV-17). */
+static u64 take_without_device(struct demeter_balloon_node *node, u64 most_pages)
+{
+	while (most_pages) {
+		struct page *page = demeter_page_store_take(&node->kept, most_pages)
+					    ?: demeter_page_store_take(&node->held, most_pages);
+
+		if (!page)
+			break;
+		most_pages -= min(most_pages, 1ULL << page_private(page));
+		list_add(&page->lru, &node->back);
+	}
+	return demeter_node_unlock(node);
+}
+
+/*
+ * Has the device taken a DEFLATE since? Whoever collects the answer, here or the
+ * node's work, gives the pages back.
+ */
+static bool answered(struct demeter_balloon_node *node, u64 deflated_before)
+{
+	bool done;
+
+	if (!mutex_trylock(&node->lock))
+		return false;
+	demeter_reports_collect(node);
+	done = node->nr_deflated_pages != deflated_before || !node->vq;
+	demeter_node_unlock(node);
+	return done;
+}
+
+/*
+ * A host that has stopped answering can be told a few times more only, as many
+ * as there are slots: tell it more each time.
+ */
+static u64 pages_to_ask_for(struct demeter_balloon_node *node)
+{
+	u64 pages = max(READ_ONCE(oom_pages), 1U);
+	struct demeter_report_slot *slot;
+
+	list_for_each_entry(slot, &node->slots_sent, link)
+		if (slot->abandoned)
+			pages *= 4;
+	return pages;
+}
+
+/* No answer in time: take the pages of unanswered DEFLATE reports (DRV-17). */
+static void abandon(struct demeter_balloon_node *node)
+{
+	struct demeter_report_slot *slot;
+
+	if (!lock_soon(node))
+		return;
+	demeter_reports_collect(node);
+	list_for_each_entry(slot, &node->slots_sent, link) {
+		if (slot->op != VIRTIO_DEMETER_DEFLATE || slot->abandoned)
+			continue;
+		slot->abandoned = true;
+		node->deflating_pages -= slot->nr_pages;
+		node->nr_deflated_pages += slot->nr_pages;
+		list_splice_init(&slot->pages, &node->back);
+	}
+	demeter_node_unlock(node);
+}
+
+/* Return: pages that the guest has got back meanwhile. */
+static u64 relieve(struct demeter_balloon_node *node)
+{
+	struct demeter_report_slot *slot = NULL;
+	u64 freed, before;
+	bool sent;
+
+	if (!lock_soon(node))
+		return 0;
+	node->oom = true;
+	WRITE_ONCE(node->interrupt, true);
+	if (!node->vq || node->disabled || virtqueue_is_broken(node->vq))
+		return take_without_device(node, READ_ONCE(oom_pages));
+	before = node->nr_deflated_pages;
+	demeter_reports_collect(node);
+	/* Until HELLO and what belongs to it are out, nothing else may be sent. */
+	if (node->held.nr_pages && !node->hello_due && !node->kept.nr_pages)
+		slot = demeter_report_get(node, true);
+	if (slot)
+		demeter_deflate_some(node, slot, pages_to_ask_for(node));
+	sent = node->deflating_pages;
+	freed = demeter_node_unlock(node);
+	if (!sent || freed)
+		return freed;
+	if (!wait_event_timeout(node->answered, answered(node, before), ANSWER_TIMEOUT))
+		abandon(node);
+	return READ_ONCE(node->nr_deflated_pages) - before;
+}
+
+static int on_oom(struct notifier_block *self, unsigned long unused, void *data)
+{
+	unsigned long *freed = data;
+	u64 pages = 0;
+	int nid;
+
+	for (nid = VIRTIO_DEMETER_MAX_NODES - 1; nid >= 0 && !pages; nid--)
+		pages = relieve(&demeter_balloon.nodes[nid]);
+	if (!pages)
+		return NOTIFY_OK;
+	atomic64_add(pages, &deflated_pages);
+	*freed += pages;
+	demeter_statistics_push(VIRTIO_DEMETER_EVENT_OOM);
+	return NOTIFY_OK;
+}
+
+static struct notifier_block oom_notifier = { .notifier_call = on_oom };
+
+int demeter_oom_init(void)
+{
+	return register_oom_notifier(&oom_notifier);
+}
+
+void demeter_oom_exit(void)
+{
+	unregister_oom_notifier(&oom_notifier);
+}

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""How fast memory changes hands: Demeter's balloon, virtio-balloon, virtio-mem.
+
+All three are in one guest and take the same amount from it in turns, several
+times, so that the machine's moods meet all of them alike. Times are the host's,
+from the request to the moment when the device says that it is done.
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from demeter_lab.balloon.daemon import Daemon
+from demeter_lab.balloon.guest import (
+    MIB,
+    TREE,
+    Guest,
+    GuestError,
+    Settings,
+    cache,
+    end_on_sigterm,
+    release,
+)
+from demeter_lab.balloon.suite import DRIVER, settings
+
+#: What changes hands.
+AMOUNT_MIB = 192
+#: Memory of the nodes, and of the memory device on node 1.
+NODE_MIB = (320, 320)
+DEVICE_MIB = 256
+#: What the load allocates and frees over and over, on node 1.
+LOAD_MIB = 32
+GIB = 1 << 30
+METHODS = ("demeter", "virtio-balloon", "virtio-mem")
+
+
+def bench_settings(daemon: Daemon, init_on_alloc: int, kernel: str) -> Settings:
+    """Return a guest with all three devices."""
+    made = settings(kernel, daemon, "bench", NODE_MIB)
+    spare = cache() / "kernels" / release(kernel) / "modules"
+    for module in ("virtio_balloon.ko", "virtio_mem.ko"):
+        made.files[module] = spare / module
+    made.append = f"init_on_alloc={init_on_alloc} memhp_default_state=online_movable"
+    made.max_mib = sum(NODE_MIB) + 2 * DEVICE_MIB
+    return made
+
+
+def devices(guest: Guest) -> list[str]:
+    """Return the arguments for the two other devices."""
+    path = guest.directory / "device"
+    backend = f"memory-backend-file,id=md,size={DEVICE_MIB}M,share=on,mem-path={path}"
+    return [
+        *("-device", "virtio-balloon-pci,id=stock"),
+        *("-object", backend),
+        *("-device", f"virtio-mem-pci,id=vmem,memdev=md,node=1,requested-size={DEVICE_MIB}M"),
+    ]
+
+
+def touch(guest: Guest, node: int) -> None:
+    """Make the host allocate most of the free memory of ``node``.
+
+    Not all of it: a guest without swap thrashes near its watermarks.
+    """
+    free = guest.must(f"awk '/MemFree/ {{print $4}}' /sys/devices/system/node/node{node}/meminfo")
+    mib = int(free) * 3 // 4 // 1024 - LOAD_MIB
+    path = f"/data{node}/touch"
+    guest.must(f"dd if=/dev/zero of={path} bs=1M count={mib} && rm {path}", limit_s=400)
+
+
+def wait(what: str, done: Callable[[], bool], limit_s: float = 240) -> float:
+    """Return the seconds until ``done``."""
+    began = time.monotonic()
+    while not done():
+        if time.monotonic() - began > limit_s:
+            raise GuestError(f"{what} does not end in {limit_s:.0f} s")
+        time.sleep(0.0005)
+    return time.monotonic() - began
+
+
+class Bench:
+    """Takes and gives in one guest."""
+
+    def __init__(self, guest: Guest, daemon: Daemon) -> None:
+        """Use this guest."""
+        self.guest = guest
+        self.daemon = daemon
+        # Of boot memory only: QEMU leaves virtio-mem's out.
+        self.balloon_total = guest.qmp.balloon_actual()
+
+    def demeter(self, take: bool) -> float:
+        """Return seconds for Demeter's balloon, all from node 1."""
+        # virtio-mem's memory is of this node too.
+        size = (NODE_MIB[1] + DEVICE_MIB - (AMOUNT_MIB if take else 0)) * MIB
+        began = time.monotonic()
+        tier = self.daemon.resize("bench", 1, size, wait_ms=240_000)
+        took = time.monotonic() - began
+        if tier["size_bytes"] != size:
+            raise GuestError(f"demeter stopped at {tier['size_bytes']} of {size}: {tier['last']}")
+        return took
+
+    def stock(self, take: bool) -> float:
+        """Return seconds for virtio-balloon, from wherever it takes them."""
+        value = self.balloon_total - (AMOUNT_MIB * MIB if take else 0)
+        qmp = self.guest.qmp
+        qmp("balloon", value=value)
+        return wait("virtio-balloon", lambda: qmp.balloon_actual() == value)
+
+    def virtio_mem(self, take: bool) -> float:
+        """Return seconds for virtio-mem on node 1."""
+        value = (DEVICE_MIB - (AMOUNT_MIB if take else 0)) * MIB
+        qmp = self.guest.qmp
+        path = "/machine/peripheral/vmem"
+        qmp("qom-set", path=path, property="requested-size", value=value)
+        return wait("virtio-mem", lambda: qmp.number("vmem", "size") == value)
+
+    def measure(self, repeats: int) -> dict[str, dict[str, list[float]]]:
+        """Return GiB/s of every repetition, by method and direction."""
+        calls = {
+            "demeter": self.demeter,
+            "virtio-balloon": self.stock,
+            "virtio-mem": self.virtio_mem,
+        }
+        rates: dict[str, dict[str, list[float]]] = {
+            method: {"take": [], "give": []} for method in METHODS
+        }
+        for repeat in range(repeats + 1):
+            # Another one begins each time; the first round warms up. Whoever
+            # begins finds most pages backed: three repetitions are fair.
+            for node in range(2):
+                touch(self.guest, node)
+            for offset in range(len(METHODS)):
+                method = METHODS[(repeat + offset) % len(METHODS)]
+                for direction in ("take", "give"):
+                    took = calls[method](direction == "take")
+                    print(f"       {repeat} {method} {direction}: {took:.3f} s", flush=True)
+                    if repeat > 0:
+                        rates[method][direction].append(AMOUNT_MIB * MIB / GIB / took)
+        return rates
+
+
+def summary_of(rates: dict[str, dict[str, list[float]]]) -> dict[str, object]:
+    """Return medians, spreads, and Demeter's ratios repetition by repetition."""
+    rows: dict[str, object] = {}
+    for method, by_direction in rates.items():
+        rows[method] = {
+            direction: {
+                "median_gib_per_s": round(statistics.median(values), 4),
+                "min_gib_per_s": round(min(values), 4),
+                "max_gib_per_s": round(max(values), 4),
+            }
+            for direction, values in by_direction.items()
+        }
+    ratios: dict[str, object] = {}
+    for other in METHODS[1:]:
+        for direction in ("take", "give"):
+            pairs = zip(rates["demeter"][direction], rates[other][direction], strict=True)
+            values = [mine / theirs for mine, theirs in pairs]
+            ratios[f"{direction} / {other}"] = {
+                "median": round(statistics.median(values), 2),
+                "min": round(min(values), 2),
+                "max": round(max(values), 2),
+            }
+    return {"rates": rows, "ratios": ratios}
+
+
+def one_case(directory: Path, init_on_alloc: int, kernel: str, repeats: int) -> dict[str, object]:
+    """Boot one guest; measure it idle and loaded."""
+    daemon = Daemon(directory, ["bench"], "--statistics-ms", "0", keys=",smem={files}/device")
+    guest = Guest("bench", directory, bench_settings(daemon, init_on_alloc, kernel))
+    guest.settings.arguments = devices(guest)
+    result: dict[str, object] = {}
+    with daemon, guest:
+        for module in (DRIVER, "virtio_balloon.ko", "virtio_mem.ko"):
+            guest.must(f"insmod /balloon/{module}")
+        daemon.wait_stage("bench", "driven")
+        for node in range(2):
+            guest.must(
+                f"mkdir -p /data{node} && "
+                f"mount -t tmpfs -o size=2g,mpol=bind:{node} data /data{node}"
+            )
+        wait(
+            "virtio-mem's first plug",
+            lambda: guest.qmp.number("vmem", "size") == DEVICE_MIB * MIB,
+        )
+        bench = Bench(guest, daemon)
+        before = guest.backing_bytes(0)
+        bench.stock(True)
+        from_fmem = before - guest.backing_bytes(0)
+        bench.stock(False)
+        result["virtio_balloon_taken_from_fmem"] = round(from_fmem / (AMOUNT_MIB * MIB), 3)
+        result["idle"] = summary_of(bench.measure(repeats))
+        # A program that allocates and frees, on one of the vCPUs.
+        guest.must(
+            f"(while :; do dd if=/dev/zero of=/data1/load bs=1M count={LOAD_MIB}; done) "
+            ">/dev/null 2>&1 & echo $! > /tmp/load"
+        )
+        result["loaded"] = summary_of(bench.measure(repeats))
+        guest.run("kill $(cat /tmp/load)")
+    return result
+
+
+def table(cases: dict[str, dict]) -> str:
+    """Return the table that people read."""
+    lines = [
+        f"{'case':<34} {'GiB/s':>8} {'spread':>15} {'x virtio-balloon':>18} {'x virtio-mem':>16}"
+    ]
+    for name, case in cases.items():
+        for load in ("idle", "loaded"):
+            for direction in ("take", "give"):
+                row = case[load]["rates"]["demeter"][direction]
+                ratios = case[load]["ratios"]
+
+                def told(other: str, ratios: dict = ratios, way: str = direction) -> str:
+                    ratio = ratios[f"{way} / {other}"]
+                    return f"{ratio['median']:.1f} ({ratio['min']:.1f}-{ratio['max']:.1f})"
+
+                spread = f"{row['min_gib_per_s']:.2f}-{row['max_gib_per_s']:.2f}"
+                lines.append(
+                    f"{name + ', ' + load + ', ' + direction:<34}"
+                    f" {row['median_gib_per_s']:>8.2f} {spread:>15}"
+                    f" {told('virtio-balloon'):>18} {told('virtio-mem'):>16}"
+                )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run all cases and write ``summary.json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=TREE / "out/balloon")
+    parser.add_argument("--kernel", default="6.12")
+    parser.add_argument("--repeats", type=int, default=6, help="best a multiple of 3")
+    parser.add_argument("--directory", type=Path, default=Path("/dev/shm/demeter-balloon-bench"))
+    arguments = parser.parse_args()
+    end_on_sigterm()
+    cases: dict[str, dict] = {}
+    accel = Settings().accel
+    for init_on_alloc in (1, 0):
+        shutil.rmtree(arguments.directory, ignore_errors=True)
+        arguments.directory.mkdir(parents=True)
+        try:
+            name = f"init_on_alloc={init_on_alloc}"
+            cases[name] = one_case(
+                arguments.directory, init_on_alloc, arguments.kernel, arguments.repeats
+            )
+        finally:
+            shutil.rmtree(arguments.directory, ignore_errors=True)
+    about = json.loads((cache() / "qemu.json").read_text())
+    summary = {
+        "experiment": "balloon",
+        "accelerator": accel,
+        "qemu": about["version"],
+        "kernel": release(arguments.kernel),
+        "host": platform.release(),
+        "amount_mib": AMOUNT_MIB,
+        "repeats": arguments.repeats,
+        "rows": cases,
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    print(f"accelerator: {accel}; {AMOUNT_MIB} MiB, {arguments.repeats} repetitions")
+    print(table(cases))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

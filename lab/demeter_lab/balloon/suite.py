@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The double balloon in real guests: sizes, recovery, isolation.
+
+Each check prints a line and is counted; the last line is the suite's summary.
+"""
+
+import argparse
+import json
+import random
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from demeter_lab.balloon.daemon import Daemon
+from demeter_lab.balloon.guest import (
+    MIB,
+    PAGE,
+    Guest,
+    GuestError,
+    Settings,
+    end_on_sigterm,
+    modules,
+)
+
+DRIVER = "demeter_balloon.ko"
+HOSTILE = "demeter_balloon_hostile.ko"
+#: Data that must stay intact, on each node.
+DATA_MIB = 8
+
+
+class Checks:
+    """Counts what holds and what does not."""
+
+    def __init__(self) -> None:
+        """Nothing checked yet."""
+        self.passed = 0
+        self.failed = 0
+
+    def that(self, what: str, holds: bool, detail: object = "") -> None:
+        """Note one fact."""
+        if holds:
+            self.passed += 1
+        else:
+            self.failed += 1
+        print(f"{'ok    ' if holds else 'FAILED'} {what} {detail}".rstrip(), flush=True)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Run a part; what stops it counts as one failure."""
+        began = time.monotonic()
+        try:
+            yield
+        except (GuestError, OSError) as error:
+            self.that(name, False, f"({error})")
+        print(f"       {name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def settings(kernel: str, daemon: Daemon, name: str, node_mib: tuple[int, int]) -> Settings:
+    """Return a guest with the driver in it and its balloon attached."""
+    return Settings(
+        kernel=kernel,
+        node_mib=node_mib,
+        files={DRIVER: modules(kernel) / DRIVER},
+        balloon_socket=daemon.socket(name),
+    )
+
+
+def put_data(guest: Guest) -> None:
+    """Write data to both nodes, and remember its sums."""
+    for node in range(2):
+        guest.must(
+            f"mkdir -p /data{node} && mount -t tmpfs -o size=512m,mpol=bind:{node} data /data{node}"
+            f" && dd if=/dev/urandom of=/data{node}/x bs=1M count={DATA_MIB}"
+        )
+    guest.must("md5sum /data0/x /data1/x > /tmp/sums")
+
+
+def intact(guest: Guest) -> bool:
+    """Tell whether the data is what was written."""
+    return guest.run("md5sum -c -s /tmp/sums")[0] == 0
+
+
+def log_is_clean(guest: Guest) -> str:
+    """Return the kernel's complaints."""
+    words = "BUG:|WARNING:|Bad page|Oops|Call Trace|rss-counter|Out of memory|page allocation fail"
+    return guest.run(f"dmesg | grep -E '{words}'")[1].strip()
+
+
+def counts_agree(daemon: Daemon, name: str, limit_s: float = 20) -> str:
+    """Compare host and guest; return the difference in words, or nothing."""
+    limit = time.monotonic() + limit_s
+    while True:
+        daemon.call("POST", f"/v1/vms/{name}/statistics")
+        time.sleep(0.3)
+        view = daemon.view(name)
+        guest = [node["balloon_pages"] for node in (view["statistics"] or {"nodes": []})["nodes"]]
+        host = [tier["balloon_bytes"] // PAGE for tier in view["tiers"]]
+        if guest == host:
+            return ""
+        if time.monotonic() > limit:
+            return f"guest {guest}, host {host}"
+
+
+def size_at(guest: Guest, node: int, share: float) -> int:
+    """Return that share of a node in whole pages."""
+    return int(guest.node_bytes(node) * share) // PAGE * PAGE
+
+
+def check_one_size(checks: Checks, daemon: Daemon, guest: Guest, node: int, share: float) -> None:
+    """Shrink one tier; its file follows and the other's does not move."""
+    other = 1 - node
+    before = guest.backing_bytes(other)
+    wanted = size_at(guest, node, share)
+    tier = daemon.resize(guest.name, node, wanted)
+    what = f"node {node} at {share:.0%}"
+    checks.that(f"{what} to the page", tier["size_bytes"] == wanted, tier["last"])
+    error = abs(guest.backing_bytes(node) - wanted) / guest.node_bytes(node)
+    checks.that(f"{what}: allocated blocks follow", error < 0.01, f"({error:.2%} off)")
+    # The guest itself writes while it works; the device must not.
+    moved = before - guest.backing_bytes(other)
+    checks.that(f"{what}: node {other} is left alone", moved <= 0, f"({moved} bytes)")
+
+
+def check_sizes(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Resize both tiers independently; the host's memory follows."""
+    name = guest.name
+    check_one_size(checks, daemon, guest, 1, 0.2)
+    tier = daemon.resize(name, 1, size_at(guest, 1, 0.8))
+    checks.that("node 1 up to 80 %", tier["size_bytes"] == size_at(guest, 1, 0.8), tier["last"])
+    check_one_size(checks, daemon, guest, 0, 0.2)
+    checks.that("data intact in shrunk tiers", intact(guest))
+    checks.that("counts agree", not (words := counts_agree(daemon, name)), words)
+    for node in range(2):
+        small = guest.backing_bytes(node)
+        tier = daemon.resize(name, node, guest.node_bytes(node))
+        back = tier["size_bytes"] == guest.node_bytes(node)
+        checks.that(f"node {node} back to the page", back, tier["last"])
+        mib = 160
+        guest.must(f"dd if=/dev/zero of=/data{node}/fill bs=1M count={mib}")
+        grown = guest.backing_bytes(node) - small
+        # The rest was free in the shrunk tier.
+        fits = grown >= 0.75 * mib * MIB
+        checks.that(f"node {node}: what was given back is used again", fits, f"({grown >> 20} MiB)")
+        guest.must(f"rm /data{node}/fill")
+    checks.that("data intact", intact(guest))
+
+
+def check_kills(checks: Checks, daemon: Daemon, guest: Guest, rounds: int, seed: int) -> None:
+    """Kill the daemon at random moments of a resize; nothing is lost."""
+    numbers = random.Random(seed)
+    name = guest.name
+    lost = ""
+    for number in range(rounds):
+        for node in range(2):
+            share = numbers.uniform(0.25, 0.6) if number % 2 == 0 else numbers.uniform(0.7, 1.0)
+            daemon.resize(name, node, size_at(guest, node, share), wait_ms=0)
+        time.sleep(numbers.uniform(0, 0.25))
+        daemon.kill()
+        daemon.start()
+        daemon.replug(guest)
+        view = daemon.wait_still(name)
+        for tier in view["tiers"]:
+            # The sizes were asked for before the end, so they are wanted after it.
+            if tier["size_bytes"] != tier["wanted_size_bytes"]:
+                lost = f"round {number}: {tier}"
+        lost = lost or counts_agree(daemon, name)
+        if lost:
+            break
+    checks.that(f"{rounds} kills while resizing: all comes back", not lost, lost)
+    checks.that("data intact after kills", intact(guest))
+    for node in range(2):
+        daemon.resize(name, node, guest.node_bytes(node))
+    held = [tier["balloon_bytes"] for tier in daemon.view(name)["tiers"]]
+    checks.that("no page is left in a balloon", held == [0, 0], held)
+
+
+def check_command(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Do with ``demeter balloon`` what an operator does."""
+    name = guest.name
+    done = daemon.command("set", name, "smem=400M", "fmem=400M", "--json")
+    sizes = [tier["size_bytes"] for tier in json.loads(done.stdout or "{}").get("tiers", [])]
+    checks.that("demeter balloon set", done.returncode == 0 and sizes == [400 * MIB] * 2, sizes)
+    done = daemon.command("set", name, "fmem=1M", "smem=1M", "--wait", "20")
+    said = done.stderr.strip().splitlines()[-1:]
+    one_line = bool(said) and "; next: " in said[0]
+    checks.that("what cannot be is an error of one line", done.returncode == 1 and one_line, said)
+    daemon.command("set", name, "fmem=400M", "smem=400M")
+    daemon.kill()
+    daemon.start()
+    guest.qmp.close()
+    done = daemon.command("replug", "--qmp", str(guest.directory / "qmp"))
+    checks.that("demeter balloon replug", done.returncode == 0, done.stderr.strip())
+    guest.reconnect_qmp()
+    daemon.wait_stage(name, "driven")
+    daemon.wait_still(name)
+    done = daemon.command("get", name)
+    checks.that("demeter balloon get", done.stdout.count("400.0") >= 4, done.stdout)
+    checks.that("data intact after the commands", intact(guest))
+
+
+def check_module(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Unload and load the driver with a full balloon."""
+    name = guest.name
+    wanted = size_at(guest, 1, 0.4)
+    daemon.resize(name, 1, wanted)
+    guest.must("rmmod demeter_balloon")
+    held = [tier["balloon_bytes"] for tier in daemon.view(name)["tiers"]]
+    checks.that("rmmod gives all back", held == [0, 0], held)
+    guest.must(f"insmod /balloon/{DRIVER}")
+    daemon.wait_stage(name, "driven")
+    view = daemon.wait_still(name)
+    size = view["tiers"][1]["size_bytes"]
+    checks.that("insmod: the size is asked for anew", size == wanted, f"({size} of {wanted})")
+    checks.that("data intact after rmmod", intact(guest))
+
+
+def check_pause(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Stop and continue the machine in the middle of a resize."""
+    name = guest.name
+    hellos = sum(tier["traffic"]["hellos"] for tier in daemon.view(name)["tiers"])
+    wanted = size_at(guest, 1, 0.8)
+    daemon.resize(name, 1, wanted, wait_ms=0)
+    guest.qmp("stop")
+    time.sleep(0.3)
+    guest.qmp("cont")
+    view = daemon.wait_still(name)
+    checks.that("stop and cont: resize ends", view["tiers"][1]["size_bytes"] == wanted)
+    again = sum(tier["traffic"]["hellos"] for tier in view["tiers"])
+    checks.that("without a new driver", again == hellos, f"({again - hellos} HELLOs)")
+    checks.that("counts agree after a pause", not (words := counts_agree(daemon, name)), words)
+
+
+def check_reset(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Reset the machine with a full balloon."""
+    name = guest.name
+    wanted = size_at(guest, 1, 0.5)
+    daemon.resize(name, 1, wanted)
+    checks.that("kernel log is clean", not (words := log_is_clean(guest)), words)
+    guest.qmp("system_reset")
+    guest.wait_ready()
+    guest.must(f"insmod /balloon/{DRIVER}")
+    # The old pages stay counted until the new driver's HELLO.
+    time.sleep(1)
+    view = daemon.wait_still(name)
+    size = view["tiers"][1]["size_bytes"]
+    checks.that("reset: the size is asked for anew", size == wanted, f"({size} of {wanted})")
+    checks.that("counts agree after a reset", not (words := counts_agree(daemon, name)), words)
+    checks.that("no violations", daemon.view(name)["violations"] == {})
+
+
+def main_guest(checks: Checks, directory: Path, kernel: str, kills: int, seed: int) -> None:
+    """Run everything that an honest guest goes through."""
+    daemon = Daemon(directory, ["main"])
+    guest = Guest("main", directory, settings(kernel, daemon, "main", (512, 512)))
+    with daemon, guest:
+        guest.must(f"insmod /balloon/{DRIVER}")
+        daemon.wait_stage("main", "driven")
+        put_data(guest)
+        parts: list[tuple[str, Callable[[], None]]] = [
+            ("sizes", lambda: check_sizes(checks, daemon, guest)),
+            ("kills", lambda: check_kills(checks, daemon, guest, kills, seed)),
+            ("command", lambda: check_command(checks, daemon, guest)),
+            ("module", lambda: check_module(checks, daemon, guest)),
+            ("pause", lambda: check_pause(checks, daemon, guest)),
+            ("reset", lambda: check_reset(checks, daemon, guest)),
+        ]
+        for name, part in parts:
+            with checks.part(name):
+                part()
+        checks.that("the daemon stays small", daemon.rss_kib() < 16384, f"({daemon.rss_kib()} KiB)")
+
+
+def check_policy(checks: Checks, daemon: Daemon, names: list[str]) -> None:
+    """Let a policy divide FMEM among real guests, and hand back."""
+    pool = 320 * MIB
+
+    def sizes() -> list[int]:
+        return [daemon.view(name)["tiers"][0]["size_bytes"] for name in names]
+
+    done = daemon.command("policy", "proportional", "--fmem-pool", "320M", "--interval-ms", "200")
+    checks.that("demeter balloon policy", done.returncode == 0, done.stderr.strip())
+    limit = time.monotonic() + 60
+    while sizes() != [pool // 2] * 2 and time.monotonic() < limit:
+        time.sleep(0.2)
+    checks.that("the policy divides FMEM", sizes() == [pool // 2] * 2, sizes())
+    _, entries = daemon.call("GET", f"/v1/vms/{names[0]}/ledger")
+    assert isinstance(entries, list)
+    asked = [entry for entry in entries if entry["what"] == "asked"]
+    checks.that("the ledger says who", asked[-1]["why"] == "policy proportional", asked[-1])
+    time.sleep(2)
+    _, later = daemon.call("GET", f"/v1/vms/{names[0]}/ledger")
+    assert isinstance(later, list)
+    again = len([entry for entry in later if entry["what"] == "asked"]) - len(asked)
+    checks.that("and is at rest then", again == 0, f"({again} more requests in ten rounds)")
+    status, _ = daemon.call("PUT", f"/v1/vms/{names[0]}/tiers/fmem", {"size_bytes": pool})
+    checks.that("nobody else may decide meanwhile", status == 409, status)
+    done = daemon.command("policy", "external")
+    tier = daemon.resize(names[0], 0, 192 * MIB)
+    checks.that("external decides again", tier["size_bytes"] == 192 * MIB, tier["last"])
+    _, text = daemon.call("GET", "/metrics")
+    wanted = f'demeter_balloon_size_bytes{{vm="{names[0]}",tier="fmem"}} {192 * MIB}'
+    checks.that("metrics say the same", wanted in str(text))
+
+
+def hostile_guest(checks: Checks, directory: Path, kernel: str) -> None:
+    """Let one guest attack the daemon that serves another one too."""
+    daemon = Daemon(directory, ["honest", "hostile"])
+    guests = []
+    for name in ("honest", "hostile"):
+        made = settings(kernel, daemon, name, (192, 256))
+        made.vcpus = 1
+        made.files[HOSTILE] = modules(kernel) / HOSTILE
+        guests.append(Guest(name, directory, made))
+    honest, hostile = guests
+    with daemon, honest, hostile:
+        honest.must(f"insmod /balloon/{DRIVER}")
+        daemon.wait_stage("honest", "driven")
+        put_data(honest)
+        wanted = size_at(honest, 1, 0.5)
+        daemon.resize("honest", 1, wanted)
+        hostile.run(f"insmod /balloon/{HOSTILE}", limit_s=240)
+        said = hostile.must("dmesg | grep balloon_hostile | sed 's/^.*balloon_hostile: //'")
+        for line in said.splitlines():
+            if line.startswith("not ok"):
+                print(f"       hostile guest: {line}", flush=True)
+        verdict = said.splitlines()[-1]
+        passed, failed = (int(number) for number in re.findall(r"\d+", verdict)[:2])
+        checks.that("every attack gets its answer", failed == 0 and passed >= 20, verdict)
+        view = daemon.view("hostile")
+        checks.that("the hostile device is disabled", view["stage"] == "disabled")
+        reasons = view["violations"]
+        checks.that("violations are told apart", len(reasons) >= 10, reasons)
+        view = daemon.view("honest")
+        checks.that("the other guest has none", view["violations"] == {}, view["violations"])
+        checks.that("its size did not move", view["tiers"][1]["size_bytes"] == wanted)
+        back = daemon.resize("honest", 1, honest.node_bytes(1))
+        checks.that("and still can", back["size_bytes"] == honest.node_bytes(1), back["last"])
+        checks.that("its data is intact", intact(honest))
+        checks.that("its kernel log is clean", not (words := log_is_clean(honest)), words)
+        small = daemon.rss_kib() < 16384
+        checks.that("the daemon is alive and small", daemon.alive() and small, daemon.rss_kib())
+        hostile.must("rmmod demeter_balloon_hostile")
+        daemon.replug(hostile)
+        hostile.must(f"insmod /balloon/{DRIVER}")
+        view = daemon.wait_stage("hostile", "driven")
+        checks.that("plugged in anew it is served again", view["violations"] == {})
+        check_policy(checks, daemon, ["honest", "hostile"])
+
+
+def main() -> int:
+    """Run the suite; return its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernel", default="6.12")
+    parser.add_argument("--kills", type=int, default=5, help="kills of the daemon while resizing")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
+    parser.add_argument("--directory", type=Path, default=Path("/dev/shm/demeter-balloon"))
+    parser.add_argument("--only", choices=["main", "hostile"])
+    arguments = parser.parse_args()
+    end_on_sigterm()
+    checks = Checks()
+    directory = arguments.directory
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    try:
+        if arguments.only != "hostile":
+            with checks.part("main guest"):
+                main_guest(checks, directory, arguments.kernel, arguments.kills, arguments.seed)
+        if arguments.only != "main":
+            with checks.part("hostile guest"):
+                hostile_guest(checks, directory, arguments.kernel)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print(f"balloon: {checks.passed} passed, {checks.failed} failed")
+    return 1 if checks.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
