@@ -5,6 +5,12 @@
 mod gups;
 mod hold;
 mod memory;
+mod mmapbench;
+mod page;
+mod pagerank;
+mod report;
+mod torture;
+mod xsbench;
 
 use std::process::ExitCode;
 
@@ -24,6 +30,14 @@ enum Verb {
     Gups(gups::Arguments),
     /// Allocate and touch memory, then hold it while a command runs
     Hold(hold::Arguments),
+    /// Touch pages of a large mapping in several orders; one CSV row a second
+    Mmapbench(mmapbench::Arguments),
+    /// PageRank on a generated graph, as in the GAP Benchmark Suite
+    Pagerank(pagerank::Arguments),
+    /// Cross-section look-ups, as in XSBench
+    Xsbench(xsbench::Arguments),
+    /// Do everything to anonymous memory that a program may, and check every byte
+    Torture(torture::Arguments),
     /// Mark the region of interest from a script
     Roi {
         #[command(subcommand)]
@@ -66,6 +80,17 @@ enum Error {
         "{wrong} of {words} words are wrong after verification; next: report it, memory was corrupted"
     )]
     Verification { wrong: u64, words: u64 },
+    #[error("found {found}, expected {expected}; next: report it, memory was corrupted")]
+    Checksum { found: String, expected: String },
+    #[error("{0}; next: run it without a pager to see whose fault it is")]
+    Torture(String),
+    #[error("{path}: {cause}; next: check the path")]
+    File {
+        path: std::path::PathBuf,
+        cause: std::io::Error,
+    },
+    #[error("this is no graph of GAP's .sg form: {0}; next: write one with --save")]
+    Graph(String),
     #[error("cannot start '{program}': {cause}; next: check the name")]
     Start {
         program: String,
@@ -79,6 +104,10 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Gups(arguments) => gups::run(&arguments).map(|()| 0),
         Verb::Hold(arguments) => hold::run(&arguments),
+        Verb::Mmapbench(arguments) => mmapbench::run(&arguments).map(|()| 0),
+        Verb::Pagerank(arguments) => pagerank::run(&arguments).map(|()| 0),
+        Verb::Xsbench(arguments) => xsbench::run(&arguments).map(|()| 0),
+        Verb::Torture(arguments) => torture::run(&arguments).map(|()| 0),
         Verb::Roi { edge } => {
             match edge {
                 Edge::On => begin(),

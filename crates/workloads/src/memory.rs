@@ -123,11 +123,15 @@ impl Region {
 
     /// Advises for or against huge pages.
     pub fn advise_huge(&self, huge: bool) {
-        let advice = if huge {
+        self.advise(if huge {
             libc::MADV_HUGEPAGE
         } else {
             libc::MADV_NOHUGEPAGE
-        };
+        });
+    }
+
+    /// Gives a piece of advice that changes no contents, such as `MADV_RANDOM`.
+    pub fn advise(&self, advice: libc::c_int) {
         // SAFETY: the range is the mapping; the call is a hint.
         unsafe { libc::madvise(self.start.cast(), self.words * 8, advice) };
     }

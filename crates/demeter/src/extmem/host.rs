@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Does this kernel let a process page its own memory?
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::refuse;
+use crate::error::Error;
+
+/// `UFFD_API`.
+const API: u64 = 0xaa;
+/// `UFFDIO_API`: `_IOWR(0xaa, 0x3f, struct uffdio_api)`.
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+/// `UFFD_USER_MODE_ONLY`: what a process without privileges may have.
+const USER_MODE_ONLY: libc::c_int = 1;
+/// Faults raise a signal in the thread, and first writes to clean pages are seen.
+const NEEDED: [(u64, &str); 2] = [(1 << 0, "write protection"), (1 << 7, "SIGBUS")];
+
+#[repr(C)]
+struct UffdioApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// Refuses kernels without the features.
+pub fn check() -> Result<(), Error> {
+    // SAFETY: a new descriptor.
+    let descriptor = unsafe {
+        libc::syscall(
+            libc::SYS_userfaultfd,
+            libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY,
+        )
+    };
+    if descriptor < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(match error.raw_os_error() {
+            Some(libc::ENOSYS) => refuse(
+                "this kernel has no userfaultfd",
+                "run a kernel with CONFIG_USERFAULTFD (5.11 or later)",
+            ),
+            Some(libc::EPERM) => refuse(
+                "userfaultfd is refused (a container's seccomp filter?)",
+                "allow the system call userfaultfd",
+            ),
+            _ => refuse(
+                format!("userfaultfd does not work: {error}"),
+                "see `demeter doctor`",
+            ),
+        });
+    }
+    // SAFETY: just opened, and ours.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
+    let mut api = UffdioApi {
+        api: API,
+        features: 0,
+        ioctls: 0,
+    };
+    // SAFETY: the structure of this call.
+    if unsafe { libc::ioctl(descriptor.as_raw_fd(), UFFDIO_API, &raw mut api) } != 0 {
+        return Err(refuse(
+            format!(
+                "userfaultfd does not answer: {}",
+                std::io::Error::last_os_error()
+            ),
+            "run a kernel of 5.11 or later",
+        ));
+    }
+    match NEEDED.iter().find(|(bit, _)| api.features & bit == 0) {
+        Some((_, name)) => Err(refuse(
+            format!("this kernel's userfaultfd has no {name}"),
+            "run a kernel of 5.11 or later",
+        )),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_probe_answers() {
+        // Either way it must say so in a line and not fall over.
+        if let Err(error) = super::check() {
+            assert!(!error.to_string().contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter extmem`: one program whose memory outgrows its share of DRAM.
+
+mod forward;
+mod host;
+mod program;
+mod run;
+mod swap;
+mod top;
+
+use crate::error::Error;
+
+/// Verbs of `demeter extmem`.
+#[derive(clap::Subcommand)]
+pub enum Verb {
+    /// Run PROGRAM with at most --dram of its memory in DRAM and the rest in --swap
+    Run(run::Arguments),
+    /// Watch running programs through their statistics file
+    Top(top::Arguments),
+}
+
+impl Verb {
+    /// Carries the verb out; returns the exit status.
+    pub fn execute(&self) -> Result<u8, Error> {
+        match self {
+            Self::Run(arguments) => run::execute(arguments),
+            Self::Top(arguments) => top::execute(arguments),
+        }
+    }
+}
+
+/// A refusal before anything was started: exit status 2.
+fn refuse(cause: impl Into<String>, next: impl Into<String>) -> Error {
+    Error::Usage {
+        cause: cause.into(),
+        next: next.into(),
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter extmem run`: starts a program under the pager and reports what it did.
+
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ValueEnum;
+use demeter_agent::size;
+use demeter_extmem_statistics::{Board, BoardError, Summary};
+
+use super::{forward, host, program, refuse, swap};
+use crate::error::Error;
+use crate::testbed;
+
+/// Less leaves no room for the pager's own buffers.
+const LEAST_DRAM_BYTES: u64 = 16 << 20;
+/// DRAM, by the name that programs' scripts already use.
+const OLD_DRAM: &str = "DRAMSIZE";
+/// Swap, likewise.
+const OLD_SWAP: &str = "SWAPDIR";
+
+/// How faults reach the pager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Inline where the kernel lets us, else by handler threads
+    Auto,
+    /// By a signal in the faulting thread
+    Inline,
+    /// By handler threads
+    Handler,
+}
+
+/// Whether pages are compressed before they are written out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Compress {
+    /// While it pays
+    Auto,
+    /// Always
+    On,
+    /// Never
+    Off,
+}
+
+/// Arguments of `extmem run`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// DRAM that the program's memory may take, the pager's own included [old name: $DRAMSIZE]
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    dram: Option<u64>,
+    /// Directory, file or block device for what does not fit [old name: $SWAPDIR]
+    #[arg(long, value_name = "PATH")]
+    swap: Option<PathBuf>,
+    /// Swap to use; default: all of a file or device, four times --dram in a directory
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    swap_size: Option<u64>,
+    /// default, clock, fifo, or the path of a policy; options after a colon
+    #[arg(long, default_value = "default")]
+    policy: String,
+    /// How faults reach the pager
+    #[arg(long, value_enum, default_value_t = Mode::Auto)]
+    mode: Mode,
+    /// Compress pages in DRAM before they are written out
+    #[arg(long, value_enum, default_value_t = Compress::Auto)]
+    compress: Compress,
+    /// Leave mappings below this size alone
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    min_size: Option<u64>,
+    /// Keep live statistics here, for `demeter extmem top`
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// Write the summary as JSON here
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write each decision of the pager here
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// No summary on standard error
+    #[arg(long, short)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// Starts the program, waits for it, reports; its exit status is ours.
+pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
+    let Some((name, rest)) = arguments.command.split_first() else {
+        return Err(refuse("PROGRAM is missing after --", "name a program"));
+    };
+    let dram_bytes = dram(arguments)?;
+    let swap_path = swap_path(arguments)?;
+    let swap_path = swap::check(&swap_path, arguments.swap_size)?;
+    let policy = policy(&arguments.policy)?;
+    let program = program::check(name)?;
+    host::check()?;
+    let library = testbed::pager()?;
+
+    // Without --stats the numbers still have to outlive the program.
+    let (stats, _memory) = match &arguments.stats {
+        Some(path) => (absolute(path)?, None),
+        None => memory_file()?,
+    };
+    let board = Board::create(&stats).map_err(|error| unusable(&stats, error))?;
+    let before = Summary::of(board);
+
+    let mut command = Command::new(&program);
+    command.arg0(name).args(rest);
+    command.env("LD_PRELOAD", preload(&library));
+    command.env("DEMETER_EXTMEM_DRAM", dram_bytes.to_string());
+    command.env("DEMETER_EXTMEM_SWAP", &swap_path);
+    command.env("DEMETER_EXTMEM_POLICY", policy);
+    command.env("DEMETER_EXTMEM_MODE", value_name(arguments.mode));
+    command.env("DEMETER_EXTMEM_COMPRESS", value_name(arguments.compress));
+    command.env("DEMETER_EXTMEM_STATS", &stats);
+    for (variable, value) in [
+        ("DEMETER_EXTMEM_SWAP_SIZE", arguments.swap_size),
+        ("DEMETER_EXTMEM_MIN_SIZE", arguments.min_size),
+    ] {
+        if let Some(value) = value {
+            command.env(variable, value.to_string());
+        }
+    }
+    if let Some(log) = &arguments.log {
+        command.env("DEMETER_EXTMEM_LOG", absolute(log)?);
+    }
+    command.env_remove(OLD_DRAM).env_remove(OLD_SWAP);
+
+    let mut child =
+        forward::spawn(&mut command).map_err(|error| Error::file("start", &program, error))?;
+    let status = child
+        .wait()
+        .map_err(|error| Error::file("wait for", &program, error))?;
+    let summary = Summary::of(board).since(&before);
+    if summary.processes.is_empty() && status.success() {
+        return Err(refuse(
+            format!("{} ran without the pager", program.display()),
+            "check that it is dynamically linked and does not clear its environment",
+        ));
+    }
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&summary).unwrap_or_default();
+        std::fs::write(path, text + "\n").map_err(|error| Error::file("write", path, error))?;
+    }
+    if !arguments.quiet && !summary.processes.is_empty() {
+        eprint!("demeter extmem: {summary}");
+    }
+    Ok(match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, signal) => 128 + signal.unwrap_or(0) as u8,
+    })
+}
+
+fn dram(arguments: &Arguments) -> Result<u64, Error> {
+    let bytes = match (arguments.dram, std::env::var(OLD_DRAM)) {
+        (Some(bytes), _) => bytes,
+        (None, Ok(text)) => size::parse(&text).map_err(|cause| {
+            refuse(
+                format!("{OLD_DRAM}: {cause}"),
+                "give --dram, for example --dram 4G",
+            )
+        })?,
+        (None, Err(_)) => {
+            return Err(refuse(
+                "--dram is missing",
+                "give it, for example --dram 4G",
+            ));
+        }
+    };
+    if bytes < LEAST_DRAM_BYTES {
+        return Err(refuse(
+            format!("--dram {} is too small", size::format(bytes)),
+            format!("give at least {}", size::format(LEAST_DRAM_BYTES)),
+        ));
+    }
+    Ok(bytes)
+}
+
+fn swap_path(arguments: &Arguments) -> Result<PathBuf, Error> {
+    arguments
+        .swap
+        .clone()
+        .or_else(|| std::env::var_os(OLD_SWAP).map(PathBuf::from))
+        .ok_or_else(|| {
+            refuse(
+                "--swap is missing",
+                "name a directory, a file or a block device",
+            )
+        })
+}
+
+/// A path among policies becomes absolute: the program may change its directory.
+fn policy(text: &str) -> Result<OsString, Error> {
+    let (name, options) = match text.split_once(':') {
+        Some((name, options)) => (name, Some(options)),
+        None => (text, None),
+    };
+    if !name.contains('/') {
+        return match name {
+            "default" | "clock" | "fifo" => Ok(text.into()),
+            _ => Err(refuse(
+                format!("there is no built-in policy '{name}'"),
+                "use default, clock, fifo, or a path with a slash, like ./policy.so",
+            )),
+        };
+    }
+    let path = Path::new(name).canonicalize().map_err(|error| {
+        refuse(
+            format!("cannot find policy {name}: {error}"),
+            "check the path",
+        )
+    })?;
+    let mut value = path.into_os_string();
+    if let Some(options) = options {
+        value.push(":");
+        value.push(options);
+    }
+    Ok(value)
+}
+
+/// Before what the caller preloads already.
+fn preload(library: &Path) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        value.push(":");
+        value.push(others);
+    }
+    value
+}
+
+fn value_name<V: ValueEnum>(value: V) -> String {
+    value
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|error| Error::file("find", path, error))
+}
+
+/// A file without a name, at a path that the program and its children can open: what
+/// ends this process, nothing stays.
+fn memory_file() -> Result<(PathBuf, Option<OwnedFd>), Error> {
+    let descriptor = nix::sys::memfd::memfd_create(
+        c"demeter-extmem-statistics",
+        nix::sys::memfd::MFdFlags::MFD_CLOEXEC,
+    )
+    .map_err(|error| Error::file("make", "a statistics file in memory", error.into()))?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), descriptor.as_raw_fd());
+    Ok((PathBuf::from(path), Some(descriptor)))
+}
+
+fn unusable(path: &Path, error: BoardError) -> Error {
+    match error {
+        BoardError::Io(error) => refuse(
+            format!(
+                "cannot make the statistics file {}: {error}",
+                path.display()
+            ),
+            "name another with --stats",
+        ),
+        BoardError::Foreign => refuse(
+            format!("{} exists and is no statistics file", path.display()),
+            "name another with --stats",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn run(line: &str) -> Result<u8, Error> {
+        let words = ["run"].into_iter().chain(line.split_whitespace());
+        execute(&Line::try_parse_from(words).unwrap().arguments)
+    }
+
+    #[test]
+    fn each_bad_argument_has_its_message() {
+        for (line, message) in [
+            ("--swap /tmp -- true", "--dram is missing"),
+            ("--dram 1G -- true", "--swap is missing"),
+            ("--dram 1M --swap /tmp -- true", "too small"),
+            ("--dram 1G --swap /nowhere -- true", "does not exist"),
+            (
+                "--dram 1G --swap /tmp --policy lru -- true",
+                "no built-in policy 'lru'",
+            ),
+            (
+                "--dram 1G --swap /tmp --policy ./lru.so -- true",
+                "cannot find policy",
+            ),
+            (
+                "--dram 1G --swap /tmp -- no-such-program-here",
+                "is not found",
+            ),
+        ] {
+            let error = run(line).unwrap_err();
+            assert!(error.to_string().contains(message), "{line}: {error}");
+            assert_eq!(error.status(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn policies_keep_their_options() {
+        assert_eq!(policy("clock:a=1").unwrap(), "clock:a=1");
+        let text = policy("/bin/../bin/sh:edges=1").unwrap();
+        assert!(text.to_str().unwrap().ends_with("sh:edges=1"));
+    }
+}

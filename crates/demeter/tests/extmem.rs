@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter extmem` on real programs. What needs the pager's library is passed over
+//! where it was not built (`make test` builds everything first).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn demeter() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_demeter"))
+}
+
+/// The folder of the library: $DEMETER_LIBEXEC, or where this test's binaries lie.
+fn library() -> Option<PathBuf> {
+    let folder = match std::env::var_os("DEMETER_LIBEXEC") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_BIN_EXE_demeter"))
+            .parent()?
+            .to_owned(),
+    };
+    let found = folder.join("libdemeter_extmem.so").exists();
+    if !found {
+        eprintln!(
+            "passed over: no libdemeter_extmem.so in {}",
+            folder.display()
+        );
+    }
+    found.then_some(folder)
+}
+
+fn run(folder: &Path, swap: &Path, options: &[&str], command: &[&str]) -> Output {
+    demeter()
+        .env("DEMETER_LIBEXEC", folder)
+        .env_remove("DRAMSIZE")
+        .env_remove("SWAPDIR")
+        .args(["extmem", "run", "--dram", "32M", "--swap"])
+        .arg(swap)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .output()
+        .unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn assert_one_error(output: &Output, message: &str) {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(
+        text.contains(message) && text.contains("; next: "),
+        "{text}"
+    );
+}
+
+/// Fills 96 MiB with lines that do not compress away, and prints them in order.
+const SORT: &str = "seq 1 600000 | sha1sum > /dev/null; seq 600000 -1 1 | sort -n --buffer-size=96M --parallel=1 | md5sum";
+
+#[test]
+fn a_real_program_gives_the_same_output_and_leaves_nothing() {
+    let Some(folder) = library() else { return };
+    let swap = tempfile::tempdir_in(&folder).unwrap();
+    let json = swap.path().join("summary.json");
+    let native = Command::new("sh").args(["-c", SORT]).output().unwrap();
+    let options = ["--json", json.to_str().unwrap(), "--policy", "clock"];
+    let paged = run(&folder, swap.path(), &options, &["sh", "-c", SORT]);
+    assert!(paged.status.success(), "{}", stderr(&paged));
+    assert_eq!(paged.stdout, native.stdout);
+    let text = stderr(&paged);
+    assert!(
+        text.starts_with("demeter extmem: ") && text.contains("policy clock"),
+        "{text}"
+    );
+    let summary: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let touched: u64 = summary["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| process["counters"]["first_touches"].as_u64().unwrap())
+        .sum();
+    assert!(touched > 4096, "{touched}");
+    std::fs::remove_file(&json).unwrap();
+    assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn status_and_signals_are_the_programs() {
+    let Some(folder) = library() else { return };
+    let swap = tempfile::tempdir_in(&folder).unwrap();
+    let failed = run(&folder, swap.path(), &["--quiet"], &["sh", "-c", "exit 7"]);
+    assert_eq!(failed.status.code(), Some(7));
+    assert_eq!(stderr(&failed), "");
+    let killed = run(&folder, swap.path(), &["-q"], &["sh", "-c", "kill -9 $$"]);
+    assert_eq!(killed.status.code(), Some(128 + 9));
+    // SIGTERM to us alone reaches the program, which may say its last word.
+    let mut child = demeter()
+        .env("DEMETER_LIBEXEC", &folder)
+        .args(["extmem", "run", "-q", "--dram", "32M", "--swap"])
+        .arg(swap.path())
+        .args([
+            "--",
+            "sh",
+            "-c",
+            "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    // SAFETY: our own child.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+    assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn statistics_can_be_watched() {
+    let Some(folder) = library() else { return };
+    let swap = tempfile::tempdir_in(&folder).unwrap();
+    let file = swap.path().join("statistics");
+    let options = ["--stats", file.to_str().unwrap(), "-q"];
+    let output = run(&folder, swap.path(), &options, &["sh", "-c", SORT]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let top = demeter()
+        .args(["extmem", "top", "--count", "1"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(top.stdout).unwrap();
+    assert!(
+        text.contains("swap-ins/s") && text.contains("sort"),
+        "{text}"
+    );
+    let json = demeter()
+        .args(["extmem", "top", "--count", "1", "--json"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(value["processes"].as_array().unwrap().len() >= 2);
+}
+
+#[test]
+fn swap_errors_end_the_program_with_one_line() {
+    let Some(folder) = library() else { return };
+    let swap = tempfile::tempdir_in(&folder).unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let input = data.path().join("numbers");
+    let numbers = Command::new("seq")
+        .args(["3000000", "-1", "1"])
+        .output()
+        .unwrap();
+    std::fs::write(&input, numbers.stdout).unwrap();
+    let output = demeter()
+        .env("DEMETER_LIBEXEC", &folder)
+        .env("DEMETER_EXTMEM_INJECT", "write-enospc@1")
+        .args([
+            "extmem",
+            "run",
+            "-q",
+            "--compress",
+            "off",
+            "--dram",
+            "32M",
+            "--swap",
+        ])
+        .arg(swap.path())
+        .args(["--", "sort", "-n", "--buffer-size=96M"])
+        .arg(&input)
+        .output()
+        .unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(70), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(
+        text.contains("no space left on device") && text.contains("page 0x"),
+        "{text}"
+    );
+    assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_cannot_work_is_refused_in_one_line() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let folder = library().unwrap_or_else(|| nowhere.path().to_owned());
+    let swap = nowhere.path();
+    for (options, command, message) in [
+        (
+            &["--policy", "lru"][..],
+            &["true"][..],
+            "no built-in policy 'lru'",
+        ),
+        (
+            &["--swap-size", "1000T"],
+            &["true"],
+            "MiB free where --swap-size",
+        ),
+        (&[], &["/no/such/program"], "is not found"),
+        (&[], &["/etc/passwd"], "is not executable"),
+        (
+            &["--stats", "/etc/passwd"],
+            &["true"],
+            "is no statistics file",
+        ),
+    ] {
+        if options.first() == Some(&"--stats") && library().is_none() {
+            continue;
+        }
+        assert_one_error(&run(&folder, swap, options, command), message);
+    }
+    assert_one_error(
+        &run(&folder, &swap.join("none"), &[], &["true"]),
+        "does not exist",
+    );
+    let precious = swap.join("precious");
+    std::fs::write(&precious, vec![7; 2 << 20]).unwrap();
+    if library().is_some() {
+        let refused = run(&folder, &precious, &[], &["true"]);
+        assert_one_error(&refused, "holds data that swapping would destroy");
+        assert!(std::fs::read(&precious).unwrap() == vec![7; 2 << 20]);
+    }
+    let top = demeter()
+        .args(["extmem", "top", "/no/such/file"])
+        .output()
+        .unwrap();
+    assert_one_error(&top, "cannot open the statistics file");
+}

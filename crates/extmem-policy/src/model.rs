@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A model of the pager, to see what policies miss. Its numbers are modelled: they
+//! compare policies with CLOCK over true accessed bits, which user space has not.
+//! For tests of policies (feature `model`), and not for the pager itself.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::abi::{self, Arrival, FIRST_TOUCH, NEVER, STREAM, SWAP, VICTIM_CACHE};
+use crate::{Algorithm, Host, Memory};
+
+const DRAM: u32 = 2048;
+const PAGES: u32 = 2 * DRAM;
+const BATCH: usize = 64;
+
+fn host() -> abi::Host {
+    abi::Host {
+        abi: abi::ABI,
+        size: size_of::<abi::Host>() as u32,
+        arena_pages: PAGES,
+        dram_pages: DRAM,
+        context: std::ptr::null_mut(),
+        prefetch: None,
+        state: None,
+    }
+}
+
+trait Model {
+    /// True on a miss.
+    fn touch(&mut self, page: u32, stream: bool) -> bool;
+}
+
+/// The pager around a policy: resident pages, then the victim cache, then swap.
+struct Pager<A> {
+    policy: A,
+    resident: Vec<bool>,
+    victims: VecDeque<u32>,
+    cached: Vec<bool>,
+    used: u32,
+    evictions: u32,
+    stamps: HashMap<u32, u32>,
+}
+
+impl<A: Algorithm> Pager<A> {
+    fn new() -> Self {
+        let host = Host::from_raw(host());
+        let bytes = A::memory_bytes(&host, "").unwrap();
+        Self {
+            policy: A::start(&mut memory(bytes), host, "").unwrap(),
+            resident: vec![false; PAGES as usize],
+            victims: VecDeque::new(),
+            cached: vec![false; PAGES as usize],
+            used: 0,
+            evictions: 0,
+            stamps: HashMap::new(),
+        }
+    }
+
+    fn make_room(&mut self) {
+        let mut chosen = [0; BATCH];
+        while self.used >= DRAM {
+            if self.victims.len() as u32 > self.policy.victim_cache_pages()
+                || self.victims.len() > DRAM as usize / 2
+            {
+                // The oldest go, those that were wanted again meanwhile excepted.
+                for _ in 0..BATCH {
+                    let Some(page) = self.victims.pop_front() else {
+                        break;
+                    };
+                    if std::mem::take(&mut self.cached[page as usize]) {
+                        self.leave(page);
+                    }
+                }
+                continue;
+            }
+            let count = self.policy.choose(&mut chosen);
+            assert!(count > 0, "{} names nobody", A::NAME.to_string_lossy());
+            for &page in &chosen[..count] {
+                assert!(std::mem::take(&mut self.resident[page as usize]));
+                if self.policy.victim_cache_pages() == 0 {
+                    self.leave(page);
+                } else {
+                    self.cached[page as usize] = true;
+                    self.victims.push_back(page);
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self, page: u32) {
+        self.evictions += 1;
+        self.stamps.insert(page, self.evictions);
+        self.policy.evicted(&[page]);
+        self.used -= 1;
+    }
+}
+
+impl<A: Algorithm> Model for Pager<A> {
+    fn touch(&mut self, page: u32, stream: bool) -> bool {
+        if self.resident[page as usize] {
+            return false;
+        }
+        let cached = std::mem::take(&mut self.cached[page as usize]);
+        let mut arrival = Arrival {
+            page,
+            distance: NEVER,
+            ..Arrival::default()
+        };
+        if cached {
+            arrival.source = VICTIM_CACHE;
+            self.victims.retain(|&other| other != page);
+        } else {
+            self.make_room();
+            self.used += 1;
+            arrival.source = FIRST_TOUCH;
+            if let Some(stamp) = self.stamps.get(&page) {
+                arrival.source = SWAP;
+                arrival.distance = self.evictions - stamp;
+                arrival.flags = if stream { STREAM } else { 0 };
+            }
+        }
+        self.resident[page as usize] = true;
+        self.policy.arrived(&[arrival]);
+        !cached
+    }
+}
+
+/// CLOCK with accessed bits, as the kernel could have it.
+struct TrueClock {
+    ring: VecDeque<u32>,
+    accessed: Vec<Option<bool>>,
+}
+
+impl Model for TrueClock {
+    fn touch(&mut self, page: u32, _stream: bool) -> bool {
+        if let Some(bit) = &mut self.accessed[page as usize] {
+            *bit = true;
+            return false;
+        }
+        while self.ring.len() >= DRAM as usize {
+            let Some(oldest) = self.ring.pop_front() else {
+                break;
+            };
+            if self.accessed[oldest as usize] == Some(true) {
+                self.accessed[oldest as usize] = Some(false);
+                self.ring.push_back(oldest);
+            } else {
+                self.accessed[oldest as usize] = None;
+            }
+        }
+        self.accessed[page as usize] = Some(false);
+        self.ring.push_back(page);
+        true
+    }
+}
+
+fn random(state: &mut u64) -> u32 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 20) as u32
+}
+
+/// What a program touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    /// Any page as likely as any other.
+    Uniform,
+    /// Nine touches in ten go to a set half as large as DRAM.
+    HotSet,
+    /// The fourth power of a uniform number.
+    Skewed,
+    /// All pages in order, again and again.
+    Loop,
+    /// That, and as many touches of a set half as large as DRAM.
+    ScanAndHot,
+    /// A walk through three quarters of all pages, with jumps into the last quarter.
+    PageRank,
+}
+
+impl Pattern {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Uniform,
+        Self::HotSet,
+        Self::Skewed,
+        Self::Loop,
+        Self::ScanAndHot,
+        Self::PageRank,
+    ];
+}
+
+/// Share of touches that miss under a policy, after every page was touched.
+pub fn misses<A: Algorithm>(pattern: Pattern) -> f64 {
+    let mut pager = Pager::<A>::new();
+    let edges = PAGES / 4 * 3;
+    pager.policy.mapped(0, edges);
+    pager.policy.mapped(edges, PAGES - edges);
+    run(&mut pager, pattern)
+}
+
+/// The same under CLOCK over true accessed bits.
+pub fn ideal_misses(pattern: Pattern) -> f64 {
+    let mut clock = TrueClock {
+        ring: VecDeque::new(),
+        accessed: vec![None; PAGES as usize],
+    };
+    run(&mut clock, pattern)
+}
+
+fn run(model: &mut dyn Model, pattern: Pattern) -> f64 {
+    const TOUCHES: u32 = 30 * PAGES;
+    let mut state = 88_172_645_463_325_252;
+    (0..PAGES).for_each(|page| {
+        model.touch(page, false);
+    });
+    let mut missed = 0;
+    let mut walk = 0;
+    for turn in 0..TOUCHES {
+        let scrambled = |page: u32| (page * 7919 + 13) % PAGES;
+        let (page, stream) = match pattern {
+            Pattern::Uniform => (random(&mut state) % PAGES, false),
+            Pattern::HotSet => {
+                let limit = if random(&mut state) % 10 < 9 {
+                    DRAM / 2
+                } else {
+                    PAGES
+                };
+                (scrambled(random(&mut state) % limit), false)
+            }
+            Pattern::Skewed => {
+                let share = f64::from(random(&mut state)) / f64::from(u32::MAX);
+                let page = (share.powi(4) * f64::from(PAGES)) as u32;
+                (scrambled(page % PAGES), false)
+            }
+            Pattern::Loop => (turn % PAGES, true),
+            Pattern::ScanAndHot if turn % 2 == 0 => {
+                walk = (walk + 1) % PAGES;
+                (walk, true)
+            }
+            Pattern::ScanAndHot => (random(&mut state) % (DRAM / 2), false),
+            Pattern::PageRank if turn % 4 == 0 => {
+                walk = (walk + 1) % (PAGES / 4 * 3);
+                (walk, true)
+            }
+            Pattern::PageRank => (PAGES / 4 * 3 + random(&mut state) % (PAGES / 4), false),
+        };
+        let miss = model.touch(page, stream);
+        missed += u32::from(miss && turn >= TOUCHES / 2);
+    }
+    f64::from(missed) / f64::from(TOUCHES / 2)
+}
+
+/// Memory for a policy, never given back.
+pub fn memory(bytes: usize) -> Memory {
+    let leaked: &'static mut [u128] = Vec::leak(vec![0u128; bytes / 16 + 1]);
+    // SAFETY: leaked, aligned memory of that size.
+    unsafe { Memory::from_raw(leaked.as_mut_ptr().cast(), bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Clock, Default2Q, Fifo};
+
+    #[test]
+    fn policies_miss_about_as_little_as_clock_with_accessed_bits() {
+        println!("modelled misses, percent   CLOCK with bits   default   clock    fifo");
+        for pattern in Pattern::ALL {
+            let [ideal, default, clock, fifo] = [
+                ideal_misses(pattern),
+                misses::<Default2Q>(pattern),
+                misses::<Clock>(pattern),
+                misses::<Fifo>(pattern),
+            ];
+            println!(
+                "{:14} {:>26.2} {:>9.2} {:>7.2} {:>7.2}",
+                format!("{pattern:?}"),
+                ideal * 100.0,
+                default * 100.0,
+                clock * 100.0,
+                fifo * 100.0
+            );
+            match pattern {
+                // Nothing can be learnt here, and nothing must be lost.
+                Pattern::Uniform => assert!(default < ideal * 1.05 && clock < ideal * 1.05),
+                Pattern::HotSet | Pattern::Skewed => {
+                    assert!(default < ideal * 1.15, "{default} against {ideal}");
+                    assert!(clock < fifo, "{clock} against {fifo}");
+                }
+                // Where CLOCK misses every time, what is in DRAM stays.
+                Pattern::Loop => assert!(default < 0.6 && ideal > 0.99, "{default}"),
+                Pattern::ScanAndHot | Pattern::PageRank => {
+                    assert!(
+                        default < ideal * 0.75 && default < fifo,
+                        "{default} {ideal}"
+                    );
+                }
+            }
+        }
+    }
+}

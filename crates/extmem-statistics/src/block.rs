@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What one process says about itself.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::history::History;
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `amount`.
+    pub fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Replaces the sum by one that is kept elsewhere.
+    pub fn set(&self, sum: u64) {
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    /// The sum.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A number that goes up and down.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// The value now.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The last value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! numbers {
+    ($(#[$outer:meta])* $group:ident of $kind:ident { $($(#[doc = $doc:literal])* $name:ident,)* }) => {
+        $(#[$outer])*
+        #[derive(Debug, Default)]
+        #[repr(C)]
+        pub struct $group {
+            $($(#[doc = $doc])* pub $name: $kind,)*
+        }
+
+        impl $group {
+            /// Every number with its name, in order.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, &$kind)> {
+                [$((stringify!($name), &self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+numbers! {
+    /// Sums since the process started.
+    Counters of Counter {
+        /// Pages touched for the first time.
+        first_touches,
+        /// Faults served from the swap store.
+        faults_swap,
+        /// Faults served from the compressed tier.
+        faults_compressed,
+        /// Faults served from the victim cache.
+        faults_victim_cache,
+        /// Faults on pages known to be zero.
+        faults_zero,
+        /// First writes to clean pages.
+        faults_write_protect,
+        /// Faults that found the page on its way in or out and waited.
+        faults_waited,
+        /// Pages asked for ahead of use.
+        prefetch_issued_pages,
+        /// Pages dropped without a write.
+        evicted_clean_pages,
+        /// Pages written out.
+        evicted_dirty_pages,
+        /// Pages moved to the compressed tier.
+        evicted_compressed_pages,
+        /// Pages that a faulting thread had to evict itself.
+        evictions_inline_pages,
+        /// Read transfers.
+        reads,
+        /// Bytes read.
+        read_bytes,
+        /// Write transfers.
+        writes,
+        /// Bytes written.
+        write_bytes,
+        /// Transfers that failed.
+        io_errors,
+        /// Pages offered to the compressed tier.
+        compress_attempts,
+        /// Of these, refused.
+        compress_rejected,
+        /// Pages taken out of the compressed tier.
+        decompressions,
+        /// System calls that touched managed memory.
+        syscalls_trapped,
+        /// Of these, made again after bringing pages in.
+        syscalls_reissued,
+        /// Requests for memory refused since swap cannot hold more.
+        enomem,
+        /// Time in the fault path, waiting included, in ns.
+        fault_ns,
+        /// CPU time of background eviction in ns.
+        evict_cpu_ns,
+        /// CPU time of background prefetch in ns.
+        prefetch_cpu_ns,
+    }
+}
+
+numbers! {
+    /// Values now.
+    Gauges of Gauge {
+        /// Memory under management.
+        managed_bytes,
+        /// Of it in DRAM.
+        resident_bytes,
+        /// DRAM of the compressed tier.
+        compressed_bytes,
+        /// DRAM of the victim cache.
+        victim_cache_bytes,
+        /// DRAM of the pager's own tables and buffers.
+        metadata_bytes,
+        /// Swap in use.
+        swap_used_bytes,
+    }
+}
+
+/// What is known of a process when it starts.
+#[derive(Debug, Clone, Copy)]
+pub struct About<'a> {
+    /// Name of the program.
+    pub command: &'a str,
+    /// Name of the policy.
+    pub policy: &'a str,
+    /// "inline" or "handler".
+    pub mode: &'a str,
+    /// "io_uring" or "plain".
+    pub engine: &'a str,
+    /// DRAM it may use.
+    pub dram_bytes: u64,
+    /// Swap it may use.
+    pub swap_bytes: u64,
+}
+
+/// Text of at most `N` bytes, readable while it is written.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Text<const N: usize>([AtomicU64; N]);
+
+impl<const N: usize> Text<N> {
+    /// Keeps what fits, up to a whole character.
+    pub fn set(&self, text: &str) {
+        let mut end = text.len().min(N * 8);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut words = text.as_bytes()[..end].chunks(8);
+        for word in &self.0 {
+            let mut bytes = [0; 8];
+            if let Some(chunk) = words.next() {
+                bytes[..chunk.len()].copy_from_slice(chunk);
+            }
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// The text, fit for a terminal whatever is in the file.
+    pub fn get(&self) -> String {
+        let mut bytes = Vec::with_capacity(N * 8);
+        for word in &self.0 {
+            bytes.extend(word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        let end = bytes
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end])
+            .chars()
+            .map(|character| {
+                if character.is_control() {
+                    '?'
+                } else {
+                    character
+                }
+            })
+            .collect()
+    }
+}
+
+/// Nobody's.
+pub(crate) const FREE: u32 = 0;
+/// Being taken or given up.
+pub(crate) const CHANGING: u32 = 1;
+/// Of a process that runs.
+pub(crate) const LIVE: u32 = 2;
+/// Of a process that ended in order.
+pub(crate) const ENDED: u32 = 3;
+
+/// One process. All bits zero is a free block.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub struct Block {
+    pub(crate) state: AtomicU32,
+    pub(crate) pid: AtomicU32,
+    /// CLOCK_MONOTONIC.
+    pub(crate) start_ns: AtomicU64,
+    /// CLOCK_MONOTONIC of the last sample.
+    pub(crate) updated_ns: AtomicU64,
+    pub(crate) command: Text<8>,
+    pub(crate) policy: Text<8>,
+    pub(crate) mode: Text<2>,
+    pub(crate) engine: Text<2>,
+    pub(crate) dram_bytes: AtomicU64,
+    pub(crate) swap_bytes: AtomicU64,
+    /// Sums.
+    pub counters: Counters,
+    /// Values now.
+    pub gauges: Gauges,
+    /// Values over time.
+    pub history: History,
+}
+
+impl Block {
+    /// Fills a block that was taken.
+    pub(crate) fn begin(&self, pid: u32, now_ns: u64, about: &About<'_>) {
+        self.counters.each().for_each(|(_, counter)| counter.set(0));
+        self.gauges.each().for_each(|(_, gauge)| gauge.set(0));
+        self.history.clear();
+        self.pid.store(pid, Ordering::Relaxed);
+        self.start_ns.store(now_ns, Ordering::Relaxed);
+        self.updated_ns.store(now_ns, Ordering::Relaxed);
+        self.dram_bytes.store(about.dram_bytes, Ordering::Relaxed);
+        self.swap_bytes.store(about.swap_bytes, Ordering::Relaxed);
+        self.command.set(about.command);
+        self.policy.set(about.policy);
+        self.mode.set(about.mode);
+        self.engine.set(about.engine);
+        self.state.store(LIVE, Ordering::Release);
+    }
+
+    /// Adds another block's sums.
+    pub(crate) fn absorb(&self, other: &Self) {
+        for ((_, sum), (_, more)) in self.counters.each().zip(other.counters.each()) {
+            sum.add(more.get());
+        }
+    }
+
+    /// Takes the gauges into the history.
+    pub fn sample(&self, now_ns: u64) {
+        self.updated_ns.store(now_ns, Ordering::Relaxed);
+        self.history.push(
+            now_ns.saturating_sub(self.start_ns.load(Ordering::Relaxed)),
+            &self.counters,
+            &self.gauges,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_at_a_character_and_cleaned() {
+        let text = Text::<1>([AtomicU64::new(0)]);
+        text.set("abcdefgé");
+        assert_eq!(text.get(), "abcdefg");
+        text.set("a\x1b[2J");
+        assert_eq!(text.get(), "a?[2J");
+        text.set("");
+        assert_eq!(text.get(), "");
+    }
+}

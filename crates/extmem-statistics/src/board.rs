@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The file: a header, sums of processes long gone, and a block for each of the rest.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::block::{About, Block, CHANGING, ENDED, FREE, LIVE};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM1");
+/// Processes that are told apart at one time.
+const BLOCKS: usize = 32;
+
+#[repr(C, align(4096))]
+struct Header {
+    /// Written last. The magic's last character is the version.
+    magic: AtomicU64,
+}
+
+#[repr(C)]
+struct Layout {
+    header: Header,
+    /// Sums of ended processes whose block was needed again.
+    gone: Block,
+    blocks: [Block; BLOCKS],
+}
+
+/// Why a statistics file cannot be used.
+#[derive(Debug)]
+pub enum BoardError {
+    /// The system refused.
+    Io(io::Error),
+    /// It is something else.
+    Foreign,
+}
+
+impl std::fmt::Display for BoardError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io(error) => write!(formatter, "cannot open the statistics file: {error}"),
+            Self::Foreign => formatter.write_str("not a statistics file of this version"),
+        }
+    }
+}
+
+impl std::error::Error for BoardError {}
+
+impl From<io::Error> for BoardError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// A mapped statistics file. Lives as long as the process.
+#[derive(Debug, Clone, Copy)]
+pub struct Board {
+    layout: NonNull<Layout>,
+}
+
+// SAFETY: everything behind the pointer is atomic and never unmapped.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+impl Board {
+    /// Opens the file, or makes it.
+    pub fn create(path: &Path) -> Result<Self, BoardError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(path)?;
+        let length = file.metadata()?.len();
+        if length != 0 && length != size_of::<Layout>() as u64 {
+            return Err(BoardError::Foreign);
+        }
+        // Many processes may do this at once: it changes nothing the second time.
+        file.set_len(size_of::<Layout>() as u64)?;
+        let board = Self::map(Some(&file), true)?;
+        match board.layout().header.magic.compare_exchange(
+            0,
+            MAGIC,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) | Err(MAGIC) => Ok(board),
+            Err(_) => Err(BoardError::Foreign),
+        }
+    }
+
+    /// Opens a file to look at it.
+    pub fn watch(path: &Path) -> Result<Self, BoardError> {
+        let file = File::open(path)?;
+        if file.metadata()?.len() != size_of::<Layout>() as u64 {
+            return Err(BoardError::Foreign);
+        }
+        let board = Self::map(Some(&file), false)?;
+        if board.layout().header.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(BoardError::Foreign);
+        }
+        Ok(board)
+    }
+
+    /// Memory that only this process and its forks see.
+    pub fn private() -> Result<Self, BoardError> {
+        Ok(Self::map(None, true)?)
+    }
+
+    /// Sums of processes that have no block any more.
+    pub fn gone(&self) -> &'static Block {
+        &self.layout().gone
+    }
+
+    /// Blocks of processes that run or ran.
+    pub fn blocks(&self) -> impl Iterator<Item = &'static Block> {
+        self.layout()
+            .blocks
+            .iter()
+            .filter(|block| matches!(block.state.load(Ordering::Acquire), LIVE | ENDED))
+    }
+
+    /// A block for this process. When all are taken, the block of an ended process;
+    /// when all run, the last one is shared.
+    pub fn claim(&self, pid: u32, now_ns: u64, about: &About<'_>) -> &'static Block {
+        let layout = self.layout();
+        let block = self
+            .take(FREE, |_| true)
+            .or_else(|| self.take(ENDED, |_| true))
+            .or_else(|| self.take(LIVE, |block| !runs(block.pid.load(Ordering::Relaxed))));
+        match block {
+            Some(block) => {
+                block.begin(pid, now_ns, about);
+                block
+            }
+            None => &layout.blocks[BLOCKS - 1],
+        }
+    }
+
+    fn take(&self, state: u32, suits: impl Fn(&Block) -> bool) -> Option<&'static Block> {
+        let layout = self.layout();
+        let block = layout.blocks.iter().find(|block| {
+            block.state.load(Ordering::Relaxed) == state
+                && suits(block)
+                && block
+                    .state
+                    .compare_exchange(state, CHANGING, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        })?;
+        if state != FREE {
+            layout.gone.absorb(block);
+        }
+        Some(block)
+    }
+
+    fn layout(&self) -> &'static Layout {
+        // SAFETY: mapped for the life of the process; any bytes are a Layout.
+        unsafe { self.layout.as_ref() }
+    }
+
+    fn map(file: Option<&File>, writable: bool) -> io::Result<Self> {
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let (flags, descriptor) = match file {
+            Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
+            None => (libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1),
+        };
+        // SAFETY: a fresh mapping.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Layout>(),
+                protection,
+                flags,
+                descriptor,
+                0,
+            )
+        };
+        match NonNull::new(address.cast::<Layout>()) {
+            Some(layout) if address != libc::MAP_FAILED => Ok(Self { layout }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// True while a process of that number exists.
+pub(crate) fn runs(pid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    let result = unsafe { libc::kill(pid as libc::pid_t, 0) };
+    result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// CLOCK_MONOTONIC.
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The writing side in one process.
+#[derive(Debug)]
+pub struct Statistics {
+    board: Board,
+    block: AtomicPtr<Block>,
+}
+
+impl Statistics {
+    /// Takes a block in the file at `path`, or in private memory.
+    pub fn open(path: Option<&Path>, about: &About<'_>) -> Result<Self, BoardError> {
+        let board = match path {
+            Some(path) => Board::create(path)?,
+            None => Board::private()?,
+        };
+        let block = board.claim(std::process::id(), now_ns(), about);
+        Ok(Self {
+            board,
+            block: AtomicPtr::new(std::ptr::from_ref(block).cast_mut()),
+        })
+    }
+
+    /// This process's block.
+    pub fn block(&self) -> &'static Block {
+        // SAFETY: only blocks of the mapping are stored.
+        unsafe { &*self.block.load(Ordering::Relaxed) }
+    }
+
+    /// The file.
+    pub fn board(&self) -> Board {
+        self.board
+    }
+
+    /// In the child of a fork: a block of its own.
+    pub fn after_fork_in_child(&self, about: &About<'_>) {
+        let block = self.board.claim(std::process::id(), now_ns(), about);
+        self.block
+            .store(std::ptr::from_ref(block).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Takes the gauges into the history; every 100 ms is often enough.
+    pub fn sample(&self) {
+        self.block().sample(now_ns());
+    }
+
+    /// Before the process ends in order.
+    pub fn finish(&self) {
+        let block = self.block();
+        block.sample(now_ns());
+        if block.pid.load(Ordering::Relaxed) == std::process::id() {
+            block.state.store(ENDED, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ABOUT: About<'_> = About {
+        command: "test",
+        policy: "default",
+        mode: "inline",
+        engine: "plain",
+        dram_bytes: 1,
+        swap_bytes: 2,
+    };
+
+    #[test]
+    fn nothing_is_lost_when_more_processes_come_than_blocks() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("statistics");
+        for _ in 0..100 {
+            let statistics = Statistics::open(Some(&path), &ABOUT).unwrap();
+            statistics.block().counters.faults_swap.add(3);
+            statistics.finish();
+        }
+        let board = Board::watch(&path).unwrap();
+        assert_eq!(board.blocks().count(), BLOCKS);
+        let sum: u64 = board
+            .blocks()
+            .chain([board.gone()])
+            .map(|block| block.counters.faults_swap.get())
+            .sum();
+        assert_eq!(sum, 300);
+    }
+
+    #[test]
+    fn killed_processes_give_their_block_back_and_crowds_share() {
+        let board = Board::private().unwrap();
+        let own = std::process::id();
+        for _ in 0..BLOCKS {
+            board.claim(own, 1, &ABOUT);
+        }
+        let shared = board.claim(own, 1, &ABOUT);
+        assert!(std::ptr::eq(
+            shared,
+            &raw const board.layout().blocks[BLOCKS - 1]
+        ));
+        // A process number that cannot exist.
+        board.layout().blocks[7]
+            .pid
+            .store(0x7fff_fffe, Ordering::Relaxed);
+        let block = board.claim(own, 1, &ABOUT);
+        assert!(std::ptr::eq(block, &raw const board.layout().blocks[7]));
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("other");
+        std::fs::write(&path, "text").unwrap();
+        assert!(matches!(Board::create(&path), Err(BoardError::Foreign)));
+        assert!(matches!(Board::watch(&path), Err(BoardError::Foreign)));
+        assert_eq!(std::fs::read(&path).unwrap(), b"text");
+        std::fs::write(&path, vec![1; size_of::<Layout>()]).unwrap();
+        assert!(matches!(Board::create(&path), Err(BoardError::Foreign)));
+        let missing = Board::watch(&directory.path().join("none"));
+        assert!(matches!(missing, Err(BoardError::Io(_))));
+    }
+
+    #[test]
+    fn a_forked_child_counts_for_itself() {
+        let statistics = Statistics::open(None, &ABOUT).unwrap();
+        // SAFETY: the child only stores and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            statistics.after_fork_in_child(&ABOUT);
+            statistics.block().counters.faults_swap.add(5);
+            statistics.finish();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(statistics.block().counters.faults_swap.get(), 0);
+        let sums: Vec<u64> = statistics
+            .board()
+            .blocks()
+            .map(|block| block.counters.faults_swap.get())
+            .collect();
+        assert_eq!(sums, [0, 5]);
+    }
+}

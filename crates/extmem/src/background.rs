@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pager's own threads: one evicts, some prefetch, and in handler mode some
+//! resolve faults. They start when they are first needed: a small program that never
+//! fills its DRAM has none.
+
+use std::sync::atomic::Ordering;
+
+use crate::compressed::{Advice, Aged, Handle};
+use crate::config::Mode;
+use crate::context::{BATCH_PAGES, Context};
+use crate::fatal;
+use crate::fault::{Access, trusts_predictions};
+use crate::page::{Entry, Flag, PageIndex, State};
+use crate::pager::{HANDLERS, PREFETCHERS, Pager, pager, yield_now};
+use crate::policy::{Arrival, abi};
+use crate::queue::Window;
+use crate::region::PAGE_BYTES;
+use crate::swap::{Direction, Slot, Transfer};
+use crate::syscall;
+use crate::uffd::EVENT_PAGEFAULT;
+
+/// Seats to provide.
+pub const SEATS: usize = 1 + PREFETCHERS + HANDLERS;
+const EVICTION_BATCH: usize = 128;
+/// Pages prefetched in one read.
+const MOST_RUN: usize = BATCH_PAGES / 4;
+/// Segments of the compressed tier that are drained between two looks for frames.
+const TIER_ROUNDS: usize = 16;
+/// Time between samples of the statistics.
+const SAMPLE_NS: u64 = 100_000_000;
+
+impl Pager {
+    /// Starts the evictor and the prefetchers, once. Signals must be blocked.
+    pub fn start_threads(&self) {
+        if self.threads_started.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.start(0, evictor);
+        for seat in 1..=PREFETCHERS {
+            self.start(seat, prefetcher);
+        }
+    }
+
+    /// Starts the threads that handler mode cannot do without.
+    pub fn start_handlers(&self) {
+        if self.mode == Mode::Handler {
+            for seat in 1 + PREFETCHERS..SEATS {
+                self.start(seat, handler);
+            }
+        }
+    }
+
+    fn start(&self, seat: usize, thread: extern "C" fn(usize) -> !) {
+        self.budget
+            .charge_overhead(crate::worker::Seat::CHARGED_PAGES);
+        // SAFETY: each seat is taken once in a process, or again in a forked child,
+        // where the parent's threads do not exist.
+        if let Err(errno) = unsafe { self.seats[seat].start(thread, seat) } {
+            fatal!(
+                "cannot start a paging thread (error {errno}); next: raise the limit on processes (ulimit -u)"
+            );
+        }
+    }
+
+    /// Brings the swapped pages of a window into DRAM: many reads at once, as few as their
+    /// slots allow.
+    pub fn prefetch(&self, window: Window, context: &mut Context) {
+        let end = (window.first as usize + window.pages as usize).min(self.table.pages()) as u32;
+        let mut page = window.first;
+        while page < end {
+            let most = ((end - page) as usize).min(MOST_RUN);
+            self.take_frames(most, context);
+            let claimed = self.claim_swapped(page, most, context);
+            self.budget.give((most - claimed) as i64);
+            if claimed > 0 {
+                self.read_claimed(claimed, context);
+                self.land_claimed(claimed, window.write, context);
+            }
+            page += most as u32;
+        }
+    }
+
+    /// Claims the swapped pages among `most` from `first` on.
+    fn claim_swapped(&self, first: PageIndex, most: usize, context: &mut Context) -> usize {
+        let scratch = context.scratch();
+        let mut claimed = 0;
+        for page in first..first + most as u32 {
+            let entry = self.table.load(page);
+            if entry.state() == State::Swapped && self.table.claim(page, entry) {
+                scratch.pages[claimed] = page;
+                scratch.entries[claimed] = entry;
+                claimed += 1;
+            }
+        }
+        claimed
+    }
+
+    /// Reads the first `count` pages of scratch into the buffer, in order.
+    fn read_claimed(&self, count: usize, context: &mut Context) {
+        let buffer = context.buffer();
+        let scratch = context.scratch();
+        let empty = Transfer::new(Direction::Read, Slot::NONE, std::ptr::null(), 0);
+        let mut batch = [empty; MOST_RUN];
+        let mut transfers = 0;
+        let mut at = 0;
+        while at < count {
+            let slot = scratch.entries[at].payload();
+            let mut run = 1;
+            while at + run < count && scratch.entries[at + run].payload() == slot + run as u32 {
+                run += 1;
+            }
+            scratch.vectors[transfers] = libc::iovec {
+                // SAFETY: the buffer has BATCH_PAGES pages, more than `count`.
+                iov_base: unsafe { buffer.add(at * PAGE_BYTES) }.cast(),
+                iov_len: run * PAGE_BYTES,
+            };
+            let vector = &raw const scratch.vectors[transfers];
+            batch[transfers] = Transfer::new(Direction::Read, Slot(slot), vector, 1);
+            transfers += 1;
+            at += run;
+        }
+        // SAFETY: the vectors point to pages of the buffer, which is ours until the end.
+        if let Err(error) = unsafe { self.store.transfer(&mut batch[..transfers]) } {
+            fatal!(
+                "one of {count} pages from {:#x} on cannot be read back: {error}",
+                self.table.address(scratch.pages[0])
+            );
+        }
+    }
+
+    /// Maps what was read, and ends the claims.
+    fn land_claimed(&self, count: usize, write: bool, context: &mut Context) {
+        let buffer = context.buffer();
+        let scratch = context.scratch();
+        // All alike, so that what was read together is mapped together.
+        let trusted = trusts_predictions();
+        let writable = |entry: Entry| write || (trusted && entry.has(Flag::PredictDirty));
+        let mut at = 0;
+        while at < count {
+            let (first, open) = (scratch.pages[at], writable(scratch.entries[at]));
+            let mut run = 1;
+            while at + run < count
+                && scratch.pages[at + run] == first + run as u32
+                && writable(scratch.entries[at + run]) == open
+            {
+                run += 1;
+            }
+            // SAFETY: inside the buffer.
+            let contents = unsafe { buffer.add(at * PAGE_BYTES) };
+            self.fill(first, contents, run, !open);
+            for step in at..at + run {
+                let entry = scratch.entries[step]
+                    .with(Flag::Prefetched, true)
+                    .with(Flag::Stream, true)
+                    .with(Flag::PredictDirty, open);
+                let entry = if open {
+                    self.free_slots(Slot(entry.payload()), 1);
+                    entry
+                        .with_state(State::Dirty)
+                        .with_payload(crate::fault::NO_PAYLOAD)
+                } else {
+                    entry.with_state(State::Clean)
+                };
+                self.table.publish(scratch.pages[step], entry);
+            }
+            self.uffd.wake(self.table.address(first), run);
+            at += run;
+        }
+        let mut arrivals = [Arrival::default(); MOST_RUN];
+        for (arrival, &page) in arrivals.iter_mut().zip(&scratch.pages[..count]) {
+            *arrival = Arrival {
+                page,
+                source: abi::SWAP,
+                flags: abi::STREAM | abi::PREFETCHED | if write { abi::WRITE } else { 0 },
+                ..Arrival::default()
+            };
+        }
+        self.policy.arrived(&mut arrivals[..count]);
+    }
+
+    /// Sleeps until eviction is wanted, or a sample is due.
+    fn wait_for_eviction(&self) {
+        futex::wait(&self.evict_wanted, 0, Some(SAMPLE_NS));
+    }
+
+    /// Empties the compressed tier from its old end, as far as it asks for that. Returns
+    /// objects looked at.
+    fn drain_tier(&self, context: &mut Context) -> usize {
+        const MOST: usize = 64;
+        let Some(tier) = &self.tier else { return 0 };
+        let mut aged = [Aged {
+            owner: 0,
+            handle: Handle(0),
+            advice: Advice::Relocate,
+        }; MOST];
+        let found = tier.drain(&mut aged);
+        let buffer = context.buffer();
+        let mut count = 0;
+        for aged in &aged[..found] {
+            let entry = self.table.load(aged.owner);
+            let is_there = entry.state() == State::Compressed && entry.payload() == aged.handle.0;
+            if !is_there || !self.table.claim(aged.owner, entry) {
+                continue;
+            }
+            if aged.advice == Advice::Relocate
+                && let Some(handle) = tier.relocate(aged.handle)
+            {
+                self.table.publish(aged.owner, entry.with_payload(handle.0));
+                continue;
+            }
+            // SAFETY: the buffer has BATCH_PAGES pages, more than MOST.
+            let place = unsafe { buffer.add(count * PAGE_BYTES) };
+            self.unpack(aged.owner, aged.handle, place);
+            let scratch = context.scratch();
+            scratch.pages[count] = aged.owner;
+            scratch.entries[count] = entry
+                .with_state(State::Dirty)
+                .with_payload(crate::fault::NO_PAYLOAD);
+            scratch.positions[count] = count as u32;
+            count += 1;
+        }
+        self.write_out(count, false, context, |_, at| {
+            buffer as usize + at as usize * PAGE_BYTES
+        });
+        let scratch = context.scratch();
+        for at in 0..count {
+            self.table.publish(
+                scratch.pages[at],
+                crate::evict::departed(scratch.entries[at]),
+            );
+        }
+        self.charge_tier();
+        found
+    }
+
+    /// Brings gauges, history and the size of the victim cache up to date.
+    pub fn sample(&self) {
+        let gauges = &self.statistics.block().gauges;
+        let bytes = |pages: i64| pages.max(0) as u64 * PAGE_BYTES as u64;
+        gauges
+            .managed_bytes
+            .set(bytes(self.budget.promised_pages()));
+        gauges
+            .resident_bytes
+            .set(bytes(self.budget.resident_pages()));
+        gauges.metadata_bytes.set(bytes(
+            self.budget.overhead_pages() - self.tier_pages.load(Ordering::Relaxed),
+        ));
+        let compressed = self.tier.as_ref().map_or(0, |tier| tier.resident_bytes());
+        gauges.compressed_bytes.set(compressed as u64);
+        let used = self.store.capacity_slots() - self.store.free_slots();
+        gauges.swap_used_bytes.set(used * PAGE_BYTES as u64);
+        gauges
+            .victim_cache_bytes
+            .set(self.victims.fill_pages() * PAGE_BYTES as u64);
+        let io = self.store.counts();
+        let counters = self.counters();
+        counters.reads.set(io.reads.load(Ordering::Relaxed));
+        counters
+            .read_bytes
+            .set(io.read_bytes.load(Ordering::Relaxed));
+        counters.writes.set(io.writes.load(Ordering::Relaxed));
+        counters
+            .write_bytes
+            .set(io.write_bytes.load(Ordering::Relaxed));
+        self.statistics.sample();
+    }
+}
+
+fn this_pager() -> &'static Pager {
+    match pager() {
+        Some(pager) => pager,
+        None => fatal!("a paging thread runs without a pager; next: report this"),
+    }
+}
+
+extern "C" fn evictor(_seat: usize) -> ! {
+    let pager = this_pager();
+    let mut sampled_ns = 0;
+    loop {
+        pager.wait_for_eviction();
+        let now_ns = crate::clock::now_ns();
+        if now_ns - sampled_ns > SAMPLE_NS {
+            sampled_ns = now_ns;
+            let operation = pager.enter_masked();
+            pager.sample();
+            pager
+                .victims
+                .set_target_pages(pager.policy.victim_cache_pages());
+            drop(operation);
+            pager
+                .counters()
+                .evict_cpu_ns
+                .set(crate::clock::thread_cpu_ns());
+        }
+        // Frames come first: a bounded part of the mending at a time.
+        for _ in 0..TIER_ROUNDS {
+            if !pager.tier.as_ref().is_some_and(|tier| tier.wants_drain()) {
+                break;
+            }
+            let mut operation = pager.enter_masked();
+            let found = pager.drain_tier(&mut operation.context);
+            drop(operation);
+            if found == 0 {
+                break;
+            }
+        }
+        pager.evict_wanted.store(0, Ordering::SeqCst);
+        // Twice the low water mark: a little ahead, so that it is not woken for each page.
+        while pager.budget.free_pages() < 2 * pager.low_water_pages() {
+            let mut operation = pager.enter_masked();
+            let done = pager.evict(EVICTION_BATCH, &mut operation.context);
+            drop(operation);
+            if done == 0 {
+                pause();
+            }
+        }
+    }
+}
+
+extern "C" fn prefetcher(_seat: usize) -> ! {
+    let pager = this_pager();
+    let mut charged_ns = 0;
+    loop {
+        let ticket = pager.windows.ticket();
+        let mut operation = pager.enter_masked();
+        let Some(window) = pager.windows.pop() else {
+            drop(operation);
+            let cpu_ns = crate::clock::thread_cpu_ns();
+            pager.counters().prefetch_cpu_ns.add(cpu_ns - charged_ns);
+            charged_ns = cpu_ns;
+            pager.windows.sleep(ticket);
+            continue;
+        };
+        pager.prefetch(window, &mut operation.context);
+    }
+}
+
+extern "C" fn handler(_seat: usize) -> ! {
+    let pager = this_pager();
+    loop {
+        let Some(message) = pager.uffd.receive() else {
+            yield_now();
+            continue;
+        };
+        if message.event != EVENT_PAGEFAULT {
+            continue;
+        }
+        let address = message.address as usize & !(PAGE_BYTES - 1);
+        let Some(page) = pager.table.page_of(address) else {
+            pager.uffd.wake(address, 1);
+            continue;
+        };
+        let mut operation = pager.enter_masked();
+        let access = Access {
+            write: message.flags & 3 != 0,
+            pin: false,
+            thread: message.thread,
+        };
+        pager.resolve(page, access, &mut operation.context);
+        drop(operation);
+        pager.uffd.wake(address, 1);
+    }
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Settings, from the environment that `demeter extmem run` prepares.
+
+use std::path::PathBuf;
+
+use crate::error::Error;
+use crate::swap::Injection;
+
+/// How faults reach the pager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The faulting thread resolves its own fault, in a SIGBUS handler.
+    Inline,
+    /// Threads of the pager do.
+    Handler,
+}
+
+impl Mode {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "inline",
+            Self::Handler => "handler",
+        }
+    }
+}
+
+/// When pages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compress {
+    /// Never.
+    Off,
+    /// While it pays.
+    Auto,
+    /// Always.
+    On,
+}
+
+/// Everything the user can say.
+#[derive(Debug)]
+pub struct Config {
+    /// DRAM for the program and the pager together.
+    pub dram_bytes: u64,
+    /// Directory, file or device.
+    pub swap: PathBuf,
+    /// How much of it.
+    pub swap_bytes: Option<u64>,
+    /// None: the best that works.
+    pub mode: Option<Mode>,
+    /// Smaller anonymous mappings are left to the kernel.
+    pub min_bytes: usize,
+    /// Who leaves next: a name, or the path of a plug-in, with options after a colon.
+    pub policy: String,
+    /// The compressed tier: never, always, or as long as it pays.
+    pub compress: Compress,
+    /// File of the statistics page.
+    pub statistics: Option<PathBuf>,
+    /// File of the decision log.
+    pub log: Option<PathBuf>,
+    /// Failures on request.
+    pub inject: Injection,
+    /// Say at start what was chosen.
+    pub verbose: bool,
+}
+
+/// Below this, buffers and tables would leave nothing for the program.
+pub const LEAST_DRAM_BYTES: u64 = 16 << 20;
+/// The C library maps allocations from this size on; so do most run-time systems.
+const DEFAULT_MIN_BYTES: usize = 128 * 1024;
+
+const DRAM: [&str; 2] = ["DEMETER_EXTMEM_DRAM", "DRAMSIZE"];
+const SWAP: [&str; 2] = ["DEMETER_EXTMEM_SWAP", "SWAPDIR"];
+
+/// Whether the environment asks for the pager at all. A library that is preloaded
+/// without settings stays out of the way.
+pub fn is_wanted() -> bool {
+    DRAM.iter().any(|name| std::env::var_os(name).is_some())
+}
+
+impl Config {
+    /// Reads the environment.
+    pub fn from_env() -> Result<Self, Error> {
+        Self::read(&|name| std::env::var_os(name))
+    }
+
+    fn read(get: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Result<Self, Error> {
+        let first = |names: [&'static str; 2]| {
+            names
+                .into_iter()
+                .find_map(|name| Some((name, get(name).filter(|value| !value.is_empty())?)))
+        };
+        let (name, value) = first(DRAM).ok_or(Error::Missing {
+            what: "DRAM size",
+            name: DRAM[0],
+        })?;
+        let dram_bytes = bytes(name, &value)?;
+        if dram_bytes < LEAST_DRAM_BYTES {
+            return Err(Error::TooLittle {
+                dram_bytes,
+                least_bytes: LEAST_DRAM_BYTES,
+            });
+        }
+        let (_, swap) = first(SWAP).ok_or(Error::Missing {
+            what: "swap path",
+            name: SWAP[0],
+        })?;
+        let size = |name: &'static str| get(name).map(|value| bytes(name, &value)).transpose();
+        let path = |name: &str| {
+            get(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
+        let mode = match get("DEMETER_EXTMEM_MODE") {
+            None => None,
+            Some(value) => match value.to_string_lossy().as_ref() {
+                "auto" | "" => None,
+                "inline" => Some(Mode::Inline),
+                "handler" => Some(Mode::Handler),
+                other => {
+                    return Err(Error::Setting {
+                        name: "DEMETER_EXTMEM_MODE",
+                        value: other.to_owned(),
+                        expected: "auto, inline or handler",
+                    });
+                }
+            },
+        };
+        Ok(Self {
+            dram_bytes,
+            swap: PathBuf::from(swap),
+            swap_bytes: size("DEMETER_EXTMEM_SWAP_SIZE")?,
+            mode,
+            min_bytes: size("DEMETER_EXTMEM_MIN_SIZE")?
+                .map_or(DEFAULT_MIN_BYTES, |bytes| (bytes as usize).max(4096)),
+            policy: get("DEMETER_EXTMEM_POLICY")
+                .filter(|value| !value.is_empty())
+                .map_or_else(
+                    || "default".to_owned(),
+                    |value| value.to_string_lossy().into_owned(),
+                ),
+            compress: match get("DEMETER_EXTMEM_COMPRESS") {
+                None => Compress::Auto,
+                Some(value) => match value.to_string_lossy().as_ref() {
+                    "auto" | "" => Compress::Auto,
+                    "on" => Compress::On,
+                    "off" => Compress::Off,
+                    other => {
+                        return Err(Error::Setting {
+                            name: "DEMETER_EXTMEM_COMPRESS",
+                            value: other.to_owned(),
+                            expected: "auto, on or off",
+                        });
+                    }
+                },
+            },
+            statistics: path("DEMETER_EXTMEM_STATS"),
+            log: path("DEMETER_EXTMEM_LOG"),
+            inject: Injection::from_env()?,
+            verbose: get("DEMETER_EXTMEM_VERBOSE").is_some_and(|value| value == "1"),
+        })
+    }
+}
+
+/// A number of bytes, with K, M, G or T behind it if one likes.
+fn bytes(name: &'static str, value: &std::ffi::OsStr) -> Result<u64, Error> {
+    let text = value.to_string_lossy();
+    let refuse = || Error::Setting {
+        name,
+        value: text.clone().into_owned(),
+        expected: "a size such as 4294967296 or 4G",
+    };
+    let trimmed = text
+        .trim()
+        .trim_end_matches(['B', 'b'])
+        .trim_end_matches('i');
+    let (digits, shift) = match trimmed.chars().last() {
+        Some('K' | 'k') => (&trimmed[..trimmed.len() - 1], 10),
+        Some('M' | 'm') => (&trimmed[..trimmed.len() - 1], 20),
+        Some('G' | 'g') => (&trimmed[..trimmed.len() - 1], 30),
+        Some('T' | 't') => (&trimmed[..trimmed.len() - 1], 40),
+        _ => (trimmed, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| refuse())?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|&bytes| bytes <= 1 << 46)
+        .ok_or_else(refuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Config, Error> {
+        Config::read(&|name| {
+            pairs
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    #[test]
+    fn old_names_and_units() {
+        let config = read(&[("DRAMSIZE", "1073741824"), ("SWAPDIR", "/tmp")]).unwrap();
+        assert_eq!(config.dram_bytes, 1 << 30);
+        assert_eq!(config.swap, PathBuf::from("/tmp"));
+        assert_eq!(config.mode, None);
+        let config = read(&[
+            ("DEMETER_EXTMEM_DRAM", "64MiB"),
+            ("DRAMSIZE", "1"),
+            ("DEMETER_EXTMEM_SWAP", "/swap"),
+            ("DEMETER_EXTMEM_MODE", "handler"),
+        ])
+        .unwrap();
+        assert_eq!(config.dram_bytes, 64 << 20);
+        assert_eq!(config.mode, Some(Mode::Handler));
+    }
+
+    #[test]
+    fn every_refusal_says_what_to_do() {
+        let swap = ("SWAPDIR", "/tmp");
+        for settings in [
+            vec![swap],
+            vec![("DRAMSIZE", "4G")],
+            vec![("DRAMSIZE", "a lot"), swap],
+            vec![("DRAMSIZE", "99999999T"), swap],
+            vec![("DRAMSIZE", "1M"), swap],
+            vec![("DRAMSIZE", ""), swap],
+            vec![("DRAMSIZE", "4G"), swap, ("DEMETER_EXTMEM_MODE", "fast")],
+        ] {
+            let message = read(&settings).unwrap_err().to_string();
+            assert!(message.contains("; next: "), "{message}");
+        }
+    }
+}

@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Making room: choose, move to the victim cache, write out, free.
+//!
+//! A page leaves in two steps. First it is moved into the victim cache (still DRAM).
+//! When the cache is full enough, its oldest pages are written, many in one write, and
+//! their memory is freed. Three kinds of page take the short way, straight out: clean
+//! pages of a stream, which nobody will want back soon; pages that the kernel will not
+//! move, because a fork shares them or they are not writable; and whatever comes while
+//! the cache is switched off.
+
+use crate::compressed::is_zero_page;
+use crate::context::{BATCH_PAGES, Context};
+use crate::fatal;
+use crate::fault::NO_PAYLOAD;
+use crate::page::{Entry, Flag, PageIndex, State};
+use crate::pager::{Pager, yield_now};
+use crate::region::PAGE_BYTES;
+use crate::statistics::Event;
+use crate::syscall;
+use crate::victim::Tenant;
+
+impl Pager {
+    /// One batch of work towards free frames. Returns pages that moved a step; 0 means
+    /// that nothing could be done just now.
+    pub fn evict(&self, want: usize, context: &mut Context) -> usize {
+        let want = want.clamp(1, BATCH_PAGES);
+        let fill = {
+            let span = self.victims.span.lock();
+            span.tail - span.head
+        };
+        if fill > 0 && fill >= u64::from(self.victims.target_pages()) {
+            let drained = self.drain(want, context);
+            if drained > 0 {
+                return drained;
+            }
+        }
+        let claimed = self.claim_victims(want, context);
+        if claimed == 0 {
+            // Everything left in DRAM may be in the victim cache, or pinned.
+            return if fill > 0 {
+                self.drain(want, context)
+            } else {
+                0
+            };
+        }
+        sort_by_page(context, claimed);
+        let direct = self.stash(claimed, context);
+        self.evict_directly(direct, context);
+        claimed
+    }
+
+    /// Claims up to `want` pages into `scratch.pages` / `entries`.
+    fn claim_victims(&self, want: usize, context: &mut Context) -> usize {
+        let scratch = context.scratch();
+        let mut claimed = 0;
+        // Pages that went away or are in use cost a look each; do not look forever.
+        for _ in 0..4 {
+            let chosen = self.policy.choose(&mut scratch.chosen[..want - claimed]);
+            let mut back = 0;
+            for at in 0..chosen {
+                let page = scratch.chosen[at];
+                let entry = self.table.load(page);
+                if entry.is_evictable() && self.table.claim(page, entry) {
+                    scratch.pages[claimed] = page;
+                    scratch.entries[claimed] = entry;
+                    claimed += 1;
+                } else if entry.is_resident() || entry.state() == State::Busy {
+                    scratch.chosen[back] = page;
+                    back += 1;
+                }
+            }
+            if back > 0 {
+                self.policy.returned(&scratch.chosen[..back]);
+            }
+            if claimed > 0 || chosen == 0 {
+                break;
+            }
+        }
+        claimed
+    }
+
+    /// Moves claimed pages into the victim cache. Those that must go the short way are
+    /// left, claimed, at the front of the scratch arrays; returns how many.
+    fn stash(&self, claimed: usize, context: &mut Context) -> usize {
+        if self.victims.target_pages() == 0 {
+            return claimed;
+        }
+        let mut span = loop {
+            let span = self.victims.span.lock();
+            if span.tail - span.head + claimed as u64 <= self.victims.capacity() {
+                break span;
+            }
+            drop(span);
+            // Scratch holds our claims: draining needs a context of its own.
+            let mut other = self.contexts.borrow(&self.budget);
+            let drained = self.drain(BATCH_PAGES, &mut other);
+            self.contexts.give_back(&other);
+            if drained == 0 {
+                yield_now();
+            }
+        };
+        let scratch = context.scratch();
+        let mut left = 0;
+        let mut at = 0;
+        while at < claimed {
+            let (page, entry) = (scratch.pages[at], scratch.entries[at]);
+            let streams = entry.state() == State::Clean && entry.has(Flag::Stream);
+            if streams || !entry.has(Flag::Writable) {
+                scratch.pages[left] = page;
+                scratch.entries[left] = entry;
+                left += 1;
+                at += 1;
+                continue;
+            }
+            let room = self.victims.until_wrap(span.tail) as usize;
+            let run = (1..(claimed - at).min(room))
+                .find(|&more| {
+                    let next = scratch.entries[at + more];
+                    scratch.pages[at + more] != page + more as u32
+                        || !next.has(Flag::Writable)
+                        || (next.state() == State::Clean && next.has(Flag::Stream))
+                })
+                .unwrap_or((claimed - at).min(room));
+            let first = self.victims.position(span.tail);
+            let moved = self
+                .uffd
+                .transplant(self.victims.address(first), self.table.address(page), run)
+                .pages;
+            for step in 0..moved {
+                let (page, entry) = (scratch.pages[at + step], scratch.entries[at + step]);
+                let position = first + step as u32;
+                self.victims.enter(position, page, slot_of(entry));
+                self.table
+                    .publish(page, entry.with_state(State::Victim).with_payload(position));
+            }
+            span.tail += moved as u64;
+            at += moved;
+            if moved < run {
+                // This one does not move; it goes the short way, the rest is tried again.
+                scratch.pages[left] = scratch.pages[at];
+                scratch.entries[left] = scratch.entries[at];
+                left += 1;
+                at += 1;
+            }
+        }
+        left
+    }
+
+    /// Empties the oldest positions of the victim cache. Returns positions freed; 0 if
+    /// another thread is at it, or the cache is empty.
+    pub fn drain(&self, want: usize, context: &mut Context) -> usize {
+        let Some(_draining) = self.victims.draining.try_lock() else {
+            return 0;
+        };
+        let (head, tail) = {
+            let span = self.victims.span.lock();
+            (span.head, span.tail)
+        };
+        let count = (tail - head)
+            .min(want as u64)
+            .min(self.victims.until_wrap(head)) as usize;
+        if count == 0 {
+            return 0;
+        }
+        let first = self.victims.position(head);
+        let (live, physical) = self.claim_tenants(first, count, context);
+        self.write_out(live, true, context, |victims, at| victims.address(at));
+        let scratch = context.scratch();
+        for at in 0..live {
+            let (page, entry) = (scratch.pages[at], scratch.entries[at]);
+            self.table.publish(page, departed(entry));
+        }
+        self.policy.evicted(&scratch.pages[..live]);
+        for position in first..first + count as u32 {
+            self.victims.clear(position);
+        }
+        self.drop_memory(self.victims.address(first), count);
+        self.victims.span.lock().head = head + count as u64;
+        self.budget.give(physical as i64);
+        count
+    }
+
+    /// Claims the pages whose contents lie at the positions. Returns how many, and how
+    /// many positions hold memory. An entry's payload becomes the slot with the same
+    /// contents, its state what the page was: clean or dirty.
+    fn claim_tenants(&self, first: u32, count: usize, context: &mut Context) -> (usize, usize) {
+        let scratch = context.scratch();
+        let (mut live, mut physical) = (0, 0);
+        for position in first..first + count as u32 {
+            loop {
+                let page = match self.victims.tenant(position) {
+                    Tenant::Hole => break,
+                    Tenant::Stale => {
+                        physical += 1;
+                        break;
+                    }
+                    Tenant::Page(page) => page,
+                };
+                let entry = self.table.load(page);
+                if entry.state() == State::Victim && entry.payload() == position {
+                    if self.table.claim(page, entry) {
+                        let slot = self.victims.slot(position);
+                        let state = if slot == NO_PAYLOAD {
+                            State::Dirty
+                        } else {
+                            State::Clean
+                        };
+                        scratch.pages[live] = page;
+                        scratch.entries[live] = entry.with_state(state).with_payload(slot);
+                        scratch.positions[live] = position;
+                        live += 1;
+                        physical += 1;
+                        break;
+                    }
+                } else if entry.state() == State::Busy {
+                    // Its owner is copying it out, or throwing it away.
+                    self.table.wait(page, entry);
+                }
+            }
+        }
+        (live, physical)
+    }
+
+    /// Gives every dirty page among the first `count` of scratch a slot with its contents,
+    /// or a place in the compressed tier (if `compress`), or neither, if it is all zero.
+    /// `place` says where the contents of a position lie.
+    pub fn write_out(
+        &self,
+        count: usize,
+        compress: bool,
+        context: &mut Context,
+        place: impl Fn(&crate::victim::VictimCache, u32) -> usize,
+    ) {
+        let scratch = context.scratch();
+        let mut dirty = 0;
+        let mut packed = 0;
+        for at in 0..count {
+            let entry = scratch.entries[at];
+            if entry.state() != State::Dirty {
+                continue;
+            }
+            let contents = place(&self.victims, scratch.positions[at]);
+            // SAFETY: a claimed page's contents, present and ours.
+            if unsafe { is_zero_page(contents as *const u8) } {
+                scratch.entries[at] = entry.with_state(State::Untouched);
+                continue;
+            }
+            if compress
+                && let Some(tier) = &self.tier
+                // SAFETY: as above.
+                && let Some(handle) = unsafe { tier.store(scratch.pages[at], contents as *const u8) }
+            {
+                scratch.entries[at] = entry.with_state(State::Compressed).with_payload(handle.0);
+                packed += 1;
+                continue;
+            }
+            scratch.vectors[dirty] = libc::iovec {
+                iov_base: contents as *mut _,
+                iov_len: PAGE_BYTES,
+            };
+            scratch.chosen[dirty] = at as u32;
+            dirty += 1;
+        }
+        let mut done = 0;
+        while done < dirty {
+            let Some((slot, run)) = self.store.allocate((dirty - done) as u32) else {
+                fatal!(
+                    "swap is full ({} pages) while writing page {:#x}; next: give more swap, or run fewer forks of the program at a time",
+                    self.store.capacity_slots(),
+                    self.table
+                        .address(scratch.pages[scratch.chosen[done] as usize])
+                );
+            };
+            let run = run as usize;
+            let vectors = merge(&mut scratch.vectors[done..done + run]);
+            // SAFETY: page-aligned memory that stays ours until the call returns.
+            if let Err(error) = unsafe { self.store.write(slot, vectors) } {
+                fatal!(
+                    "page {:#x} cannot be written: {error}",
+                    self.table
+                        .address(scratch.pages[scratch.chosen[done] as usize])
+                );
+            }
+            for step in 0..run {
+                let at = scratch.chosen[done + step] as usize;
+                // Dirty with a slot: `departed` remembers that it was dirty.
+                scratch.entries[at] = scratch.entries[at].with_payload(slot.0 + step as u32);
+            }
+            done += run;
+        }
+        let counters = self.counters();
+        counters.evicted_dirty_pages.add(dirty as u64);
+        counters.evicted_compressed_pages.add(packed as u64);
+        counters
+            .evicted_clean_pages
+            .add((count - dirty - packed) as u64);
+        if packed > 0 {
+            self.charge_tier();
+        }
+        if self.log.is_some() {
+            for at in 0..count {
+                let detail = match scratch.entries[at].state() {
+                    State::Dirty => 1,
+                    State::Compressed => 2,
+                    _ => 0,
+                };
+                self.note(Event::Evict, scratch.pages[at], detail);
+            }
+        }
+    }
+
+    /// The short way for the first `count` claimed pages of scratch.
+    fn evict_directly(&self, count: usize, context: &mut Context) {
+        if count == 0 {
+            return;
+        }
+        let buffer = context.buffer();
+        {
+            let scratch = context.scratch();
+            for at in 0..count {
+                scratch.positions[at] = at as u32;
+                if scratch.entries[at].state() == State::Dirty {
+                    let address = self.table.address(scratch.pages[at]);
+                    // The program could still write to it: no longer.
+                    if let Err(errno) = self.uffd.protect(address, 1, true) {
+                        fatal!(
+                            "cannot protect page {address:#x} (error {errno}); next: report this"
+                        );
+                    }
+                    // SAFETY: one page of the context's buffer.
+                    self.copy_out(address, unsafe { buffer.add(at * PAGE_BYTES) });
+                }
+            }
+        }
+        self.write_out(count, true, context, |_, at| {
+            buffer as usize + at as usize * PAGE_BYTES
+        });
+        let scratch = context.scratch();
+        let mut at = 0;
+        while at < count {
+            let mut run = 1;
+            while at + run < count && scratch.pages[at + run] == scratch.pages[at] + run as u32 {
+                run += 1;
+            }
+            self.drop_memory(self.table.address(scratch.pages[at]), run);
+            at += run;
+        }
+        for at in 0..count {
+            self.table
+                .publish(scratch.pages[at], departed(scratch.entries[at]));
+        }
+        self.policy.evicted(&scratch.pages[..count]);
+        self.budget.give(count as i64);
+    }
+
+    /// Copies a page that the program may have made unreadable.
+    pub fn copy_out(&self, address: usize, into: *mut u8) {
+        // SAFETY: reads a page of ours through the kernel into a page of a buffer.
+        let read = unsafe {
+            syscall::call(
+                libc::SYS_pread64,
+                [
+                    self.memory_file as usize,
+                    into as usize,
+                    PAGE_BYTES,
+                    address,
+                    0,
+                    0,
+                ],
+            )
+        };
+        if read != PAGE_BYTES as isize {
+            fatal!(
+                "cannot read page {address:#x} through /proc/self/mem (result {read}); next: mount /proc"
+            );
+        }
+    }
+
+    /// Frees the memory behind present pages.
+    pub fn drop_memory(&self, address: usize, pages: usize) {
+        // SAFETY: the contents are written out or not wanted.
+        let result = unsafe {
+            syscall::call(
+                libc::SYS_madvise,
+                [
+                    address,
+                    pages * PAGE_BYTES,
+                    libc::MADV_DONTNEED as usize,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        };
+        if result < 0 {
+            fatal!(
+                "cannot free {pages} pages at {address:#x} (error {}); next: report this",
+                -result
+            );
+        }
+    }
+}
+
+/// The slot a clean page has.
+fn slot_of(entry: Entry) -> u32 {
+    if entry.state() == State::Clean {
+        entry.payload()
+    } else {
+        NO_PAYLOAD
+    }
+}
+
+/// The word of a page that has left DRAM.
+pub fn departed(entry: Entry) -> Entry {
+    let state = match entry.state() {
+        kept @ (State::Untouched | State::Compressed) => kept,
+        _ => State::Swapped,
+    };
+    entry
+        .with_state(state)
+        .with(Flag::Stream, false)
+        .with(Flag::Prefetched, false)
+}
+
+/// Joins vectors that touch; returns the shorter list, in place.
+fn merge(vectors: &mut [libc::iovec]) -> &[libc::iovec] {
+    let mut last = 0;
+    for at in 1..vectors.len() {
+        let end = vectors[last].iov_base as usize + vectors[last].iov_len;
+        if end == vectors[at].iov_base as usize {
+            vectors[last].iov_len += vectors[at].iov_len;
+        } else {
+            last += 1;
+            vectors[last] = vectors[at];
+        }
+    }
+    let used = if vectors.is_empty() { 0 } else { last + 1 };
+    &vectors[..used]
+}
+
+/// Sorts the first `count` pages of scratch with their entries: runs become one call.
+fn sort_by_page(context: &mut Context, count: usize) {
+    let scratch = context.scratch();
+    for at in 1..count {
+        let (page, entry): (PageIndex, Entry) = (scratch.pages[at], scratch.entries[at]);
+        let mut hole = at;
+        while hole > 0 && scratch.pages[hole - 1] > page {
+            scratch.pages[hole] = scratch.pages[hole - 1];
+            scratch.entries[hole] = scratch.entries[hole - 1];
+            hole -= 1;
+        }
+        scratch.pages[hole] = page;
+        scratch.entries[hole] = entry;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector(base: usize, len: usize) -> libc::iovec {
+        libc::iovec {
+            iov_base: base as *mut _,
+            iov_len: len,
+        }
+    }
+
+    #[test]
+    fn touching_vectors_become_one() {
+        let mut vectors = [
+            vector(0x1000, 0x1000),
+            vector(0x2000, 0x1000),
+            vector(0x8000, 0x1000),
+            vector(0x9000, 0x2000),
+        ];
+        let merged = merge(&mut vectors);
+        assert_eq!(merged.len(), 2);
+        assert_eq!(merged[0].iov_len, 0x2000);
+        assert_eq!(merged[1].iov_base as usize, 0x8000);
+        assert_eq!(merged[1].iov_len, 0x3000);
+        assert!(merge(&mut []).is_empty());
+    }
+
+    #[test]
+    fn a_page_leaves_for_its_slot_or_for_nothing() {
+        let dirty = Entry::new(State::Dirty).with_payload(7);
+        assert_eq!(departed(dirty).state(), State::Swapped);
+        assert_eq!(departed(dirty).payload(), 7);
+        // Being dirty is no evidence of a write: it may have been loaded so.
+        assert!(!departed(dirty).has(Flag::PredictDirty));
+        assert_eq!(
+            departed(Entry::new(State::Untouched)).state(),
+            State::Untouched
+        );
+    }
+}

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One page from wherever it is to where the program wants it.
+//!
+//! Frames are taken before a page is claimed: whoever must evict to get a frame holds
+//! no busy page, so evictors may wait for busy pages.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::compressed::Handle;
+use crate::context::{BATCH_PAGES, Context};
+use crate::page::{Entry, Flag, PageIndex, State};
+use crate::pager::{Pager, yield_now};
+use crate::policy::{Arrival, abi};
+use crate::queue::Window;
+use crate::region::PAGE_BYTES;
+use crate::statistics::Event;
+use crate::swap::Slot;
+use crate::{fatal, futex};
+
+/// No slot, handle or position.
+pub const NO_PAYLOAD: u32 = u32::MAX;
+/// Untouched pages that are filled together when a program walks through them.
+const FIRST_TOUCH_PAGES: usize = 16;
+
+/// Pages of a stream that a thread reads itself when nobody else is about to.
+const LATE_PAGES: u32 = 16;
+
+/// What a page is wanted for.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// It will be written.
+    pub write: bool,
+    /// It must stay until unpinned: a system call is about to use it.
+    pub pin: bool,
+    /// Who asks, for stream detection.
+    pub thread: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// The page is there.
+    Done,
+    /// Not the pager's page.
+    NotManaged,
+}
+
+impl Pager {
+    /// Brings a page into DRAM, mapped and writable as asked.
+    pub fn resolve(&self, page: PageIndex, access: Access, context: &mut Context) -> Resolution {
+        loop {
+            let entry = self.table.load(page);
+            let done = match entry.state() {
+                State::Unmapped | State::Foreign => return Resolution::NotManaged,
+                _ if access.pin && !entry.has(Flag::Accessible) => return Resolution::NotManaged,
+                // On its way in or out of being mapped (or protected from everything).
+                State::Untouched if !entry.has(Flag::Accessible) => return Resolution::NotManaged,
+                State::Busy => {
+                    self.counters().faults_waited.add(1);
+                    self.table.wait(page, entry);
+                    false
+                }
+                State::Clean if access.write => self.make_dirty(page, entry, access),
+                State::Clean | State::Dirty => {
+                    if access.write && !access.pin {
+                        // The program faulted on a page that is writable here: another
+                        // thread was faster, or a protection is left from before a fork.
+                        let _ = self.uffd.protect(self.table.address(page), 1, false);
+                    }
+                    let next = settle(entry, access);
+                    next == entry || self.table.change(page, entry, next)
+                }
+                State::Untouched => self.first_touch(page, entry, access, context),
+                State::Swapped => self.swap_in(page, entry, access, context),
+                State::Victim => self.take_back(page, entry, access, context),
+                State::Compressed => self.decompress(page, entry, access, context),
+            };
+            if done {
+                return Resolution::Done;
+            }
+        }
+    }
+
+    /// Takes frames, evicting until there are some. The caller holds no busy page.
+    pub fn take_frames(&self, pages: usize, context: &mut Context) {
+        loop {
+            if self.budget.try_take(pages as i64) {
+                if self.budget.free_pages() < self.low_water_pages() {
+                    self.want_eviction();
+                }
+                return;
+            }
+            self.want_eviction();
+            match self.evict(32, context) {
+                0 => yield_now(),
+                pages => self.counters().evictions_inline_pages.add(pages as u64),
+            }
+        }
+    }
+
+    /// Claims a page that is out, with a frame for it.
+    fn claim_with_frame(&self, page: PageIndex, entry: Entry, context: &mut Context) -> bool {
+        self.take_frames(1, context);
+        let claimed = self.table.claim(page, entry);
+        if !claimed {
+            self.budget.give(1);
+        }
+        claimed
+    }
+
+    /// A first write to a clean page: its swap slot is out of date from here on.
+    fn make_dirty(&self, page: PageIndex, entry: Entry, access: Access) -> bool {
+        if !self.table.claim(page, entry) {
+            return false;
+        }
+        self.counters().faults_write_protect.add(1);
+        self.free_slots(Slot(entry.payload()), 1);
+        self.unprotect(page);
+        self.table.publish(
+            page,
+            settle(
+                entry
+                    .with_state(State::Dirty)
+                    .with_payload(NO_PAYLOAD)
+                    .with(Flag::PredictDirty, true),
+                access,
+            ),
+        );
+        true
+    }
+
+    fn first_touch(
+        &self,
+        page: PageIndex,
+        entry: Entry,
+        access: Access,
+        context: &mut Context,
+    ) -> bool {
+        // A neighbour below that is in use: the program walks upwards.
+        let walks = page > 0
+            && matches!(
+                self.table.load(page - 1).state(),
+                State::Dirty | State::Clean | State::Victim | State::Swapped | State::Compressed
+            )
+            && self.budget.free_pages() > 4 * FIRST_TOUCH_PAGES as i64;
+        let most = if walks {
+            FIRST_TOUCH_PAGES - page as usize % FIRST_TOUCH_PAGES
+        } else {
+            1
+        };
+        self.take_frames(most, context);
+        let mut count = 0;
+        while count < most {
+            let next = page + count as u32;
+            let here = if count == 0 {
+                entry
+            } else if (next as usize) < self.table.pages() {
+                self.table.load(next)
+            } else {
+                break;
+            };
+            let alike = here.state() == State::Untouched
+                && here.has(Flag::Accessible)
+                && here.has(Flag::Writable) == entry.has(Flag::Writable);
+            if (count > 0 && !alike) || !self.table.claim(next, here) {
+                break;
+            }
+            context.scratch().entries[count] = here;
+            context.scratch().pages[count] = next;
+            count += 1;
+        }
+        self.budget.give((most - count) as i64);
+        if count == 0 {
+            return false;
+        }
+        self.fill(page, self.zeroes, count, false);
+        for at in 0..count {
+            let here = context.scratch().entries[at]
+                .with_state(State::Dirty)
+                .with_payload(NO_PAYLOAD)
+                .with(Flag::PredictDirty, false);
+            let here = if at == 0 { settle(here, access) } else { here };
+            self.table.publish(page + at as u32, here);
+        }
+        let mut arrivals = [Arrival::default(); FIRST_TOUCH_PAGES];
+        for (at, arrival) in arrivals[..count].iter_mut().enumerate() {
+            *arrival = Arrival {
+                page: page + at as u32,
+                source: abi::FIRST_TOUCH,
+                flags: if access.write { abi::WRITE } else { 0 },
+                thread: access.thread,
+                ..Arrival::default()
+            };
+        }
+        self.policy.arrived(&mut arrivals[..count]);
+        self.counters().first_touches.add(count as u64);
+        true
+    }
+
+    fn swap_in(
+        &self,
+        page: PageIndex,
+        entry: Entry,
+        access: Access,
+        context: &mut Context,
+    ) -> bool {
+        let start = crate::clock::now_ns();
+        // What comes next is on its way while this page is read.
+        let streams = self.look_ahead(page, access);
+        if streams && self.is_out(page + 1) {
+            // The thread is faster than the prefetchers: a read of several pages takes
+            // hardly longer than one of a single page.
+            let late = Window {
+                first: page,
+                pages: LATE_PAGES,
+                write: access.write,
+            };
+            self.prefetch(late, context);
+            let counters = self.counters();
+            counters.faults_swap.add(1);
+            counters.fault_ns.add(crate::clock::now_ns() - start);
+            // It is there now, most likely: look again.
+            return false;
+        }
+        if !self.claim_with_frame(page, entry, context) {
+            return false;
+        }
+        let writable = access.write || (entry.has(Flag::PredictDirty) && trusts_predictions());
+        let entry = entry.with(Flag::PredictDirty, writable);
+        let buffer = context.buffer();
+        self.read_slots(page, Slot(entry.payload()), buffer, 1);
+        let entry = entry.with(Flag::Stream, streams);
+        self.land(page, entry, buffer, writable, access, None);
+        self.arrive(page, abi::SWAP, access, streams);
+        let counters = self.counters();
+        counters.faults_swap.add(1);
+        counters.fault_ns.add(crate::clock::now_ns() - start);
+        true
+    }
+
+    /// Whether a page is in swap and nobody is bringing it.
+    fn is_out(&self, page: PageIndex) -> bool {
+        (page as usize) < self.table.pages() && self.table.load(page).state() == State::Swapped
+    }
+
+    /// Tells the stream detector, and asks for what it advises.
+    fn look_ahead(&self, page: PageIndex, access: Access) -> bool {
+        let write = access.write;
+        let advice = self.streams.observe(access.thread, page, write, |page| {
+            self.table.load(page).state() == State::Swapped
+        });
+        for &window in advice.windows() {
+            self.start_threads();
+            if self.windows.push(window) {
+                self.counters()
+                    .prefetch_issued_pages
+                    .add(u64::from(window.pages));
+                self.note(Event::Prefetch, window.first, u64::from(window.pages));
+            }
+        }
+        advice.is_stream
+    }
+
+    fn take_back(
+        &self,
+        page: PageIndex,
+        entry: Entry,
+        access: Access,
+        context: &mut Context,
+    ) -> bool {
+        if !self.claim_with_frame(page, entry, context) {
+            return false;
+        }
+        let position = entry.payload();
+        let slot = self.victims.slot(position);
+        let entry = entry.with_payload(slot);
+        let writable = access.write || slot == NO_PAYLOAD;
+        self.land(
+            page,
+            entry,
+            self.victims.address(position) as *const u8,
+            writable,
+            access,
+            Some(position),
+        );
+        self.arrive(page, abi::VICTIM_CACHE, access, false);
+        self.counters().faults_victim_cache.add(1);
+        true
+    }
+
+    fn decompress(
+        &self,
+        page: PageIndex,
+        entry: Entry,
+        access: Access,
+        context: &mut Context,
+    ) -> bool {
+        if !self.claim_with_frame(page, entry, context) {
+            return false;
+        }
+        let buffer = context.buffer();
+        self.unpack(page, Handle(entry.payload()), buffer);
+        let entry = entry.with_payload(NO_PAYLOAD);
+        self.land(page, entry, buffer, true, access, None);
+        self.arrive(page, abi::COMPRESSED, access, false);
+        let counters = self.counters();
+        counters.faults_compressed.add(1);
+        counters.decompressions.add(1);
+        self.charge_tier();
+        true
+    }
+
+    /// Decompresses a claimed page into a buffer and frees the object.
+    pub fn unpack(&self, page: PageIndex, handle: Handle, buffer: *mut u8) {
+        let Some(tier) = &self.tier else {
+            fatal!(
+                "page {:#x} is compressed, but there is no compressed tier; next: report this",
+                self.table.address(page)
+            );
+        };
+        // SAFETY: a page of a context's buffer; the claim holds the object.
+        if let Err(error) = unsafe { tier.load(handle, buffer) } {
+            fatal!("page {:#x}: {error}", self.table.address(page));
+        }
+        tier.free(handle);
+    }
+
+    /// The tier's DRAM counts: brings the charge up to date.
+    pub fn charge_tier(&self) {
+        let Some(tier) = &self.tier else { return };
+        let now = tier.resident_bytes().div_ceil(PAGE_BYTES) as i64;
+        let before = self.tier_pages.swap(now, Ordering::Relaxed);
+        if now != before {
+            self.budget.charge_overhead(now - before);
+        }
+    }
+
+    fn arrive(&self, page: PageIndex, source: u8, access: Access, streams: bool) {
+        let mut flags = 0;
+        if access.write {
+            flags |= abi::WRITE;
+        }
+        if streams {
+            flags |= abi::STREAM;
+        }
+        self.policy.arrived(&mut [Arrival {
+            page,
+            source,
+            flags,
+            thread: access.thread,
+            ..Arrival::default()
+        }]);
+        self.note(Event::Fault, page, u64::from(source));
+    }
+
+    /// A line in the decision log, if there is one.
+    pub fn note(&self, event: Event, page: PageIndex, detail: u64) {
+        if let Some(log) = &self.log {
+            log.event(event, u64::from(page), detail);
+        }
+    }
+
+    /// Maps a copy of `contents` and ends the claim. `entry.payload()` is the slot with
+    /// the same contents, if there is one; `position` the place in the victim cache that
+    /// the contents are taken from. It is deserted before the page can be claimed again,
+    /// or who drains the cache would wait for whoever evicts the page.
+    #[allow(clippy::too_many_arguments)]
+    fn land(
+        &self,
+        page: PageIndex,
+        entry: Entry,
+        contents: *const u8,
+        writable: bool,
+        access: Access,
+        position: Option<u32>,
+    ) {
+        self.fill(page, contents, 1, !writable);
+        if let Some(position) = position {
+            self.victims.desert(position);
+        }
+        let next = if writable {
+            if entry.payload() != NO_PAYLOAD {
+                self.free_slots(Slot(entry.payload()), 1);
+            }
+            entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
+        } else {
+            entry.with_state(State::Clean)
+        };
+        self.table.publish(page, settle(next, access));
+    }
+
+    /// Reads slots, or ends the process naming the page.
+    pub fn read_slots(&self, page: PageIndex, first: Slot, buffer: *mut u8, pages: usize) {
+        // SAFETY: the buffer is a context's, of BATCH_PAGES pages.
+        if let Err(error) = unsafe { self.store.read(first, buffer, pages as u32) } {
+            fatal!(
+                "page {:#x} cannot be read back: {error}",
+                self.table.address(page)
+            );
+        }
+    }
+
+    /// Fills claimed pages with copies.
+    pub fn fill(&self, page: PageIndex, contents: *const u8, pages: usize, protect: bool) {
+        debug_assert!(pages <= BATCH_PAGES);
+        let address = self.table.address(page);
+        if let Err(errno) = self.uffd.copy(address, contents, pages, protect) {
+            self.copy_failed(address, contents, pages, protect, errno);
+        }
+    }
+
+    #[cold]
+    fn copy_failed(
+        &self,
+        address: usize,
+        contents: *const u8,
+        pages: usize,
+        protect: bool,
+        errno: i32,
+    ) {
+        match errno {
+            // The pages lie in more than one kernel mapping.
+            libc::ENOENT if pages > 1 => {
+                for page in 0..pages {
+                    // SAFETY: inside the contents, which have as many pages.
+                    let part = unsafe { contents.add(page * PAGE_BYTES) };
+                    let to = address + page * PAGE_BYTES;
+                    if let Err(errno) = self.uffd.copy(to, part, 1, protect) {
+                        self.copy_failed(to, part, 1, protect, errno);
+                    }
+                }
+            }
+            libc::ENOMEM => fatal!(
+                "the kernel has no memory for page {address:#x}; next: lower --dram or free memory"
+            ),
+            // The process is ending around us.
+            libc::ESRCH => loop {
+                yield_now();
+            },
+            _ => fatal!(
+                "cannot map {pages} pages at {address:#x} (error {errno}); next: report this with the program's name"
+            ),
+        }
+    }
+
+    fn unprotect(&self, page: PageIndex) {
+        let address = self.table.address(page);
+        if let Err(errno) = self.uffd.protect(address, 1, false) {
+            fatal!("cannot make page {address:#x} writable (error {errno}); next: report this");
+        }
+    }
+
+    /// Takes one pin off each page of a range.
+    pub fn unpin(&self, first: PageIndex, pages: u32) {
+        for page in first..first + pages {
+            loop {
+                let entry = self.table.load(page);
+                if entry.state() == State::Busy {
+                    self.table.wait(page, entry);
+                } else if self.table.change(page, entry, entry.unpinned()) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Gives swap slots back.
+    pub fn free_slots(&self, first: Slot, slots: u32) {
+        self.store.free(first, slots);
+    }
+
+    /// Frames that should be free before anybody has to wait for one.
+    pub fn low_water_pages(&self) -> i64 {
+        (self.budget.limit_pages() / 64).clamp(16, 4096)
+    }
+
+    /// Wakes the evictor.
+    pub fn want_eviction(&self) {
+        self.start_threads();
+        if self.evict_wanted.swap(1, Ordering::SeqCst) == 0 {
+            futex::wake(&self.evict_wanted, 1);
+        }
+    }
+}
+
+/// Whether pages that were written last time are loaded writable this time.
+///
+/// Most likely they will be written again, and loading them writable spares a fault; but
+/// then nobody sees whether they were, and they have to be written out. So one time in
+/// four such pages must prove it anew.
+pub fn trusts_predictions() -> bool {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    const TRUSTED: u32 = 4;
+    !ASKED
+        .fetch_add(1, Ordering::Relaxed)
+        .is_multiple_of(TRUSTED)
+}
+
+/// The word of a resident page after an access.
+fn settle(entry: Entry, access: Access) -> Entry {
+    let entry = entry.with(Flag::Prefetched, false);
+    if access.pin { entry.pinned() } else { entry }
+}
+
+const _: () = assert!(FIRST_TOUCH_PAGES <= BATCH_PAGES && PAGE_BYTES == 4096);

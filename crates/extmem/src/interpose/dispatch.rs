@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The SIGSYS handler: one trapped call in, its result out.
+//!
+//! It runs with the program's own signal mask and on the program's own stack, so that a
+//! call that waits can be interrupted exactly as without the pager.
+
+use libc::c_long;
+
+use crate::interpose::{descriptors, memory, process, signals, transfer};
+use crate::pager::{Pager, pager};
+use crate::signal::{KEPT_SIGSYS, pass_on};
+use crate::syscall;
+
+/// `si_code` of a seccomp trap.
+const SYS_SECCOMP: i32 = 1;
+
+/// The handler.
+pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: the kernel gives valid pointers. `si_syscall` follows the call's address.
+    let (code, number) = unsafe {
+        (
+            (*info).si_code,
+            c_long::from(*info.cast::<u8>().add(24).cast::<i32>()),
+        )
+    };
+    let Some(pager) = pager().filter(|_| code == SYS_SECCOMP) else {
+        pass_on(signal, info, context, &KEPT_SIGSYS);
+        return;
+    };
+    // SAFETY: the interrupted context, ours to change until we return.
+    let context = unsafe { &mut *context };
+    let registers = &context.uc_mcontext.gregs;
+    let argument = |register: i32| registers[register as usize] as usize;
+    let arguments = [
+        argument(libc::REG_RDI),
+        argument(libc::REG_RSI),
+        argument(libc::REG_RDX),
+        argument(libc::REG_R10),
+        argument(libc::REG_R8),
+        argument(libc::REG_R9),
+    ];
+    // SAFETY: this thread's errno: a call's result is in its register, errno is set later.
+    let errno = unsafe { *libc::__errno_location() };
+    let result = dispatch(pager, number, arguments, context);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
+}
+
+fn dispatch(
+    pager: &'static Pager,
+    number: c_long,
+    arguments: [usize; 6],
+    context: &mut libc::ucontext_t,
+) -> isize {
+    match number {
+        libc::SYS_mmap => memory::mmap(pager, arguments),
+        libc::SYS_munmap => memory::munmap(pager, arguments),
+        libc::SYS_mprotect => memory::mprotect(pager, arguments),
+        libc::SYS_madvise => memory::madvise(pager, arguments),
+        libc::SYS_mremap => memory::mremap(pager, arguments),
+        libc::SYS_brk => memory::brk(pager, arguments[0]),
+        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => {
+            memory::lock(pager, number, arguments)
+        }
+        // All of memory does not fit in DRAM: that is why we are here.
+        libc::SYS_mlockall => -(libc::ENOMEM as isize),
+        libc::SYS_pkey_mprotect if memory::in_arena(arguments[0]) => {
+            if arguments[3] as i32 == -1 {
+                memory::mprotect(pager, arguments)
+            } else {
+                -(libc::EINVAL as isize)
+            }
+        }
+        libc::SYS_remap_file_pages => -(libc::EINVAL as isize),
+        libc::SYS_rt_sigprocmask => {
+            // The kernel's mask is the first 64 bits of the C library's.
+            let mask = (&raw mut context.uc_sigmask).cast::<u64>();
+            // SAFETY: inside the context, aligned.
+            signals::procmask(unsafe { &mut *mask }, arguments)
+        }
+        libc::SYS_rt_sigaction => signals::action(pager, arguments),
+        libc::SYS_ppoll
+        | libc::SYS_pselect6
+        | libc::SYS_epoll_pwait
+        | libc::SYS_epoll_pwait2
+        | libc::SYS_rt_sigsuspend => signals::wait_with_mask(pager, number, arguments),
+        libc::SYS_sigaltstack => signals::altstack(pager, &mut context.uc_stack, arguments),
+        libc::SYS_fork => process::fork(pager, number, arguments),
+        libc::SYS_clone => {
+            if arguments[1] != 0 {
+                // A process of its own on another stack (no C library does this): the
+                // child could not return through this handler.
+                return -(libc::EINVAL as isize);
+            }
+            process::fork(pager, number, arguments)
+        }
+        libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 => descriptors::touch(number, arguments),
+        libc::SYS_close_range => descriptors::close_range(arguments),
+        // Must keep the interrupted stack as it is.
+        libc::SYS_rt_sigreturn => {
+            // SAFETY: never trapped; kept for completeness.
+            unsafe { syscall::call(number, arguments) }
+        }
+        _ => transfer::perform(pager, number, arguments),
+    }
+}

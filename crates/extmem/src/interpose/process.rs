@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! fork: the child gets the pager's state as a copy and pages on by itself.
+
+use std::sync::atomic::Ordering;
+
+use libc::c_long;
+
+use crate::fatal;
+use crate::page::{Flag, PageIndex, State};
+use crate::pager::{Pager, block_signals, restore_signals};
+use crate::region::PAGE_BYTES;
+use crate::syscall;
+
+/// clone or fork of a process with its own memory. Runs on the caller's stack, of
+/// which the child has a copy, so both sides return from here.
+pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isize {
+    let signals = block_signals();
+    // Nobody is half way through anything from here on.
+    pager.gate.close();
+    let Some(ticket) = pager.store.fork_begin() else {
+        pager.gate.open();
+        restore_signals(signals);
+        return -(libc::EAGAIN as isize);
+    };
+    // SAFETY: the program's own call: no new stack (checked by the caller).
+    let result = unsafe { syscall::call(number, arguments) };
+    if result == 0 {
+        pager.store.after_fork_in_child(ticket);
+        pager.after_fork_in_child();
+    } else {
+        pager.store.fork_ended(ticket, result > 0);
+    }
+    pager.gate.open();
+    if result == 0 {
+        pager.start_handlers();
+    }
+    restore_signals(signals);
+    result
+}
+
+impl Pager {
+    /// Puts the copy in order: its own fault descriptor, its own threads when needed.
+    fn after_fork_in_child(&self) {
+        // SAFETY: no arguments.
+        let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as i32;
+        self.process.store(process, Ordering::Relaxed);
+        self.gate.reset();
+        self.contexts.reset();
+        self.table.reset_sleepers();
+        self.threads_started.store(false, Ordering::SeqCst);
+        self.evict_wanted.store(0, Ordering::SeqCst);
+        if let Err(errno) = self.uffd.reopen() {
+            fatal!(
+                "the child of a fork cannot open a userfaultfd (error {errno}); next: raise its descriptor limit"
+            );
+        }
+        let fresh = open_memory_file();
+        if fresh >= 0 {
+            crate::descriptor::replace(self.memory_file, fresh);
+        }
+        self.statistics.after_fork_in_child(&self.about("(fork)"));
+        let (base, bytes) = self.victims.memory();
+        if let Err(errno) = self.uffd.register(base, bytes) {
+            fatal!(
+                "the child of a fork cannot take over the victim cache (error {errno}); next: report this"
+            );
+        }
+        self.rearm_mappings();
+    }
+
+    /// The registration of a mapping is not inherited, nor is write protection.
+    fn rearm_mappings(&self) {
+        for range in self.table.used_ranges() {
+            self.each_run(
+                &range,
+                |entry| entry.has(Flag::Accessible) && entry.state() != State::Foreign,
+                |address, pages| self.uffd.register(address, pages * PAGE_BYTES),
+            );
+            self.each_run(
+                &range,
+                |entry| entry.state() == State::Clean,
+                |address, pages| self.uffd.protect(address, pages, true),
+            );
+            // Calls in flight on other threads do not exist here.
+            for page in range {
+                let entry = self.table.load(page);
+                if entry.pins() > 0 {
+                    self.table.publish(page, entry.without_pins());
+                }
+            }
+        }
+    }
+
+    fn each_run(
+        &self,
+        range: &std::ops::Range<PageIndex>,
+        alike: impl Fn(crate::page::Entry) -> bool,
+        work: impl Fn(usize, usize) -> Result<(), i32>,
+    ) {
+        let mut page = range.start;
+        while page < range.end {
+            let run = self.run_of(page, range.end, &alike);
+            let address = self.table.address(page);
+            if run > 0
+                && let Err(errno) = work(address, run as usize)
+            {
+                fatal!(
+                    "the child of a fork cannot take over {run} pages at {address:#x} (error {errno}); next: report this"
+                );
+            }
+            page += run.max(1);
+        }
+    }
+
+    fn run_of(
+        &self,
+        first: PageIndex,
+        end: PageIndex,
+        alike: impl Fn(crate::page::Entry) -> bool,
+    ) -> u32 {
+        let mut run = 0;
+        while first + run < end && alike(self.table.load(first + run)) {
+            run += 1;
+        }
+        run
+    }
+}
+
+/// Opens `/proc/self/mem`; negative without.
+pub fn open_memory_file() -> i32 {
+    // SAFETY: a constant path.
+    unsafe {
+        syscall::call(
+            libc::SYS_open,
+            [
+                c"/proc/self/mem".as_ptr() as usize,
+                (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
+                0,
+                0,
+                0,
+                0,
+            ],
+        ) as i32
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Signal calls: SIGBUS and SIGSYS stay deliverable, whatever the program blocks.
+//!
+//! A synchronous signal that is blocked kills. So the two never enter a mask: not by
+//! sigprocmask, not by a handler's mask, not while waiting. Because the calls are caught
+//! at the kernel's door, this holds for the C library's own masks too (posix_spawn,
+//! abort, thread creation).
+
+use libc::c_long;
+
+use crate::interpose::memory::in_arena;
+use crate::pager::Pager;
+use crate::signal::{Action, KEPT_SIGBUS, KEPT_SIGSYS, NEVER_BLOCKED, is_ours, set_action};
+use crate::syscall;
+
+const fn fails(errno: i32) -> isize {
+    -(errno as isize)
+}
+
+/// Reads a value of the program's; None for null.
+///
+/// # Safety
+/// A bad pointer faults as it would in the C library (SIGSEGV in the program).
+unsafe fn get<T: Copy>(address: usize) -> Option<T> {
+    // SAFETY: the caller's word.
+    (address != 0).then(|| unsafe { (address as *const T).read_unaligned() })
+}
+
+/// # Safety
+/// As for `get`.
+unsafe fn put<T>(address: usize, value: T) {
+    if address != 0 {
+        // SAFETY: the caller's word.
+        unsafe { (address as *mut T).write_unaligned(value) };
+    }
+}
+
+/// rt_sigprocmask. The mask that counts is the one in the interrupted context: the
+/// kernel restores it when the SIGSYS handler returns.
+pub fn procmask(mask: &mut u64, arguments: [usize; 6]) -> isize {
+    let [how, set, old, size, ..] = arguments;
+    if size != 8 {
+        return fails(libc::EINVAL);
+    }
+    let before = *mask;
+    // SAFETY: the program's pointer.
+    if let Some(set) = unsafe { get::<u64>(set) } {
+        let next = match how as i32 {
+            libc::SIG_BLOCK => before | set,
+            libc::SIG_UNBLOCK => before & !set,
+            libc::SIG_SETMASK => set,
+            _ => return fails(libc::EINVAL),
+        };
+        let unblockable = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+        *mask = next & !(NEVER_BLOCKED | unblockable);
+    }
+    // SAFETY: the program's pointer.
+    unsafe { put(old, before) };
+    0
+}
+
+/// rt_sigaction.
+pub fn action(pager: &Pager, arguments: [usize; 6]) -> isize {
+    let [signal, new, old, size, ..] = arguments;
+    if size != 8 {
+        return fails(libc::EINVAL);
+    }
+    // SAFETY: the program's pointer.
+    let wanted = unsafe { get::<Action>(new) };
+    let kept = match signal as i32 {
+        libc::SIGBUS => Some(&KEPT_SIGBUS),
+        libc::SIGSYS => Some(&KEPT_SIGSYS),
+        _ => None,
+    };
+    if let Some(kept) = kept {
+        let before = kept.get();
+        if let Some(wanted) = wanted {
+            // A vfork child shares this memory but not its signal actions: what it sets
+            // concerns the image it is about to start, not us.
+            // SAFETY: no arguments.
+            let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as i32;
+            if process == pager.process.load(std::sync::atomic::Ordering::Relaxed) {
+                kept.set(wanted);
+            }
+        }
+        // SAFETY: the program's pointer.
+        unsafe { put(old, before) };
+        return 0;
+    }
+    let stripped = wanted.map(|wanted| Action {
+        mask: wanted.mask & !NEVER_BLOCKED,
+        ..wanted
+    });
+    match set_action(signal as i32, stripped.as_ref()) {
+        Ok(before) => {
+            debug_assert!(!is_ours(&before));
+            // SAFETY: the program's pointer.
+            unsafe { put(old, before) };
+            0
+        }
+        Err(errno) => fails(errno),
+    }
+}
+
+/// Calls that wait with another mask: the mask is copied without our two signals.
+pub fn wait_with_mask(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
+    let mut arguments = arguments;
+    let mut pair = [0usize; 2];
+    let set: u64;
+    if number == libc::SYS_pselect6 {
+        // A pointer to a pair: mask and its size.
+        // SAFETY: the program's pointer.
+        if let Some(given) = unsafe { get::<[usize; 2]>(arguments[5]) } {
+            // SAFETY: the program's pointer.
+            if let Some(mask) = unsafe { get::<u64>(given[0]) } {
+                set = mask & !NEVER_BLOCKED;
+                pair = [&raw const set as usize, given[1]];
+                arguments[5] = pair.as_ptr() as usize;
+            }
+        }
+    } else {
+        let at = match number {
+            libc::SYS_ppoll => 3,
+            libc::SYS_rt_sigsuspend => 0,
+            _ => 4,
+        };
+        // SAFETY: the program's pointer.
+        if let Some(mask) = unsafe { get::<u64>(arguments[at]) } {
+            set = mask & !NEVER_BLOCKED;
+            arguments[at] = &raw const set as usize;
+        }
+    }
+    let result = crate::interpose::transfer::perform(pager, number, arguments);
+    std::hint::black_box(&pair);
+    result
+}
+
+/// sigaltstack. The kernel pushes a frame there at any time, so it must be in DRAM.
+/// `current` is the stack in the interrupted context, restored on return.
+pub fn altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usize; 6]) -> isize {
+    let [new, old, ..] = arguments;
+    // SAFETY: the program's pointer.
+    let wanted = unsafe { get::<libc::stack_t>(new) };
+    let mut before = *current;
+    // SAFETY: fills one structure. (The context's flags do not say "disabled".)
+    unsafe {
+        syscall::call(
+            libc::SYS_sigaltstack,
+            [0, &raw mut before as usize, 0, 0, 0, 0],
+        );
+    }
+    if let Some(wanted) = wanted {
+        let off = wanted.ss_flags & libc::SS_DISABLE != 0;
+        if !off && in_arena(wanted.ss_sp as usize) {
+            let pages = pager.pages_in(wanted.ss_sp as usize, wanted.ss_size);
+            if !pages.is_some_and(|pages| pager.set_locked(pages, true)) {
+                return fails(libc::ENOMEM);
+            }
+        }
+        // SAFETY: a copy of the program's structure.
+        let result = unsafe {
+            syscall::call(
+                libc::SYS_sigaltstack,
+                [&raw const wanted as usize, 0, 0, 0, 0, 0],
+            )
+        };
+        if result < 0 {
+            return result;
+        }
+        if in_arena(before.ss_sp as usize)
+            && before.ss_flags & libc::SS_DISABLE == 0
+            && before.ss_sp != wanted.ss_sp
+            && let Some(pages) = pager.pages_in(before.ss_sp as usize, before.ss_size)
+        {
+            pager.set_locked(pages, false);
+        }
+        *current = wanted;
+    }
+    // SAFETY: the program's pointer.
+    unsafe { put(old, before) };
+    0
+}

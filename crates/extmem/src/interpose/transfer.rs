@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! System calls on memory that may be on disk: bring it, hold it, call, let go.
+//!
+//! In inline mode the kernel's own access to a missing page fails with EFAULT, so
+//! everything a call touches is brought in first and pinned until the call is over.
+
+use libc::c_long;
+
+use crate::fault::{Access, Resolution};
+use crate::interpose::arguments::{Extent, Pointer, may_be_short, pointers};
+use crate::page::PageIndex;
+use crate::pager::Pager;
+use crate::queue::Window;
+use crate::region::PAGE_BYTES;
+use crate::syscall;
+
+/// Pinned ranges of one call.
+const MOST_RANGES: usize = 64;
+/// Longest string the kernel takes as a path or argument, in pages.
+const TEXT_PAGES: usize = 32;
+/// Attempts before an EFAULT is believed.
+const ATTEMPTS: usize = 16;
+
+/// Pages one call holds in DRAM.
+#[derive(Debug)]
+struct Held<'a> {
+    pager: &'a Pager,
+    ranges: [(PageIndex, u32); MOST_RANGES],
+    used: usize,
+    bytes: usize,
+    /// Bring pages in, but do not pin them (the call may never return here).
+    unpinned: bool,
+}
+
+impl<'a> Held<'a> {
+    fn new(pager: &'a Pager, unpinned: bool) -> Self {
+        Self {
+            pager,
+            ranges: [(0, 0); MOST_RANGES],
+            used: 0,
+            bytes: 0,
+            unpinned,
+        }
+    }
+
+    /// Brings `[address, address + bytes)` into DRAM as far as it is managed. Stops at
+    /// the end of what one call may hold; returns bytes held from the start.
+    fn hold(&mut self, address: usize, bytes: usize, write: bool) -> usize {
+        let pager = self.pager;
+        if bytes == 0 || pager.table.page_of(address).is_none() {
+            return bytes;
+        }
+        let room = pager
+            .most_pinned_bytes
+            .load(std::sync::atomic::Ordering::Relaxed)
+            .saturating_sub(self.bytes)
+            .max(2 * PAGE_BYTES);
+        let wanted = bytes.min(room);
+        let pages = (address % PAGE_BYTES + wanted).div_ceil(PAGE_BYTES);
+        let Some(first) = pager.table.page_of(address) else {
+            return 0;
+        };
+        let mut operation = pager.enter();
+        if pages >= 4 {
+            // All at once what would otherwise be read page by page.
+            let window = Window {
+                first,
+                pages: pages as u32,
+                write,
+            };
+            pager.prefetch(window, &mut operation.context);
+        }
+        let end = (first as usize + pages).min(pager.table.pages()) as PageIndex;
+        let mut page = first;
+        while page < end {
+            // What is not ours in between (files mapped over managed memory, holes) is
+            // the kernel's to judge.
+            let start = page;
+            let pin = !self.unpinned && self.used < MOST_RANGES;
+            let access = Access {
+                write,
+                pin,
+                thread: 0,
+            };
+            while page < end
+                && pager.accessible(page)
+                && pager.resolve(page, access, &mut operation.context) == Resolution::Done
+            {
+                page += 1;
+            }
+            if pin && page > start {
+                self.ranges[self.used] = (start, page - start);
+                self.used += 1;
+            }
+            page += 1;
+        }
+        drop(operation);
+        let brought = (end - first) as usize * PAGE_BYTES;
+        self.bytes += brought;
+        brought.saturating_sub(address % PAGE_BYTES).min(bytes)
+    }
+
+    /// Brings in a string page by page until its end.
+    fn hold_text(&mut self, address: usize) {
+        let mut at = address;
+        for _ in 0..TEXT_PAGES {
+            let rest = PAGE_BYTES - at % PAGE_BYTES;
+            let Some(page) = self.pager.table.page_of(at) else {
+                return;
+            };
+            if !self.pager.accessible(page) || self.hold(at, rest, false) < rest {
+                return;
+            }
+            // SAFETY: just brought in; should it be gone again, touching it brings it
+            // back (no lock is held here).
+            let part = unsafe { std::slice::from_raw_parts(at as *const u8, rest) };
+            if part.contains(&0) {
+                return;
+            }
+            at += rest;
+        }
+    }
+
+    fn hold_pointer(&mut self, pointer: &Pointer, arguments: &[usize; 6]) {
+        let address = arguments[pointer.argument];
+        if address == 0 {
+            return;
+        }
+        match pointer.extent {
+            Extent::Structure(bytes) => {
+                self.hold(address, bytes, pointer.written);
+            }
+            Extent::Counted(count, size) => {
+                self.hold(
+                    address,
+                    arguments[count].saturating_mul(size),
+                    pointer.written,
+                );
+            }
+            Extent::Text => self.hold_text(address),
+            Extent::Vectors(count) => {
+                self.hold_vectors(address, arguments[count], pointer.written);
+            }
+            Extent::Message => self.hold_message(address, pointer.written),
+            Extent::Messages(count) => {
+                for at in 0..arguments[count].min(1024) {
+                    self.hold_message(address + at * size_of::<libc::mmsghdr>(), true);
+                }
+            }
+            Extent::Texts => self.hold_texts(address),
+        }
+    }
+
+    fn hold_texts(&mut self, address: usize) {
+        let mut at = address;
+        loop {
+            let mut texts = [0usize; 32];
+            // Never across a page: the array may end right before an unmapped one.
+            let count = ((PAGE_BYTES - at % PAGE_BYTES) / 8).clamp(1, texts.len());
+            self.hold(at, count * 8, false);
+            if !read_words(at, &mut texts[..count]) {
+                return;
+            }
+            for &text in &texts[..count] {
+                match text {
+                    0 => return,
+                    text => self.hold_text(text),
+                }
+            }
+            at += count * 8;
+        }
+    }
+
+    fn hold_vectors(&mut self, address: usize, count: usize, write: bool) {
+        let count = count.min(1024);
+        self.hold(address, count * size_of::<libc::iovec>(), false);
+        for at in 0..count {
+            let vector = address + at * size_of::<libc::iovec>();
+            if let (Some(base), Some(bytes)) = (read_user(vector), read_user(vector + 8)) {
+                self.hold(base, bytes, write);
+            }
+        }
+    }
+
+    fn hold_message(&mut self, address: usize, written: bool) {
+        // struct msghdr: name, namelen, iov, iovlen, control, controllen, flags.
+        self.hold(address, size_of::<libc::mmsghdr>(), true);
+        let field = |offset: usize| read_user(address + offset).unwrap_or(0);
+        self.hold(field(0), field(8) as u32 as usize, written);
+        self.hold_vectors(field(16), field(24), written);
+        self.hold(field(32), field(40), written);
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for &(first, pages) in &self.ranges[..self.used] {
+            let operation = self.pager.enter();
+            self.pager.unpin(first, pages);
+            drop(operation);
+        }
+    }
+}
+
+/// A word of the program's memory, which may be anywhere, even invalid.
+fn read_user(address: usize) -> Option<usize> {
+    let mut word = [0usize];
+    read_words(address, &mut word).then_some(word[0])
+}
+
+/// Words of the program's memory. False if they cannot be read.
+fn read_words(address: usize, words: &mut [usize]) -> bool {
+    let copy = |words: &mut [usize]| {
+        for (at, word) in words.iter_mut().enumerate() {
+            // SAFETY: an address the program hands to the kernel; managed memory that has
+            // left again is brought back by the load (no lock is held here).
+            *word = unsafe { (address as *const usize).add(at).read_unaligned() };
+        }
+        true
+    };
+    if let Some(pager) = crate::pager::pager()
+        && let Some(page) = pager.table.page_of(address)
+        && pager.accessible(page)
+    {
+        return copy(words);
+    }
+    // Not ours: anywhere else, or a file mapped into our address space.
+    let bytes = size_of_val(words);
+    let local = libc::iovec {
+        iov_base: words.as_mut_ptr().cast(),
+        iov_len: bytes,
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: bytes,
+    };
+    // SAFETY: the kernel checks the remote address; the local words are ours.
+    let read = unsafe {
+        let process = syscall::call(libc::SYS_getpid, [0; 6]) as usize;
+        syscall::call(
+            libc::SYS_process_vm_readv,
+            [
+                process,
+                &raw const local as usize,
+                1,
+                &raw const remote as usize,
+                1,
+                0,
+            ],
+        )
+    };
+    match -read as i32 {
+        // Not permitted here (a hardened container): trust the pointer.
+        libc::EPERM | libc::ENOSYS => copy(words),
+        _ => read == bytes as isize,
+    }
+}
+
+/// Makes a call of the program's with all it touches held in DRAM.
+pub fn perform(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
+    pager.counters().syscalls_trapped.add(1);
+    if let Some((buffer, count)) = may_be_short(number)
+        && arguments[count] > PAGE_BYTES
+        && pager.table.page_of(arguments[buffer]).is_some()
+    {
+        return perform_in_pieces(pager, number, arguments, buffer, count);
+    }
+    perform_once(pager, number, arguments)
+}
+
+fn perform_once(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
+    // An exec does not return, and in a vfork child the pins would stay with the parent.
+    let replaces = matches!(number, libc::SYS_execve | libc::SYS_execveat);
+    let mut result = 0;
+    for attempt in 0..ATTEMPTS {
+        let mut held = Held::new(pager, replaces);
+        for pointer in pointers(number) {
+            held.hold_pointer(pointer, &arguments);
+        }
+        if attempt > 0 && number == libc::SYS_ioctl {
+            hold_what_it_points_to(&mut held, arguments[2]);
+        }
+        pager.counters().syscalls_reissued.add(1);
+        // SAFETY: the program's own call.
+        result = unsafe { syscall::call(number, arguments) };
+        if result != -(libc::EFAULT as isize) {
+            break;
+        }
+    }
+    result
+}
+
+/// An ioctl whose structure holds pointers nobody told us about: whatever in it looks
+/// like an address of the arena is brought in.
+fn hold_what_it_points_to(held: &mut Held<'_>, address: usize) {
+    for offset in (0..256).step_by(8) {
+        if let Some(word) = read_user(address + offset) {
+            held.hold(word, 16 * PAGE_BYTES, true);
+        }
+    }
+}
+
+fn perform_in_pieces(
+    pager: &Pager,
+    number: c_long,
+    arguments: [usize; 6],
+    buffer: usize,
+    count: usize,
+) -> isize {
+    let total = arguments[count];
+    let writes = pointers(number)
+        .iter()
+        .any(|pointer| pointer.argument == buffer && pointer.written);
+    // Reading on would wait for data that the one call would not have waited for, except
+    // from a regular file. Datagrams must not be cut: they are smaller than a piece.
+    let goes_on = !writes || is_regular_file(arguments[0]);
+    let mut done = 0;
+    loop {
+        let mut piece = arguments;
+        piece[buffer] += done;
+        piece[count] -= done;
+        if done > 0 && matches!(number, libc::SYS_pread64 | libc::SYS_pwrite64) {
+            piece[3] = piece[3].wrapping_add(done);
+        }
+        let mut held = Held::new(pager, false);
+        for pointer in pointers(number) {
+            if pointer.argument != buffer {
+                held.hold_pointer(pointer, &piece);
+            }
+        }
+        let ready = held.hold(piece[buffer], piece[count], writes);
+        let end = piece[buffer] + ready;
+        // Past the managed part the kernel copes (or refuses) by itself.
+        let rest_is_managed = pager
+            .table
+            .page_of(end)
+            .is_some_and(|page| pager.accessible(page));
+        if ready > 0 && ready < piece[count] && rest_is_managed {
+            piece[count] = ready;
+        }
+        let mut result = 0;
+        for _ in 0..ATTEMPTS {
+            // SAFETY: the program's own call, on a part of its buffer.
+            result = unsafe { syscall::call(number, piece) };
+            if result != -(libc::EFAULT as isize) {
+                break;
+            }
+            held.hold(piece[buffer], piece[count], writes);
+        }
+        if result < 0 {
+            return if done > 0 { done as isize } else { result };
+        }
+        done += result as usize;
+        if !goes_on || done >= total || (result as usize) < piece[count] {
+            return done as isize;
+        }
+    }
+}
+
+fn is_regular_file(fd: usize) -> bool {
+    // SAFETY: zero is a stat.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: fills one stat.
+    let result =
+        unsafe { syscall::call(libc::SYS_fstat, [fd, &raw mut status as usize, 0, 0, 0, 0]) };
+    result == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! User-space pager for unmodified programs.
+//!
+//! Preloaded into a program, it takes over the program's private anonymous memory, keeps
+//! a bounded part of it in DRAM and the rest in a file or on a block device. See
+//! `docs/extmem.md` for the picture.
+
+pub mod compressed;
+pub mod lock;
+pub mod policy;
+pub mod region;
+pub mod stream;
+pub mod swap;
+pub mod syscall;
+
+pub use demeter_extmem_statistics as statistics;
+
+mod background;
+mod budget;
+mod clock;
+mod config;
+mod context;
+mod descriptor;
+mod error;
+mod evict;
+mod extents;
+mod fatal;
+mod fault;
+mod futex;
+mod gate;
+mod hints;
+mod interpose;
+mod library;
+mod mapping;
+mod page;
+mod pager;
+mod queue;
+mod signal;
+mod start;
+mod stub;
+mod uffd;
+mod victim;
+mod worker;
+
+pub use error::Error;

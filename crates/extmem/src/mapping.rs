@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Mappings in the arena: made, protected, dropped, moved, taken away.
+//!
+//! There is no list of mappings. What is mapped, and how, is in the page words; free
+//! address space is in the extents. A mapping taken away in the middle is therefore
+//! nothing special.
+
+use crate::compressed::Handle;
+use crate::context::{BATCH_PAGES, Context};
+use crate::fatal;
+use crate::fault::NO_PAYLOAD;
+use crate::page::{Entry, Flag, PageIndex, State};
+use crate::pager::Pager;
+use crate::policy::{Arrival, abi};
+use crate::region::PAGE_BYTES;
+use crate::swap::Slot;
+use crate::syscall;
+
+/// A range of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// First.
+    pub first: PageIndex,
+    /// How many.
+    pub count: u32,
+}
+
+impl Pages {
+    fn iter(self) -> std::ops::Range<u32> {
+        self.first..self.first + self.count
+    }
+
+    /// Bytes.
+    pub fn bytes(self) -> usize {
+        self.count as usize * PAGE_BYTES
+    }
+}
+
+/// Whose a page of the arena is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// Managed.
+    Pager,
+    /// Another mapping, made over managed memory.
+    Kernel,
+    /// Not mapped.
+    Nobody,
+}
+
+type Errno = i32;
+
+impl Pager {
+    /// The pages that `[address, address + bytes)` touches, if all lie in the arena.
+    pub fn pages_in(&self, address: usize, bytes: usize) -> Option<Pages> {
+        let first = self.table.page_of(address)?;
+        let last = self
+            .table
+            .page_of(address.checked_add(bytes.checked_sub(1)?)?)?;
+        Some(Pages {
+            first,
+            count: last - first + 1,
+        })
+    }
+
+    /// Finds room for a mapping, at `hint` if that is free.
+    pub fn reserve_pages(&self, count: u32, hint: Option<PageIndex>) -> Option<Pages> {
+        let mut extents = self.extents.lock();
+        let first = match hint {
+            Some(hint) if extents.take_at(hint, count) => hint,
+            _ => extents.take(count)?,
+        };
+        Some(Pages { first, count })
+    }
+
+    /// Takes exactly these pages out of the free address space.
+    pub fn reserve_exactly(&self, pages: Pages) -> bool {
+        self.extents.lock().take_at(pages.first, pages.count)
+    }
+
+    /// Makes reserved (or just emptied) pages a mapping of zeroes.
+    pub fn map(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
+        let accessible = protection != libc::PROT_NONE;
+        if accessible && !self.budget.promise(u64::from(pages.count)) {
+            return Err(libc::ENOMEM);
+        }
+        if accessible && let Err(errno) = self.arm(pages, protection) {
+            self.budget.release(u64::from(pages.count));
+            return Err(errno);
+        }
+        let entry = protect_entry(Entry::new(State::Untouched), protection);
+        for page in pages.iter() {
+            let old = self.table.seize(page);
+            debug_assert_eq!(old.state(), State::Unmapped);
+            self.table.publish(page, entry);
+        }
+        // The page table's own pages count as DRAM.
+        let more = self.table.mark_used(pages.first, pages.count);
+        let policy_bytes = self.policy.metadata_bytes(more as u64 * 512) as i64;
+        self.budget
+            .charge_overhead(more as i64 + policy_bytes / PAGE_BYTES as i64);
+        self.policy.mapped(pages.first, pages.count);
+        Ok(())
+    }
+
+    /// Takes pages away: contents, promise and address space.
+    pub fn unmap(&self, pages: Pages, context: &mut Context) {
+        self.vacate(pages, context);
+        let mut run = Pages {
+            first: pages.first,
+            count: 0,
+        };
+        // Holes in the range were free already.
+        for page in pages.iter() {
+            let entry = self.table.seize(page);
+            let mapped = entry.state() != State::Unmapped;
+            self.table.publish(page, Entry::new(State::Unmapped));
+            if mapped {
+                run.count += 1;
+                continue;
+            }
+            self.give_run(run);
+            run = Pages {
+                first: page + 1,
+                count: 0,
+            };
+        }
+        self.give_run(run);
+    }
+
+    fn give_run(&self, run: Pages) {
+        if run.count > 0 {
+            self.extents.lock().give(run.first, run.count);
+        }
+    }
+
+    /// Empties pages and turns their address space back into reserved space; they stay
+    /// taken (as inaccessible, untouched pages), for a new mapping in the same place.
+    pub fn vacate(&self, pages: Pages, context: &mut Context) {
+        self.discard(pages, context);
+        let mut promised = 0;
+        for page in pages.iter() {
+            let entry = self.table.seize(page);
+            if entry.has(Flag::Accessible) {
+                promised += 1;
+            }
+            let state = match entry.state() {
+                State::Unmapped => State::Unmapped,
+                _ => State::Untouched,
+            };
+            self.table.publish(page, Entry::new(state));
+        }
+        self.budget.release(promised);
+        // A fresh reservation over it: drops what is left, registration included.
+        self.reserve_address_space(pages);
+    }
+
+    /// Maps `PROT_NONE` over the pages.
+    pub fn reserve_address_space(&self, pages: Pages) {
+        let flags =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED)
+                as usize;
+        let address = self.table.address(pages.first);
+        // SAFETY: pages of the arena whose contents are gone.
+        let result = unsafe {
+            syscall::call(
+                libc::SYS_mmap,
+                [
+                    address,
+                    pages.bytes(),
+                    libc::PROT_NONE as usize,
+                    flags,
+                    usize::MAX,
+                    0,
+                ],
+            )
+        };
+        if result < 0 {
+            fatal!(
+                "cannot reserve {} bytes at {address:#x} (error {}); next: raise vm.max_map_count",
+                pages.bytes(),
+                -result
+            );
+        }
+        // SAFETY: advice; failure changes nothing.
+        unsafe {
+            syscall::call(
+                libc::SYS_madvise,
+                [
+                    address,
+                    pages.bytes(),
+                    libc::MADV_NOHUGEPAGE as usize,
+                    0,
+                    0,
+                    0,
+                ],
+            );
+        }
+    }
+
+    /// Throws the contents of pages away: they read as zeroes from now on.
+    pub fn discard(&self, pages: Pages, context: &mut Context) {
+        let mut page = pages.first;
+        let end = pages.first + pages.count;
+        while page < end {
+            let count = ((end - page) as usize).min(BATCH_PAGES);
+            self.discard_batch(page, count, context);
+            page += count as u32;
+        }
+    }
+
+    fn discard_batch(&self, first: PageIndex, count: usize, context: &mut Context) {
+        let scratch = context.scratch();
+        let mut resident = 0;
+        let mut claimed = 0;
+        let (mut low, mut high) = (usize::MAX, 0);
+        for page in first..first + count as u32 {
+            let entry = loop {
+                let entry = self.table.load(page);
+                match entry.state() {
+                    State::Unmapped | State::Untouched | State::Foreign => break None,
+                    State::Busy => self.table.wait(page, entry),
+                    _ if self.table.claim(page, entry) => break Some(entry),
+                    _ => {}
+                }
+            };
+            let Some(entry) = entry else { continue };
+            match entry.state() {
+                State::Clean | State::Dirty => {
+                    resident += 1;
+                    low = low.min(page as usize);
+                    high = high.max(page as usize + 1);
+                    if entry.state() == State::Clean {
+                        self.free_slots(Slot(entry.payload()), 1);
+                    }
+                }
+                State::Compressed => {
+                    if let Some(tier) = &self.tier {
+                        tier.free(Handle(entry.payload()));
+                    }
+                }
+                State::Swapped => self.free_slots(Slot(entry.payload()), 1),
+                State::Victim => {
+                    let slot = self.victims.slot(entry.payload());
+                    if slot != NO_PAYLOAD {
+                        self.free_slots(Slot(slot), 1);
+                    }
+                    self.victims.desert(entry.payload());
+                }
+                _ => {}
+            }
+            scratch.pages[claimed] = page;
+            scratch.entries[claimed] = entry;
+            claimed += 1;
+        }
+        if resident > 0 {
+            // All pages in between are claimed or have no memory of ours, except foreign
+            // mappings: those are spared by going run by run.
+            self.drop_runs(low as u32, high as u32);
+        }
+        for at in 0..claimed {
+            let entry = scratch.entries[at]
+                .with_state(State::Untouched)
+                .with_payload(0)
+                .with(Flag::PredictDirty, false)
+                .with(Flag::Prefetched, false)
+                .with(Flag::Stream, false);
+            self.table.publish(scratch.pages[at], entry);
+        }
+        self.budget.give(resident);
+        if claimed > 0 {
+            self.policy.unmapped(first, count as u32);
+            self.charge_tier();
+        }
+    }
+
+    /// Frees the memory of pages that are busy (by us); skips all others.
+    fn drop_runs(&self, low: PageIndex, high: PageIndex) {
+        let mut page = low;
+        while page < high {
+            let mut run = 0;
+            while page + run < high && self.table.load(page + run).state() == State::Busy {
+                run += 1;
+            }
+            if run > 0 {
+                self.drop_memory(self.table.address(page), run as usize);
+            }
+            page += run + 1;
+        }
+    }
+
+    /// Changes the protection of managed pages.
+    pub fn protect(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
+        let accessible = protection != libc::PROT_NONE;
+        let (mut more, mut less) = (0u64, 0u64);
+        for page in pages.iter() {
+            let entry = self.table.load(page);
+            match entry.state() {
+                State::Unmapped => return Err(libc::ENOMEM),
+                State::Foreign => {}
+                // Busy pages keep their flags.
+                _ => match (entry.has(Flag::Accessible), accessible) {
+                    (false, true) => more += 1,
+                    // Contents stay: only what was never touched gives its promise back.
+                    (true, false) if entry.state() == State::Untouched => less += 1,
+                    _ => {}
+                },
+            }
+        }
+        if !self.budget.promise(more) {
+            return Err(libc::ENOMEM);
+        }
+        let result = if more > 0 {
+            self.arm(pages, protection)
+        } else {
+            self.kernel_protect(pages, protection)
+        };
+        if let Err(errno) = result {
+            self.budget.release(more);
+            return Err(errno);
+        }
+        let mut released = 0;
+        for page in pages.iter() {
+            let entry = self.table.seize(page);
+            if entry.state() == State::Foreign {
+                self.table.publish(page, entry);
+                continue;
+            }
+            let keeps =
+                !accessible && entry.has(Flag::Accessible) && entry.state() != State::Untouched;
+            if !accessible && entry.has(Flag::Accessible) && !keeps {
+                released += 1;
+            }
+            let next = protect_entry(entry, protection);
+            let next = next.with(Flag::Accessible, accessible || keeps);
+            self.table.publish(page, next);
+        }
+        debug_assert!(released <= less + u64::from(pages.count));
+        self.budget.release(released);
+        Ok(())
+    }
+
+    /// Sets the kernel's protection and makes the pages fault to us.
+    fn arm(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
+        self.kernel_protect(pages, protection)?;
+        self.uffd
+            .register(self.table.address(pages.first), pages.bytes())
+    }
+
+    fn kernel_protect(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
+        // SAFETY: pages of the arena.
+        let result = unsafe {
+            syscall::call(
+                libc::SYS_mprotect,
+                [
+                    self.table.address(pages.first),
+                    pages.bytes(),
+                    protection as usize,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        };
+        if result < 0 {
+            Err(-result as i32)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Marks pages as somebody else's mapping (made over them by the caller).
+    pub fn mark_foreign(&self, pages: Pages) {
+        for page in pages.iter() {
+            self.table.seize(page);
+            self.table.publish(page, Entry::new(State::Foreign));
+        }
+    }
+
+    /// Whether every page of the range is a managed one.
+    pub fn is_managed(&self, pages: Pages) -> bool {
+        pages.iter().all(|page| {
+            !matches!(
+                self.table.load(page).state(),
+                State::Unmapped | State::Foreign
+            )
+        })
+    }
+
+    /// The protection a page was given (what the pager knows of it).
+    pub fn protection_of(&self, page: PageIndex) -> i32 {
+        let entry = self.table.load(page);
+        match (entry.has(Flag::Accessible), entry.has(Flag::Writable)) {
+            (false, _) => libc::PROT_NONE,
+            (true, false) => libc::PROT_READ,
+            (true, true) => libc::PROT_READ | libc::PROT_WRITE,
+        }
+    }
+
+    /// Vacated pages whose address space stays taken become unmapped.
+    pub fn forget(&self, pages: Pages) {
+        for page in pages.iter() {
+            self.table.seize(page);
+            self.table.publish(page, Entry::new(State::Unmapped));
+        }
+    }
+
+    /// Locks pages into DRAM, or lets them go. False if too much would be locked.
+    pub fn set_locked(&self, pages: Pages, on: bool) -> bool {
+        use std::sync::atomic::Ordering;
+        let most = self.budget.limit_pages() / 4;
+        let count = i64::from(pages.count);
+        if on && self.locked_pages.fetch_add(count, Ordering::Relaxed) + count > most {
+            self.locked_pages.fetch_sub(count, Ordering::Relaxed);
+            return false;
+        }
+        let mut unchanged = 0;
+        for page in pages.iter() {
+            let mut operation = self.enter();
+            let access = crate::fault::Access {
+                write: false,
+                pin: false,
+                thread: 0,
+            };
+            loop {
+                if on && self.accessible(page) {
+                    self.resolve(page, access, &mut operation.context);
+                }
+                let entry = self.table.load(page);
+                if entry.has(Flag::Locked) == on {
+                    unchanged += 1;
+                    break;
+                }
+                let ready = !on || entry.is_resident() || !entry.has(Flag::Accessible);
+                if entry.state() == State::Busy {
+                    self.table.wait(page, entry);
+                } else if ready && self.table.change(page, entry, entry.with(Flag::Locked, on)) {
+                    break;
+                }
+            }
+        }
+        let changed = count - unchanged;
+        if on {
+            self.locked_pages.fetch_sub(unchanged, Ordering::Relaxed);
+        } else {
+            self.locked_pages.fetch_sub(changed, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Whose a page is.
+    pub fn ownership(&self, page: PageIndex) -> Ownership {
+        match self.table.load(page).state() {
+            State::Unmapped => Ownership::Nobody,
+            State::Foreign => Ownership::Kernel,
+            _ => Ownership::Pager,
+        }
+    }
+
+    /// Whether the program may touch the page.
+    pub fn accessible(&self, page: PageIndex) -> bool {
+        let entry = self.table.load(page);
+        entry.has(Flag::Accessible) && entry.state() != State::Foreign
+    }
+
+    /// Whether no page of the range is mapped.
+    pub fn is_unmapped(&self, pages: Pages) -> bool {
+        pages
+            .iter()
+            .all(|page| self.table.load(page).state() == State::Unmapped)
+    }
+
+    /// Moves the contents of `from` to `to`, freshly mapped pages of the same count.
+    pub fn relocate(&self, from: Pages, to: Pages, context: &mut Context) {
+        for step in 0..from.count {
+            self.relocate_page(from.first + step, to.first + step, context);
+        }
+    }
+
+    fn relocate_page(&self, from: PageIndex, to: PageIndex, context: &mut Context) {
+        loop {
+            let entry = self.table.load(from);
+            match entry.state() {
+                State::Busy => {
+                    self.table.wait(from, entry);
+                    continue;
+                }
+                State::Unmapped | State::Foreign | State::Untouched => return,
+                // It will be resident where it goes; frames come before claims.
+                State::Compressed => self.take_frames(1, context),
+                _ => {}
+            }
+            if !self.table.claim(from, entry) {
+                if entry.state() == State::Compressed {
+                    self.budget.give(1);
+                }
+                continue;
+            }
+            let target = self.table.seize(to);
+            let carried = target
+                .with_state(entry.state())
+                .with_payload(entry.payload())
+                .with(Flag::PredictDirty, entry.has(Flag::PredictDirty));
+            let (source, goal) = (self.table.address(from), self.table.address(to));
+            let mut landed = carried;
+            match entry.state() {
+                State::Victim => self.victims.rename(entry.payload(), to),
+                State::Compressed => {
+                    let buffer = context.buffer();
+                    self.unpack(from, Handle(entry.payload()), buffer);
+                    self.fill(to, buffer, 1, false);
+                    landed = carried.with_state(State::Dirty).with_payload(NO_PAYLOAD);
+                }
+                State::Clean | State::Dirty => {
+                    if self.uffd.transplant(goal, source, 1).pages == 1 {
+                        if entry.state() == State::Clean {
+                            // A moved page is writable.
+                            self.free_slots(Slot(entry.payload()), 1);
+                            landed = carried.with_state(State::Dirty).with_payload(NO_PAYLOAD);
+                        }
+                    } else {
+                        let buffer = context.buffer();
+                        if entry.state() == State::Dirty {
+                            let _ = self.uffd.protect(source, 1, true);
+                        }
+                        self.copy_out(source, buffer);
+                        self.fill(to, buffer, 1, entry.state() == State::Clean);
+                        self.drop_memory(source, 1);
+                    }
+                }
+                _ => {}
+            }
+            self.table.publish(to, landed);
+            self.table.publish(
+                from,
+                entry
+                    .with_state(State::Untouched)
+                    .with_payload(0)
+                    .without_pins(),
+            );
+            if landed.is_resident() {
+                self.policy.arrived(&mut [Arrival {
+                    page: to,
+                    source: abi::FIRST_TOUCH,
+                    flags: abi::WRITE,
+                    ..Arrival::default()
+                }]);
+            }
+            return;
+        }
+    }
+}
+
+fn protect_entry(entry: Entry, protection: i32) -> Entry {
+    entry
+        .with(Flag::Accessible, protection != libc::PROT_NONE)
+        .with(Flag::Writable, protection & libc::PROT_WRITE != 0)
+}

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The page table of the arena: one atomic word a page.
+//!
+//! Whoever wants to change what a page is first makes it `Busy` with one
+//! compare-and-swap; from then on the page is theirs until they store the next
+//! state. Threads that meet a busy page sleep on its word.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::region::{PAGE_BYTES, Region, carved_bytes};
+use crate::futex;
+
+/// Page number inside the arena.
+pub type PageIndex = u32;
+
+/// Where a page's contents are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Not handed out: reserved address space.
+    Unmapped = 0,
+    /// All zero, never touched since it was handed out or dropped.
+    Untouched = 1,
+    /// Somebody is changing it.
+    Busy = 2,
+    /// In DRAM, write-protected, and the same in its swap slot.
+    Clean = 3,
+    /// In DRAM only.
+    Dirty = 4,
+    /// In its swap slot only.
+    Swapped = 5,
+    /// In the compressed tier only.
+    Compressed = 6,
+    /// In the victim cache: in DRAM, but not mapped at its address.
+    Victim = 7,
+    /// A mapping the pager does not manage lies here (a file inside the arena).
+    Foreign = 8,
+}
+
+/// The value of a page's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry(u64);
+
+const STATE_MASK: u64 = 0xf;
+const PINS_SHIFT: u32 = 8;
+const PINS_MASK: u64 = 0xff << PINS_SHIFT;
+const PINS_MAX: u64 = 0xff;
+const PAYLOAD_SHIFT: u32 = 32;
+
+/// A bit that a page carries from state to state.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
+pub enum Flag {
+    /// Was dirty when it last left DRAM: load it writable, spare the second fault.
+    PredictDirty = 1 << 4,
+    /// Brought by prefetch and not known to be used yet.
+    Prefetched = 1 << 5,
+    /// Part of a stream: not worth a place in the victim cache.
+    Stream = 1 << 6,
+    /// Must stay in DRAM until unlocked (mlock, alternate stacks).
+    Locked = 1 << 7,
+    /// The program may read or write it: it counts as promised.
+    Accessible = 1 << 16,
+    /// The program may write it.
+    Writable = 1 << 17,
+}
+
+impl Entry {
+    /// An entry of nothing but a state.
+    pub const fn new(state: State) -> Self {
+        Self(state as u64)
+    }
+
+    /// The state.
+    pub fn state(self) -> State {
+        match self.0 & STATE_MASK {
+            0 => State::Unmapped,
+            1 => State::Untouched,
+            2 => State::Busy,
+            3 => State::Clean,
+            4 => State::Dirty,
+            5 => State::Swapped,
+            6 => State::Compressed,
+            7 => State::Victim,
+            _ => State::Foreign,
+        }
+    }
+
+    /// The same page in another state.
+    #[must_use]
+    pub fn with_state(self, state: State) -> Self {
+        Self((self.0 & !STATE_MASK) | state as u64)
+    }
+
+    /// Slot, handle or ring position, by state.
+    pub fn payload(self) -> u32 {
+        (self.0 >> PAYLOAD_SHIFT) as u32
+    }
+
+    /// The same with another payload.
+    #[must_use]
+    pub fn with_payload(self, payload: u32) -> Self {
+        Self((self.0 & 0xffff_ffff) | u64::from(payload) << PAYLOAD_SHIFT)
+    }
+
+    /// Whether the flag is set.
+    pub fn has(self, flag: Flag) -> bool {
+        self.0 & flag as u64 != 0
+    }
+
+    /// The same with the flag set or not.
+    #[must_use]
+    pub fn with(self, flag: Flag, on: bool) -> Self {
+        if on {
+            Self(self.0 | flag as u64)
+        } else {
+            Self(self.0 & !(flag as u64))
+        }
+    }
+
+    /// System calls in flight that use the page.
+    pub fn pins(self) -> u64 {
+        (self.0 & PINS_MASK) >> PINS_SHIFT
+    }
+
+    /// One more pin. The highest count sticks: such a page stays for good.
+    #[must_use]
+    pub fn pinned(self) -> Self {
+        if self.pins() == PINS_MAX {
+            self
+        } else {
+            Self(self.0 + (1 << PINS_SHIFT))
+        }
+    }
+
+    /// One pin less.
+    #[must_use]
+    pub fn unpinned(self) -> Self {
+        match self.pins() {
+            0 | PINS_MAX => self,
+            _ => Self(self.0 - (1 << PINS_SHIFT)),
+        }
+    }
+
+    /// No pins.
+    #[must_use]
+    pub fn without_pins(self) -> Self {
+        Self(self.0 & !PINS_MASK)
+    }
+
+    /// In DRAM and mapped.
+    pub fn is_resident(self) -> bool {
+        matches!(self.state(), State::Clean | State::Dirty)
+    }
+
+    /// May leave DRAM now.
+    pub fn is_evictable(self) -> bool {
+        self.is_resident() && self.pins() == 0 && !self.has(Flag::Locked)
+    }
+}
+
+/// Words in a page of the table.
+const WORDS: usize = PAGE_BYTES / size_of::<AtomicU64>();
+
+/// The words of all pages.
+#[derive(Debug)]
+pub struct PageTable {
+    base: usize,
+    entries: &'static [AtomicU64],
+    /// One bit for each page of the table that was ever written.
+    used: &'static [AtomicU64],
+    sleepers: AtomicU32,
+}
+
+impl PageTable {
+    /// Bytes of address space for `pages` words.
+    pub fn footprint_bytes(pages: usize) -> usize {
+        carved_bytes::<AtomicU64>(pages) + carved_bytes::<AtomicU64>(used_words(pages))
+    }
+
+    /// A table for the arena at `base`.
+    pub fn new(base: usize, pages: usize, mut region: Region) -> Option<Self> {
+        Some(Self {
+            base,
+            // SAFETY: zero is an AtomicU64.
+            entries: unsafe { region.carve::<AtomicU64>(pages) }?,
+            // SAFETY: as above.
+            used: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
+            sleepers: AtomicU32::new(0),
+        })
+    }
+
+    /// Pages of the arena.
+    pub fn pages(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Address of a page.
+    pub fn address(&self, page: PageIndex) -> usize {
+        self.base + page as usize * PAGE_BYTES
+    }
+
+    /// The page that holds an address of the arena.
+    pub fn page_of(&self, address: usize) -> Option<PageIndex> {
+        let page = address.checked_sub(self.base)? / PAGE_BYTES;
+        (page < self.entries.len()).then_some(page as PageIndex)
+    }
+
+    /// The page's word.
+    pub fn load(&self, page: PageIndex) -> Entry {
+        Entry(self.entries[page as usize].load(Ordering::SeqCst))
+    }
+
+    /// Replaces the word if it is still `old`.
+    pub fn change(&self, page: PageIndex, old: Entry, new: Entry) -> bool {
+        self.entries[page as usize]
+            .compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Makes the page busy if its word is still `old`.
+    pub fn claim(&self, page: PageIndex, old: Entry) -> bool {
+        self.change(page, old, old.with_state(State::Busy))
+    }
+
+    /// Ends a claim: only for the thread that made the page busy.
+    pub fn publish(&self, page: PageIndex, entry: Entry) {
+        self.entries[page as usize].store(entry.0, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // SAFETY: the word lives as long as the process.
+            unsafe { futex::wake_at(self.low_half(page), futex::ALL) };
+        }
+    }
+
+    /// Sleeps while the page's word is `seen` (or a little longer).
+    pub fn wait(&self, page: PageIndex, seen: Entry) {
+        for _ in 0..200 {
+            if self.load(page) != seen {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        // A bound on the sleep, so that a relative killed in the middle of a
+        // claim shows up as a busy loop in a profile and not as silence.
+        const MOST_NS: u32 = 50_000_000;
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the word lives as long as the process.
+        unsafe { futex::wait_at(self.low_half(page), seen.0 as u32, Some(MOST_NS)) };
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits until the page is not busy and claims it, whatever it is.
+    pub fn seize(&self, page: PageIndex) -> Entry {
+        loop {
+            let entry = self.load(page);
+            if entry.state() == State::Busy {
+                self.wait(page, entry);
+            } else if self.claim(page, entry) {
+                return entry;
+            }
+        }
+    }
+
+    /// Notes that the words of a range are in use. Returns table pages not in use before.
+    pub fn mark_used(&self, first: PageIndex, count: u32) -> usize {
+        let (from, to) = (
+            first as usize / WORDS,
+            (first as usize + count as usize).div_ceil(WORDS),
+        );
+        (from..to)
+            .filter(|chunk| {
+                let bit = 1 << (chunk % 64);
+                self.used[chunk / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0
+            })
+            .count()
+    }
+
+    /// Ranges of pages whose words are in use, in order.
+    pub fn used_ranges(&self) -> impl Iterator<Item = std::ops::Range<PageIndex>> + '_ {
+        let chunks = self.entries.len().div_ceil(WORDS);
+        let is_used = move |chunk: usize| {
+            self.used[chunk / 64].load(Ordering::Relaxed) >> (chunk % 64) & 1 == 1
+        };
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            while next < chunks && !is_used(next) {
+                // Whole words of unused chunks go in one step.
+                let empty =
+                    next.is_multiple_of(64) && self.used[next / 64].load(Ordering::Relaxed) == 0;
+                next += if empty { 64 } else { 1 };
+            }
+            if next >= chunks {
+                return None;
+            }
+            let first = next;
+            while next < chunks && is_used(next) {
+                next += 1;
+            }
+            let end = (next * WORDS).min(self.entries.len());
+            Some((first * WORDS) as PageIndex..end as PageIndex)
+        })
+    }
+
+    /// In the child of a fork nobody sleeps.
+    pub fn reset_sleepers(&self) {
+        self.sleepers.store(0, Ordering::SeqCst);
+    }
+
+    /// The kernel's futex is 32 bits: the low half, where the state is.
+    fn low_half(&self, page: PageIndex) -> *const u32 {
+        self.entries[page as usize].as_ptr() as *const u32
+    }
+}
+
+fn used_words(pages: usize) -> usize {
+    pages.div_ceil(WORDS).div_ceil(64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_keeps_its_parts_apart() {
+        let entry = Entry::new(State::Untouched)
+            .with_payload(0xdead_beef)
+            .with(Flag::Locked, true)
+            .pinned()
+            .with_state(State::Dirty);
+        assert_eq!(entry.state(), State::Dirty);
+        assert_eq!(entry.payload(), 0xdead_beef);
+        assert_eq!(entry.pins(), 1);
+        assert!(entry.has(Flag::Locked) && !entry.has(Flag::Stream));
+        assert!(!entry.is_evictable());
+        let free = entry.unpinned().with(Flag::Locked, false);
+        assert!(free.is_evictable());
+        assert_eq!(free.payload(), 0xdead_beef);
+    }
+
+    #[test]
+    fn the_highest_pin_count_sticks() {
+        let mut entry = Entry::new(State::Dirty);
+        for _ in 0..300 {
+            entry = entry.pinned();
+        }
+        assert_eq!(entry.pins(), PINS_MAX);
+        assert_eq!(entry.unpinned().pins(), PINS_MAX);
+        assert_eq!(entry.state(), State::Dirty);
+    }
+
+    #[test]
+    fn table_pages_are_counted_once() {
+        let pages = 300 * WORDS + 5;
+        let region = Region::map_anonymous(PageTable::footprint_bytes(pages)).unwrap();
+        let table = PageTable::new(0x1000, pages, region).unwrap();
+        assert_eq!(table.used_ranges().count(), 0);
+        assert_eq!(table.mark_used(10, 1), 1);
+        assert_eq!(table.mark_used(11, 600), 1);
+        assert_eq!(table.mark_used(0, 1), 0);
+        assert_eq!(table.mark_used(200 * WORDS as u32, 1), 1);
+        assert_eq!(table.mark_used(300 * WORDS as u32, 5), 1);
+        let ranges: Vec<_> = table.used_ranges().collect();
+        assert_eq!(ranges[0], 0..2 * WORDS as u32);
+        assert_eq!(ranges[1], 200 * WORDS as u32..201 * WORDS as u32);
+        assert_eq!(ranges[2], 300 * WORDS as u32..pages as u32);
+        assert_eq!(ranges.len(), 3);
+    }
+
+    #[test]
+    fn one_claims_others_wait() {
+        let pages = 8;
+        let region = Region::map_anonymous(PageTable::footprint_bytes(pages)).unwrap();
+        let table = PageTable::new(0x1000, pages, region).unwrap();
+        let seized = table.seize(3);
+        assert_eq!(seized.state(), State::Unmapped);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| table.seize(3).state());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            table.publish(3, Entry::new(State::Dirty));
+            assert_eq!(waiter.join().unwrap(), State::Dirty);
+        });
+        assert_eq!(table.page_of(0x1000 + 7 * 4096 + 5), Some(7));
+        assert_eq!(table.page_of(0x1000 + 8 * 4096), None);
+        assert_eq!(table.page_of(0xfff), None);
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The pager of this process: its parts, and how an operation enters it.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering,
+};
+
+use crate::budget::Budget;
+use crate::compressed::CompressedTier;
+use crate::config::Mode;
+use crate::context::{Context, Contexts};
+use crate::extents::Extents;
+use crate::gate::{Gate, Pass};
+use crate::lock::Lock;
+use crate::page::PageTable;
+use crate::policy::Policy;
+use crate::queue::WindowQueue;
+use crate::statistics::{Counters, Log, Statistics};
+use crate::stream::Streams;
+use crate::swap::SwapStore;
+use crate::syscall;
+use crate::uffd::Uffd;
+use crate::victim::VictimCache;
+use crate::worker::Seat;
+
+/// Where the arena lies: an address that neither the kernel nor the run-time systems we
+/// know of choose by themselves, above the program's own break (the C library refuses one that
+/// moves down), and the same in every process, so that one filter fits all.
+pub const ARENA_BASE: usize = 0x6d00_0000_0000;
+/// The filter watches this much from the base on, however small the arena is.
+pub const ARENA_MOST_BYTES: usize = 1 << 40;
+
+/// Threads that prefetch.
+pub const PREFETCHERS: usize = 3;
+/// Threads that resolve faults in handler mode.
+pub const HANDLERS: usize = 2;
+
+/// Everything.
+#[derive(Debug)]
+pub struct Pager {
+    /// How faults arrive.
+    pub mode: Mode,
+    /// Mappings smaller than this are left to the kernel.
+    pub min_bytes: usize,
+    /// What each page is.
+    pub table: PageTable,
+    /// The bound on DRAM.
+    pub budget: Budget,
+    /// Keeps operations apart from forks.
+    pub gate: Gate,
+    /// What operations work with.
+    pub contexts: Contexts,
+    /// Free address space.
+    pub extents: Lock<Extents>,
+    /// The kernel's fault interface.
+    pub uffd: Uffd,
+    /// Where pages go.
+    pub store: SwapStore,
+    /// Who leaves next.
+    pub policy: Policy,
+    /// Pages compressed in DRAM; None if switched off.
+    pub tier: Option<CompressedTier>,
+    /// Pages of DRAM charged for the tier.
+    pub tier_pages: AtomicI64,
+    /// Who walks in order.
+    pub streams: Streams,
+    /// What happened.
+    pub statistics: Statistics,
+    /// Decisions, on request.
+    pub log: Option<Log>,
+    /// The summary goes to standard error at the end.
+    pub says_summary: bool,
+    /// Pages on their way out.
+    pub victims: VictimCache,
+    /// Windows to prefetch.
+    pub windows: WindowQueue,
+    /// A batch of zero pages, never written.
+    pub zeroes: *const u8,
+    /// `/proc/self/mem`, for pages that cannot be moved; -1 without.
+    pub memory_file: RawFd,
+    /// The program's break: first and one past the last byte, and its limit.
+    pub program_break: Lock<ProgramBreak>,
+    /// Seats of the background threads.
+    pub seats: Vec<Seat>,
+    /// The background threads run.
+    pub threads_started: AtomicBool,
+    /// Nonzero: the evictor has work.
+    pub evict_wanted: AtomicU32,
+    /// Tells parent from vfork child, which shares this memory.
+    pub process: AtomicI32,
+    /// Pages locked into DRAM.
+    pub locked_pages: AtomicI64,
+    /// Bytes one system call may pin.
+    pub most_pinned_bytes: AtomicUsize,
+}
+
+/// The `brk` area, inside the arena.
+#[derive(Debug, Default)]
+pub struct ProgramBreak {
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte in use.
+    pub now: usize,
+    /// It may not grow past this.
+    pub limit: usize,
+}
+
+// SAFETY: the raw pointer is to memory that nobody writes.
+unsafe impl Sync for Pager {}
+// SAFETY: as above.
+unsafe impl Send for Pager {}
+
+static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The pager, once [`install`]ed.
+pub fn pager() -> Option<&'static Pager> {
+    // SAFETY: null, or what `install` leaked.
+    unsafe { PAGER.load(Ordering::Acquire).as_ref() }
+}
+
+/// Makes this the pager of the process, for good.
+pub fn install(pager: Pager) -> &'static Pager {
+    let leaked = Box::leak(Box::new(pager));
+    PAGER.store(leaked, Ordering::Release);
+    leaked
+}
+
+/// An operation under way: signals blocked, inside the gate, with a context.
+#[derive(Debug)]
+pub struct Operation<'a> {
+    pager: &'a Pager,
+    /// Buffer and scratch arrays.
+    pub context: Context,
+    signals: Option<u64>,
+    pass: Option<Pass<'a>>,
+}
+
+impl Pager {
+    /// Starts an operation where signals are blocked already.
+    pub fn enter_masked(&self) -> Operation<'_> {
+        let pass = self.gate.enter();
+        Operation {
+            pager: self,
+            context: self.contexts.borrow(&self.budget),
+            signals: None,
+            pass: Some(pass),
+        }
+    }
+
+    /// The sums of this process.
+    pub fn counters(&self) -> &'static Counters {
+        &self.statistics.block().counters
+    }
+
+    /// Starts an operation: blocks all signals until it ends.
+    pub fn enter(&self) -> Operation<'_> {
+        let signals = block_signals();
+        let mut operation = self.enter_masked();
+        operation.signals = Some(signals);
+        operation
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        self.pager.contexts.give_back(&self.context);
+        self.pass = None;
+        if let Some(signals) = self.signals {
+            restore_signals(signals);
+        }
+    }
+}
+
+/// Blocks all signals of this thread; the mask before.
+pub fn block_signals() -> u64 {
+    let all = u64::MAX;
+    let mut before = 0u64;
+    // SAFETY: two 64-bit sets, as the kernel's call takes.
+    unsafe {
+        syscall::call(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                &raw const all as usize,
+                &raw mut before as usize,
+                8,
+                0,
+                0,
+            ],
+        );
+    }
+    before
+}
+
+/// Sets the mask of this thread.
+pub fn restore_signals(mask: u64) {
+    // SAFETY: one 64-bit set.
+    unsafe {
+        syscall::call(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                &raw const mask as usize,
+                0,
+                8,
+                0,
+                0,
+            ],
+        );
+    }
+}
+
+/// Gives the processor away.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { syscall::call(libc::SYS_sched_yield, [0; 6]) };
+}

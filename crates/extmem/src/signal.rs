@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! SIGBUS: a fault resolved by the thread that made it.
+//!
+//! The kernel delivers it on whatever stack the thread is on, or on its alternate
+//! stack; the work is done on a stack of the pager's own. The program's own SIGBUS and
+//! SIGSYS actions are kept here and called for what is not ours.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::context::call_on_stack;
+use crate::fault::{Access, Resolution};
+use crate::page::{PageIndex, State};
+use crate::pager::{Operation, Pager, pager};
+use crate::region::PAGE_BYTES;
+use crate::syscall;
+
+const SA_RESTORER: u64 = 0x0400_0000;
+/// Set in the error code of a page fault: it was a write.
+const FAULT_WRITE: i64 = 2;
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Action {
+    /// Handler, or SIG_DFL, SIG_IGN.
+    pub handler: usize,
+    /// SA_*.
+    pub flags: u64,
+    /// Returns from the handler.
+    pub restorer: usize,
+    /// Blocked meanwhile.
+    pub mask: u64,
+}
+
+/// The program's action for a signal that the pager has taken.
+#[derive(Debug)]
+pub struct Kept {
+    handler: AtomicUsize,
+    flags: AtomicU64,
+    restorer: AtomicUsize,
+    mask: AtomicU64,
+}
+
+impl Kept {
+    const fn new() -> Self {
+        Self {
+            handler: AtomicUsize::new(0),
+            flags: AtomicU64::new(0),
+            restorer: AtomicUsize::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
+    /// What the program set.
+    pub fn get(&self) -> Action {
+        Action {
+            handler: self.handler.load(Ordering::Acquire),
+            flags: self.flags.load(Ordering::Relaxed),
+            restorer: self.restorer.load(Ordering::Relaxed),
+            mask: self.mask.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What the program sets.
+    pub fn set(&self, action: Action) {
+        self.flags.store(action.flags, Ordering::Relaxed);
+        self.restorer.store(action.restorer, Ordering::Relaxed);
+        self.mask.store(action.mask, Ordering::Relaxed);
+        self.handler.store(action.handler, Ordering::Release);
+    }
+}
+
+/// The program's SIGBUS action.
+pub static KEPT_SIGBUS: Kept = Kept::new();
+/// The program's SIGSYS action.
+pub static KEPT_SIGSYS: Kept = Kept::new();
+
+/// The bits of SIGBUS and SIGSYS in a signal set: they must never be blocked.
+pub const NEVER_BLOCKED: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSYS - 1);
+
+std::arch::global_asm!(
+    ".globl demeter_extmem_restorer",
+    ".hidden demeter_extmem_restorer",
+    ".type demeter_extmem_restorer,@function",
+    "demeter_extmem_restorer:",
+    "mov eax, 15",
+    "syscall",
+    "ud2",
+    ".size demeter_extmem_restorer, . - demeter_extmem_restorer",
+);
+
+unsafe extern "C" {
+    fn demeter_extmem_restorer();
+}
+
+/// Signature of a handler with SA_SIGINFO.
+pub type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
+
+/// Sets an action with the bare call; the action before.
+pub fn set_action(signal: i32, action: Option<&Action>) -> Result<Action, i32> {
+    let mut before = Action::default();
+    // SAFETY: the kernel's structure both ways.
+    let result = unsafe {
+        syscall::call(
+            libc::SYS_rt_sigaction,
+            [
+                signal as usize,
+                action.map_or(0, |action| std::ptr::from_ref(action) as usize),
+                &raw mut before as usize,
+                8,
+                0,
+                0,
+            ],
+        )
+    };
+    if result < 0 {
+        Err(-result as i32)
+    } else {
+        Ok(before)
+    }
+}
+
+/// Takes a signal for the pager; what the program had set is kept.
+pub fn take(signal: i32, handler: Handler, flags: i32, mask: u64, kept: &Kept) -> Result<(), i32> {
+    let action = Action {
+        handler: handler as usize,
+        flags: flags as u64 | libc::SA_SIGINFO as u64 | SA_RESTORER,
+        restorer: demeter_extmem_restorer as *const () as usize,
+        mask,
+    };
+    kept.set(set_action(signal, Some(&action))?);
+    Ok(())
+}
+
+struct Fault {
+    pager: &'static Pager,
+    page: PageIndex,
+    access: Access,
+    operation: *mut Operation<'static>,
+    resolution: Resolution,
+}
+
+/// The SIGBUS handler. All signals are blocked in it.
+pub extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: the kernel gives valid pointers; si_addr is set for SIGBUS.
+    let (address, code, error) = unsafe {
+        (
+            (*info).si_addr() as usize,
+            (*info).si_code,
+            (*context).uc_mcontext.gregs[libc::REG_ERR as usize],
+        )
+    };
+    let page = pager().and_then(|pager| Some((pager, pager.table.page_of(address)?)));
+    if code > 0
+        && let Some((pager, page)) = page
+    {
+        let resolution = resolve_here(pager, page, error & FAULT_WRITE != 0);
+        let is_file = pager.table.load(page).state() == State::Foreign;
+        if resolution == Resolution::Done || !is_file {
+            // Done, or just being unmapped by another thread: the access is made again,
+            // and what comes of it is the kernel's answer.
+            return;
+        }
+    }
+    pass_on(signal, info, context, &KEPT_SIGBUS);
+}
+
+fn resolve_here(pager: &'static Pager, page: PageIndex, write: bool) -> Resolution {
+    // SAFETY: this thread's errno; the pager leaves it alone, libraries it uses may not.
+    let errno = unsafe { *libc::__errno_location() };
+    let mut operation = pager.enter_masked();
+    let mut fault = Fault {
+        pager,
+        page,
+        access: Access {
+            write,
+            pin: false,
+            thread: thread_key(),
+        },
+        operation: &raw mut operation,
+        resolution: Resolution::NotManaged,
+    };
+    // SAFETY: the operation's stack is borrowed by us alone.
+    unsafe {
+        call_on_stack(
+            operation.context.stack_top(),
+            resolve_fault,
+            (&raw mut fault).cast::<c_void>(),
+        );
+    }
+    drop(operation);
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    fault.resolution
+}
+
+extern "C" fn resolve_fault(argument: *mut c_void) {
+    // SAFETY: the caller's Fault, which outlives the call; nobody else uses it.
+    let fault = unsafe { &mut *argument.cast::<Fault>() };
+    // SAFETY: as above.
+    let operation = unsafe { &mut *fault.operation };
+    fault.resolution = fault
+        .pager
+        .resolve(fault.page, fault.access, &mut operation.context);
+}
+
+/// A number that tells threads apart, for the price of one load.
+pub fn thread_key() -> u32 {
+    let pointer: usize;
+    // SAFETY: the thread pointer block starts with its own address on x86-64.
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
+    }
+    // Blocks lie at the same offset in stacks of equal size: spread them.
+    (pointer.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as u32
+}
+
+/// Calls the program's own handler, or does what the default is.
+pub fn pass_on(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+    kept: &Kept,
+) {
+    let action = kept.get();
+    match action.handler {
+        libc::SIG_IGN
+            // SAFETY: the kernel's siginfo.
+            if unsafe { (*info).si_code } <= 0 => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The default action: let it happen again without us.
+            let _ = set_action(signal, Some(&Action::default()));
+            // SAFETY: the kernel's siginfo; sends the signal to this thread.
+            unsafe {
+                if (*info).si_code <= 0 {
+                    let process = syscall::call(libc::SYS_getpid, [0; 6]) as usize;
+                    let thread = syscall::call(libc::SYS_gettid, [0; 6]) as usize;
+                    syscall::call(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]);
+                }
+            }
+        }
+        handler => {
+            if action.flags & libc::SA_RESETHAND as u64 != 0 {
+                kept.set(Action::default());
+            }
+            // SAFETY: the kernel's context. The handler runs with the mask it asked for.
+            let interrupted = unsafe { *(&raw const (*context).uc_sigmask).cast::<u64>() };
+            let own = if action.flags & libc::SA_NODEFER as u64 == 0 {
+                1 << (signal - 1)
+            } else {
+                0
+            };
+            crate::pager::restore_signals((interrupted | action.mask | own) & !NEVER_BLOCKED);
+            // SAFETY: the program's own handler, called as the kernel would.
+            unsafe {
+                if action.flags & libc::SA_SIGINFO as u64 != 0 {
+                    let handler: Handler = std::mem::transmute::<usize, Handler>(handler);
+                    handler(signal, info, context);
+                } else {
+                    let handler: extern "C" fn(i32) =
+                        std::mem::transmute::<usize, extern "C" fn(i32)>(handler);
+                    handler(signal);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a handler of ours is what the kernel has for a signal.
+pub fn is_ours(action: &Action) -> bool {
+    action.restorer == demeter_extmem_restorer as *const () as usize
+}
+
+const _: () = assert!(PAGE_BYTES == 4096 && size_of::<Action>() == 32);

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! From nothing to a pager, before the program's first instruction.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicUsize, Ordering};
+
+use crate::background::SEATS;
+use crate::budget::Budget;
+use crate::compressed::{CompressedOptions, CompressedTier};
+use crate::config::{Compress, Config, Mode};
+use crate::context::Contexts;
+use crate::error::Error;
+use crate::extents::{Extent, Extents};
+use crate::gate::Gate;
+use crate::interpose::{dispatch, filter, process};
+use crate::lock::Lock;
+use crate::page::PageTable;
+use crate::page::State;
+use crate::pager::{ARENA_BASE, ARENA_MOST_BYTES, Pager, ProgramBreak, install};
+use crate::policy::{Policy, PolicyOptions, Services};
+use crate::queue::{Window, WindowQueue};
+use crate::region::{PAGE_BYTES, Region, round_up};
+use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, on_bus, take};
+use crate::statistics::{About, Log, Statistics};
+use crate::stream::Streams;
+use crate::swap::{EngineChoice, SwapOptions, SwapStore};
+use crate::uffd::{Delivery, Uffd};
+use crate::victim::VictimCache;
+use crate::worker::Seat;
+use crate::{descriptor, fatal, library, stub, syscall};
+
+/// Runs as a constructor of the preloaded library.
+extern "C" fn constructor() {
+    if !crate::config::is_wanted() || !is_preloaded() {
+        return;
+    }
+    if let Err(error) = Config::from_env().and_then(|config| start(&config)) {
+        fatal::exit(fatal::EXIT_STATUS_START, format_args!("{error}"));
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+/// False when this code is part of a program (the tests, say) and not of the library.
+fn is_preloaded() -> bool {
+    // SAFETY: zero is a Dl_info.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: asks about our own code.
+    let found = unsafe { libc::dladdr(constructor as *const _, &raw mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return false;
+    }
+    // SAFETY: a C string of the loader.
+    let name = unsafe { std::ffi::CStr::from_ptr(info.dli_fname) };
+    name.to_bytes().ends_with(b".so")
+}
+
+/// Sets everything up. On an error nothing of the program has been touched.
+fn start(config: &Config) -> Result<(), Error> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err(Error::Architecture);
+    }
+    let text = library::text().ok_or(Error::Library)?;
+    install_panic_line();
+    // First of all: an exec leaves the filter of the image before in force, and only
+    // calls from the stub are exempt.
+    stub::install().map_err(|cause| Error::AddressSpace {
+        bytes: PAGE_BYTES,
+        cause,
+    })?;
+    let prepared = SwapStore::prepare(&SwapOptions {
+        path: &config.swap,
+        capacity_bytes: config.swap_bytes,
+        dram_bytes: config.dram_bytes,
+        engine: EngineChoice::Auto,
+        rings: 0,
+        inject: config.inject,
+    })?;
+    let store = prepared.complete()?;
+    for fd in store.descriptors() {
+        descriptor::adopt(fd);
+    }
+    let dram_pages = config.dram_bytes / PAGE_BYTES as u64;
+    let capacity_pages = store.capacity_slots();
+    let (mode, uffd) = open_uffd(config.mode)?;
+    let pages = arena_pages(dram_pages, capacity_pages);
+    reserve_arena(pages)?;
+    let break_pages = pages / 4;
+    let budget = Budget::new(dram_pages, capacity_pages);
+    let most_victims = (dram_pages / 4).min(1 << 22) as u32;
+    let pager = Pager {
+        mode,
+        min_bytes: config.min_bytes,
+        table: PageTable::new(ARENA_BASE, pages, map(PageTable::footprint_bytes(pages))?)
+            .ok_or_else(out_of_room)?,
+        gate: Gate::default(),
+        contexts: Contexts::new(map(Contexts::footprint_bytes())?).ok_or_else(out_of_room)?,
+        extents: Lock::new(
+            Extents::new(
+                map(Extents::footprint_bytes())?,
+                Extent {
+                    // Page 0 stays free, so that nothing lies at the arena's very start.
+                    first: break_pages as u32 + 1,
+                    pages: (pages - break_pages - 1) as u32,
+                },
+            )
+            .ok_or_else(out_of_room)?,
+        ),
+        policy: Policy::load(
+            &PolicyOptions {
+                spec: &config.policy,
+                pages: pages as u32,
+                dram_pages: dram_pages as u32,
+            },
+            Services {
+                context: std::ptr::null_mut(),
+                prefetch: prefetch_for_policy,
+                state: state_for_policy,
+            },
+        )?,
+        tier: compressed_tier(config)?,
+        tier_pages: AtomicI64::new(0),
+        streams: Streams::new(pages as u32, dram_pages, map(Streams::footprint_bytes())?)
+            .ok_or_else(out_of_room)?,
+        statistics: Statistics::open(
+            config.statistics.as_deref(),
+            &About {
+                command: &command_name(),
+                policy: &config.policy,
+                mode: mode.name(),
+                engine: if store.uses_uring() {
+                    "io_uring"
+                } else {
+                    "plain"
+                },
+                dram_bytes: config.dram_bytes,
+                swap_bytes: capacity_pages * PAGE_BYTES as u64,
+            },
+        )?,
+        log: config.log.as_deref().map(open_log).transpose()?,
+        says_summary: config.verbose && config.statistics.is_none(),
+        victims: victim_cache(&uffd, most_victims)?,
+        windows: WindowQueue::default(),
+        zeroes: zeroes()?,
+        memory_file: descriptor::keep(process::open_memory_file()),
+        program_break: Lock::new(ProgramBreak {
+            start: ARENA_BASE + PAGE_BYTES,
+            now: ARENA_BASE + PAGE_BYTES,
+            limit: ARENA_BASE + break_pages * PAGE_BYTES,
+        }),
+        seats: seats()?,
+        threads_started: AtomicBool::new(false),
+        evict_wanted: AtomicU32::new(0),
+        process: AtomicI32::new(std::process::id() as i32),
+        locked_pages: AtomicI64::new(0),
+        most_pinned_bytes: AtomicUsize::new(
+            ((config.dram_bytes / 16) as usize).clamp(256 * 1024, 4 << 20),
+        ),
+        budget,
+        uffd,
+        store,
+    };
+    pager
+        .victims
+        .set_target_pages(pager.policy.victim_cache_pages());
+    // Code, tables of the store, ring tables: a fixed share.
+    pager.budget.charge_overhead(128);
+    let code = filter::build(filter::Terms {
+        library: text,
+        min_bytes: config.min_bytes,
+    });
+    let pager = install(pager);
+    // In handler mode too: the program's own action is kept and called from there.
+    let flags = libc::SA_ONSTACK;
+    take(libc::SIGBUS, on_bus, flags, u64::MAX, &KEPT_SIGBUS).map_err(|errno| Error::Signal {
+        signal: libc::SIGBUS,
+        errno,
+    })?;
+    let trap = dispatch::on_trap;
+    take(libc::SIGSYS, trap, libc::SA_NODEFER, 0, &KEPT_SIGSYS).map_err(|errno| Error::Signal {
+        signal: libc::SIGSYS,
+        errno,
+    })?;
+    let signals = crate::pager::block_signals();
+    pager.start_handlers();
+    crate::pager::restore_signals(signals & !crate::signal::NEVER_BLOCKED);
+    if config.verbose {
+        announce(pager);
+    }
+    filter::install(&code).map_err(|errno| Error::Filter { errno })?;
+    forget_break();
+    Ok(())
+}
+
+/// Runs when the process ends in order.
+extern "C" fn destructor() {
+    let Some(pager) = crate::pager::pager() else {
+        return;
+    };
+    let process = std::process::id() as i32;
+    if pager.process.load(Ordering::Relaxed) != process {
+        return;
+    }
+    let operation = pager.enter();
+    pager.sample();
+    drop(operation);
+    pager.statistics.finish();
+    if pager.says_summary {
+        crate::statistics::write_line(pager.statistics.block(), 2);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;
+
+extern "C" fn prefetch_for_policy(_: *mut c_void, first: u32, pages: u32, flags: u32) {
+    let Some(pager) = crate::pager::pager() else {
+        return;
+    };
+    pager.start_threads();
+    let mut step = 0;
+    while step < pages {
+        pager.windows.push(Window {
+            first: first.saturating_add(step),
+            pages: (pages - step).min(64),
+            write: flags & 1 != 0,
+        });
+        step += 64;
+    }
+}
+
+extern "C" fn state_for_policy(_: *mut c_void, page: u32) -> u32 {
+    let Some(pager) = crate::pager::pager().filter(|pager| (page as usize) < pager.table.pages())
+    else {
+        return 0;
+    };
+    let entry = pager.table.load(page);
+    match entry.state() {
+        State::Clean | State::Dirty => u32::from(entry.is_evictable()),
+        State::Swapped | State::Compressed | State::Victim => 2,
+        _ => 0,
+    }
+}
+
+fn compressed_tier(config: &Config) -> Result<Option<CompressedTier>, Error> {
+    if config.compress == Compress::Off {
+        return Ok(None);
+    }
+    let most_bytes = (config.dram_bytes / 2) as usize;
+    let options = CompressedOptions {
+        pool_bytes: most_bytes,
+        always_on: config.compress == Compress::On,
+    };
+    let region = map(CompressedTier::footprint_bytes(&options))?;
+    let tier = CompressedTier::new(&options, region)?;
+    tier.set_limit_bytes(most_bytes);
+    Ok(Some(tier))
+}
+
+fn open_log(path: &std::path::Path) -> Result<Log, Error> {
+    Log::open(path).map_err(|cause| Error::Log {
+        path: path.to_owned(),
+        cause,
+    })
+}
+
+fn command_name() -> String {
+    std::env::args_os().next().map_or_else(String::new, |name| {
+        std::path::Path::new(&name)
+            .file_name()
+            .unwrap_or(&name)
+            .to_string_lossy()
+            .into_owned()
+    })
+}
+
+impl Pager {
+    /// What the statistics say of a process.
+    pub fn about<'a>(&'a self, command: &'a str) -> About<'a> {
+        About {
+            command,
+            policy: self.policy.name(),
+            mode: self.mode.name(),
+            engine: if self.store.uses_uring() {
+                "io_uring"
+            } else {
+                "plain"
+            },
+            dram_bytes: self.budget.dram_pages() as u64 * PAGE_BYTES as u64,
+            swap_bytes: self.budget.capacity_pages() as u64 * PAGE_BYTES as u64,
+        }
+    }
+}
+
+/// The fault interface, by signal if nothing else is asked for.
+fn open_uffd(wanted: Option<Mode>) -> Result<(Mode, Uffd), Error> {
+    let attempt = |mode| {
+        let delivery = match mode {
+            Mode::Inline => Delivery::Signal,
+            Mode::Handler => Delivery::Message,
+        };
+        Uffd::open(delivery).map(|uffd| (mode, uffd))
+    };
+    match wanted {
+        Some(mode) => attempt(mode),
+        None => attempt(Mode::Inline).or_else(|_| attempt(Mode::Handler)),
+    }
+    .map_err(|errno| Error::Userfaultfd { errno })
+}
+
+/// Room for what may be promised, several times over: programs reserve more address
+/// space than they use, and holes form.
+fn arena_pages(dram_pages: u64, capacity_pages: u64) -> usize {
+    const LEAST: u64 = 64 << 30;
+    let wanted = (dram_pages + capacity_pages) * 8;
+    let most = (ARENA_MOST_BYTES / PAGE_BYTES) as u64;
+    wanted.clamp(LEAST / PAGE_BYTES as u64, most) as usize
+}
+
+fn reserve_arena(pages: usize) -> Result<(), Error> {
+    let bytes = pages * PAGE_BYTES;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: address space that nobody uses (NOREPLACE).
+    let result = unsafe {
+        syscall::call(
+            libc::SYS_mmap,
+            [ARENA_BASE, bytes, 0, flags as usize, usize::MAX, 0],
+        )
+    };
+    let errno = match result {
+        error if error < 0 => -error as i32,
+        address if address as usize != ARENA_BASE => libc::EEXIST,
+        _ => {
+            // The same everywhere from the start: mappings that differ do not merge.
+            // SAFETY: advice on the reservation; failure changes nothing.
+            unsafe {
+                syscall::call(
+                    libc::SYS_madvise,
+                    [ARENA_BASE, bytes, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0],
+                );
+            }
+            return Ok(());
+        }
+    };
+    Err(Error::AddressSpace {
+        bytes,
+        cause: std::io::Error::from_raw_os_error(errno),
+    })
+}
+
+fn map(bytes: usize) -> Result<Region, Error> {
+    Region::map_anonymous(bytes).map_err(|cause| Error::AddressSpace { bytes, cause })
+}
+
+fn out_of_room() -> Error {
+    Error::AddressSpace {
+        bytes: 0,
+        cause: std::io::Error::from_raw_os_error(libc::ENOMEM),
+    }
+}
+
+fn zeroes() -> Result<*const u8, Error> {
+    let mut region = map(crate::context::BATCH_PAGES * PAGE_BYTES)?;
+    // SAFETY: zero is a u8. Never written, so every page of it is the kernel's zero page.
+    let memory = unsafe { region.carve::<u8>(crate::context::BATCH_PAGES * PAGE_BYTES) };
+    Ok(memory.ok_or_else(out_of_room)?.as_ptr())
+}
+
+fn victim_cache(uffd: &Uffd, most_pages: u32) -> Result<VictimCache, Error> {
+    let bytes = VictimCache::memory_bytes(most_pages);
+    let mut region = map(bytes)?;
+    // SAFETY: zero is a u8.
+    let memory = unsafe { region.carve::<u8>(bytes) }.ok_or_else(out_of_room)?;
+    let base = NonNull::from(memory).cast::<u8>().as_ptr() as usize;
+    uffd.register(base, bytes)
+        .map_err(|errno| Error::Userfaultfd { errno })?;
+    VictimCache::new(
+        base,
+        most_pages,
+        map(VictimCache::footprint_bytes(most_pages))?,
+    )
+    .ok_or_else(out_of_room)
+}
+
+fn seats() -> Result<Vec<Seat>, Error> {
+    let mut region = map(round_up(SEATS * Seat::footprint_bytes(), PAGE_BYTES) + PAGE_BYTES)?;
+    (0..SEATS)
+        .map(|_| Seat::new(&mut region).ok_or_else(out_of_room))
+        .collect()
+}
+
+/// Makes the C library ask for its break again: from now on it lies in the arena. What
+/// it has of the old one it keeps, like any break that somebody else moved.
+fn forget_break() {
+    unsafe extern "C" {
+        static mut __curbrk: *mut u8;
+    }
+    // SAFETY: the C library's own variable; null means "not asked yet". The process has
+    // one thread that runs the program's code, and it is here.
+    unsafe { __curbrk = std::ptr::null_mut() };
+}
+
+/// A panic is a defect; it must not unwind through the program or take locks.
+fn install_panic_line() {
+    std::panic::set_hook(Box::new(|information| {
+        let (file, line) = information
+            .location()
+            .map_or(("?", 0), |location| (location.file(), location.line()));
+        fatal!("internal error at {file}:{line}; next: report this");
+    }));
+}
+
+fn announce(pager: &Pager) {
+    use std::fmt::Write;
+    let mut line = fatal::Line::new();
+    let _ = write!(
+        line,
+        "demeter extmem: mode {}, policy {}, DRAM {} MiB, swap {} MiB ({}{})",
+        pager.mode.name(),
+        pager.policy.name(),
+        pager.budget.limit_pages() / 256,
+        pager.budget.capacity_pages() / 256,
+        pager.store.kind(),
+        if pager.store.uses_uring() {
+            ", io_uring"
+        } else {
+            ""
+        },
+    );
+    line.emit();
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The file or block device under a store.
+//!
+//! A directory gets an unnamed file, so that whatever ends the process leaves
+//! nothing behind. A file or device that the user names is overwritten from its
+//! second page on, and therefore refused if it holds anything but zeros or what
+//! an earlier run left there.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use super::{SLOT_BYTES, SwapError};
+use crate::descriptor;
+
+/// First bytes of a file or device that was used for swap.
+const SIGNATURE: &[u8; 32] = b"demeter extmem swap, version 1\n\0";
+/// What is looked at before it is overwritten: every known file system, volume and
+/// partition table has left a mark by then.
+const INSPECTED_BYTES: usize = 128 << 10;
+/// Less swap than this is a mistake.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Slot numbers have 31 bits.
+const MOST_SLOTS: u64 = 1 << 31;
+/// In a directory, without a size: this many times DRAM.
+const DRAM_MULTIPLE: u64 = 4;
+
+/// An open place to swap to.
+#[derive(Debug)]
+pub struct Backing {
+    file: File,
+    /// Where slot 0 begins.
+    pub start_bytes: u64,
+    /// Slots that fit.
+    pub slots: u64,
+    /// The page cache is bypassed.
+    pub direct: bool,
+    /// Others may have opened it too.
+    pub named: bool,
+    /// "file", "block device" or "unnamed file".
+    pub kind: &'static str,
+}
+
+impl Backing {
+    /// Opens `path` for `capacity_bytes`, or for what is there, or in a directory for
+    /// a multiple of `dram_bytes`.
+    pub fn open(
+        path: &Path,
+        capacity_bytes: Option<u64>,
+        dram_bytes: u64,
+    ) -> Result<Self, SwapError> {
+        let about = std::fs::metadata(path).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT) => SwapError::Missing,
+            errno => SwapError::Open {
+                errno: errno.unwrap_or(libc::EIO),
+            },
+        })?;
+        if about.is_dir() {
+            return Self::unnamed(path, capacity_bytes, dram_bytes);
+        }
+        let block_device = about.file_type().is_block_device();
+        if !block_device && !about.is_file() {
+            return Err(SwapError::Kind);
+        }
+        if block_device {
+            refuse_mounted(path)?;
+        }
+        let (file, direct) = open_direct(path, 0)?;
+        let total_bytes = size_bytes(path, about.size())?;
+        let room_bytes = total_bytes.saturating_sub(SLOT_BYTES as u64);
+        let used_bytes = capacity_bytes.unwrap_or(room_bytes);
+        let needed_bytes = used_bytes.max(LEAST_BYTES);
+        if room_bytes < needed_bytes {
+            return Err(SwapError::TooSmall {
+                available_bytes: room_bytes,
+                needed_bytes,
+            });
+        }
+        if !block_device {
+            // A sparse file would run out of space in the middle of a run.
+            allocate(&file, SLOT_BYTES as u64 + needed_bytes, total_bytes)?;
+        }
+        claim(path)?;
+        Ok(Self {
+            file,
+            start_bytes: SLOT_BYTES as u64,
+            slots: slots(needed_bytes),
+            direct,
+            named: true,
+            kind: if block_device { "block device" } else { "file" },
+        })
+    }
+
+    fn unnamed(
+        directory: &Path,
+        capacity_bytes: Option<u64>,
+        dram_bytes: u64,
+    ) -> Result<Self, SwapError> {
+        let (file, direct) = match open_direct(directory, libc::O_TMPFILE | libc::O_EXCL) {
+            Err(SwapError::Open {
+                errno: libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL,
+            }) => create_and_unlink(directory)?,
+            other => other?,
+        };
+        let free_bytes = free_bytes(&file)?;
+        let wanted_bytes = capacity_bytes
+            .unwrap_or_else(|| (dram_bytes.saturating_mul(DRAM_MULTIPLE)).min(free_bytes / 10 * 9));
+        let wanted_bytes = wanted_bytes.max(LEAST_BYTES);
+        if wanted_bytes > free_bytes {
+            return Err(SwapError::TooSmall {
+                available_bytes: free_bytes,
+                needed_bytes: wanted_bytes,
+            });
+        }
+        let wanted_bytes = wanted_bytes.next_multiple_of(SLOT_BYTES as u64);
+        allocate(&file, wanted_bytes, free_bytes)?;
+        Ok(Self {
+            file,
+            start_bytes: 0,
+            slots: slots(wanted_bytes),
+            direct,
+            named: false,
+            kind: "unnamed file",
+        })
+    }
+
+    /// Moves the descriptor out of the way of programs that close or reuse low ones.
+    pub fn settle(self) -> Self {
+        let kept = descriptor::keep(self.file.into_raw_fd());
+        Self {
+            // SAFETY: open, and given to us.
+            file: unsafe { File::from_raw_fd(kept) },
+            ..self
+        }
+    }
+
+    /// The descriptor.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+fn slots(bytes: u64) -> u64 {
+    (bytes / SLOT_BYTES as u64).min(MOST_SLOTS)
+}
+
+fn failed(error: &std::io::Error) -> SwapError {
+    SwapError::Open {
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+/// Opens past the page cache where the file system can, else through it.
+fn open_direct(path: &Path, flags: libc::c_int) -> Result<(File, bool), SwapError> {
+    let open = |direct| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(flags | direct | libc::O_CLOEXEC)
+            .open(path)
+    };
+    match open(libc::O_DIRECT) {
+        Ok(file) => Ok((file, true)),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0)
+            .map(|file| (file, false))
+            .map_err(|error| failed(&error)),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(SwapError::Busy),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+/// For file systems that have no unnamed files.
+fn create_and_unlink(directory: &Path) -> Result<(File, bool), SwapError> {
+    for attempt in 0..100u32 {
+        let path = directory.join(format!(".demeter-extmem-{}-{attempt}", std::process::id()));
+        match open_direct(&path, libc::O_CREAT | libc::O_EXCL) {
+            Err(SwapError::Open {
+                errno: libc::EEXIST,
+            }) => {}
+            Ok(opened) => {
+                std::fs::remove_file(&path).map_err(|error| failed(&error))?;
+                return Ok(opened);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(SwapError::Open {
+        errno: libc::EEXIST,
+    })
+}
+
+/// Takes the blocks now, so that the disk cannot fill up under the run.
+fn allocate(file: &File, bytes: u64, available_bytes: u64) -> Result<(), SwapError> {
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) } == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
+            let now_bytes = file.metadata().map_err(|error| failed(&error))?.len();
+            file.set_len(bytes.max(now_bytes))
+                .map_err(|error| failed(&error))
+        }
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Err(SwapError::TooSmall {
+            available_bytes,
+            needed_bytes: bytes,
+        }),
+        _ => Err(failed(&error)),
+    }
+}
+
+/// For a block device O_EXCL means: not while it is mounted, nor while another does the
+/// same. So it is only asked for a moment, and again if somebody else was asking.
+fn refuse_mounted(path: &Path) -> Result<(), SwapError> {
+    const TRIES: u32 = 10;
+    let mut outcome = Ok(());
+    for _ in 0..TRIES {
+        outcome = open_direct(path, libc::O_EXCL).map(drop);
+        if outcome != Err(SwapError::Busy) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    outcome
+}
+
+fn free_bytes(file: &File) -> Result<u64, SwapError> {
+    // SAFETY: zero is a statvfs.
+    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open and `about` writable.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut about) } != 0 {
+        return Err(failed(&std::io::Error::last_os_error()));
+    }
+    Ok(about.f_bavail.saturating_mul(about.f_frsize))
+}
+
+/// Size of a file, or of a device, whose metadata says 0.
+fn size_bytes(path: &Path, file_bytes: u64) -> Result<u64, SwapError> {
+    use std::io::{Seek, SeekFrom};
+    if file_bytes > 0 {
+        return Ok(file_bytes);
+    }
+    File::open(path)
+        .and_then(|mut file| file.seek(SeekFrom::End(0)))
+        .map_err(|error| failed(&error))
+}
+
+/// Refuses what holds data; marks the rest as ours.
+fn claim(path: &Path) -> Result<(), SwapError> {
+    // A descriptor of its own: this one needs no alignment.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(path)
+        .map_err(|error| failed(&error))?;
+    let mut head = vec![0u8; INSPECTED_BYTES];
+    file.read_exact_at(&mut head, 0)
+        .map_err(|error| failed(&error))?;
+    if !head.starts_with(SIGNATURE) && head.iter().any(|&byte| byte != 0) {
+        return Err(SwapError::HoldsData);
+    }
+    file.write_all_at(SIGNATURE, 0)
+        .and_then(|()| file.sync_data())
+        .map_err(|error| failed(&error))
+}

@@ -1,0 +1,554 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The swap store: slots of 4 KiB on a file or block device.
+//!
+//! Slots are handed out so that pages evicted together lie together. Transfers
+//! go around the page cache; many at once through io_uring, single ones by plain
+//! system calls. The store is opened once; after that nothing allocates, and all
+//! of it may be called from signal handlers, with signals blocked.
+
+mod backing;
+mod byte_lock;
+mod error;
+mod family;
+mod inject;
+mod parts;
+mod plain;
+mod ring;
+mod slots;
+
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub use error::SwapError;
+pub use family::Ticket;
+pub use inject::{Failure, Injection, InjectionError};
+pub use ring::DEPTH as QUEUE_DEPTH;
+
+use crate::lock::{Guard, Lock};
+use crate::region::Region;
+use backing::Backing;
+use inject::Injector;
+use ring::Ring;
+use slots::Slots;
+
+/// Bytes of a slot: one page.
+pub const SLOT_BYTES: usize = 4096;
+/// Slots that one allocation, and pages that one transfer, may have.
+pub const MOST_PAGES: u32 = 256;
+/// Rings at most.
+const MOST_RINGS: usize = 32;
+
+/// Number of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u32);
+
+impl Slot {
+    /// No slot. Real ones have the top bit clear.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
+/// Which way data moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the store into memory.
+    Read,
+    /// From memory into the store.
+    Write,
+}
+
+/// How many transfers at once are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineChoice {
+    /// io_uring if the kernel lets us, else plain calls.
+    #[default]
+    Auto,
+    /// io_uring or failure.
+    Uring,
+    /// Plain calls.
+    Plain,
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct SwapOptions<'a> {
+    /// Directory, file or block device.
+    pub path: &'a Path,
+    /// Size; None takes all of a file or device, four times DRAM in a directory.
+    pub capacity_bytes: Option<u64>,
+    /// The program's share of DRAM, for that default.
+    pub dram_bytes: u64,
+    /// How many transfers at once are made.
+    pub engine: EngineChoice,
+    /// Rings; 0 for two a CPU.
+    pub rings: u32,
+    /// Failures on request.
+    pub inject: Injection,
+}
+
+/// One contiguous run of slots to or from scattered pages.
+#[derive(Debug, Clone, Copy)]
+pub struct Transfer {
+    direction: Direction,
+    first: Slot,
+    memory: *const libc::iovec,
+    count: u32,
+    /// It took place.
+    pub done: bool,
+}
+
+impl Transfer {
+    /// `count` pieces at `memory`, each whole pages at a page boundary, to or from the
+    /// slots from `first` on.
+    pub fn new(direction: Direction, first: Slot, memory: *const libc::iovec, count: u32) -> Self {
+        Self {
+            direction,
+            first,
+            memory,
+            count,
+            done: false,
+        }
+    }
+
+    /// Bytes to move.
+    fn total_bytes(&self) -> u64 {
+        // SAFETY: whoever made this vouched for `count` entries.
+        let pieces = unsafe { std::slice::from_raw_parts(self.memory, self.count as usize) };
+        pieces.iter().map(|piece| piece.iov_len as u64).sum()
+    }
+
+    fn byte_offset(&self, start_bytes: u64) -> u64 {
+        start_bytes + u64::from(self.first.0) * SLOT_BYTES as u64
+    }
+
+    fn failed(&self, start_bytes: u64, done_bytes: u64, errno: i32) -> SwapError {
+        SwapError::Transfer {
+            direction: self.direction,
+            slot: self.first.0 + (done_bytes / SLOT_BYTES as u64) as u32,
+            byte_offset: self.byte_offset(start_bytes) + done_bytes,
+            errno,
+        }
+    }
+
+    fn short(&self, start_bytes: u64, done_bytes: u64, moved_bytes: u32) -> SwapError {
+        SwapError::Short {
+            direction: self.direction,
+            slot: self.first.0 + (done_bytes / SLOT_BYTES as u64) as u32,
+            byte_offset: self.byte_offset(start_bytes) + done_bytes,
+            moved_bytes,
+        }
+    }
+}
+
+/// Transfers so far.
+#[derive(Debug, Default)]
+pub struct IoCounts {
+    /// Read transfers.
+    pub reads: AtomicU64,
+    /// Bytes read.
+    pub read_bytes: AtomicU64,
+    /// Write transfers.
+    pub writes: AtomicU64,
+    /// Bytes written.
+    pub write_bytes: AtomicU64,
+    /// Transfers that failed.
+    pub errors: AtomicU64,
+}
+
+/// A place for evicted pages.
+#[derive(Debug)]
+pub struct SwapStore {
+    backing: Backing,
+    slots: Slots,
+    rings: Vec<Lock<Ring>>,
+    rings_usable: AtomicBool,
+    injector: Injector,
+    counts: IoCounts,
+}
+
+impl SwapStore {
+    /// Opens the path and says what tables it will need, before it is a store.
+    pub fn prepare(options: &SwapOptions<'_>) -> Result<Prepared, SwapError> {
+        let backing = Backing::open(options.path, options.capacity_bytes, options.dram_bytes)?;
+        Ok(Prepared {
+            backing: backing.settle(),
+            engine: options.engine,
+            rings: options.rings,
+            inject: options.inject,
+        })
+    }
+
+    /// Opens the path.
+    pub fn open(options: &SwapOptions<'_>) -> Result<Self, SwapError> {
+        Self::prepare(options)?.complete()
+    }
+
+    /// All slots.
+    pub fn capacity_slots(&self) -> u64 {
+        self.slots.capacity()
+    }
+
+    /// Slots not taken.
+    pub fn free_slots(&self) -> u64 {
+        self.slots.free_slots()
+    }
+
+    /// Promises slots; false when fewer are left to promise.
+    pub fn reserve(&self, slots: u64) -> bool {
+        self.slots.reserve(slots)
+    }
+
+    /// Takes a promise back.
+    pub fn unreserve(&self, slots: u64) {
+        self.slots.unreserve(slots);
+    }
+
+    /// A contiguous run of 1 to `want` slots; None when the store is full.
+    pub fn allocate(&self, want: u32) -> Option<(Slot, u32)> {
+        self.slots.allocate(want.min(MOST_PAGES))
+    }
+
+    /// Gives a run back.
+    pub fn free(&self, first: Slot, slots: u32) {
+        self.slots.free(first, slots);
+    }
+
+    /// Transfers so far.
+    pub fn counts(&self) -> &IoCounts {
+        &self.counts
+    }
+
+    /// True when io_uring carries batches.
+    pub fn uses_uring(&self) -> bool {
+        !self.rings.is_empty() && self.rings_usable.load(Ordering::Relaxed)
+    }
+
+    /// "unnamed file", "file" or "block device".
+    pub fn kind(&self) -> &'static str {
+        self.backing.kind
+    }
+
+    /// True when transfers bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.backing.direct
+    }
+
+    /// Descriptors that the managed program must not close: the swap file, then rings.
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
+        std::iter::once(self.backing.descriptor())
+            .chain(self.rings.iter().map(|ring| ring.lock().descriptor()))
+    }
+
+    /// Reads `pages` slots from `first` on.
+    ///
+    /// # Safety
+    /// `memory` must be page aligned and writable for that many pages.
+    pub unsafe fn read(&self, first: Slot, memory: *mut u8, pages: u32) -> Result<(), SwapError> {
+        let piece = libc::iovec {
+            iov_base: memory.cast(),
+            iov_len: pages as usize * SLOT_BYTES,
+        };
+        let transfer = Transfer::new(Direction::Read, first, &raw const piece, 1);
+        // SAFETY: the caller vouches for the memory; the piece outlives the call.
+        unsafe { self.run_plain(&transfer) }
+    }
+
+    /// Writes scattered pages to the slots from `first` on.
+    ///
+    /// # Safety
+    /// Each piece must be whole readable pages at a page boundary, at most
+    /// [`MOST_PAGES`] in all.
+    pub unsafe fn write(&self, first: Slot, memory: &[libc::iovec]) -> Result<(), SwapError> {
+        let transfer = Transfer::new(
+            Direction::Write,
+            first,
+            memory.as_ptr(),
+            memory.len() as u32,
+        );
+        // SAFETY: the caller vouches for the memory.
+        unsafe { self.run_plain(&transfer) }
+    }
+
+    /// Makes all transfers, as many at once as a ring takes; returns when none is in
+    /// flight any more. The first failure is returned; `done` tells which took place.
+    ///
+    /// # Safety
+    /// Memory and pieces of every transfer must be valid.
+    pub unsafe fn transfer(&self, batch: &mut [Transfer]) -> Result<(), SwapError> {
+        let ring = (batch.len() > 1).then(|| self.free_ring()).flatten();
+        let Some(mut ring) = ring else {
+            let mut outcome = Ok(());
+            for transfer in batch {
+                // SAFETY: the caller vouches for the memory.
+                let result = unsafe { self.run_plain(transfer) };
+                transfer.done = result.is_ok();
+                outcome = outcome.and(result);
+            }
+            return outcome;
+        };
+        let mut outcome = Ok(());
+        let mut next = 0;
+        loop {
+            while let Some(transfer) = batch.get(next) {
+                if !ring.has_room() {
+                    break;
+                }
+                if let Some(failure) = self.injector.next(transfer.direction) {
+                    outcome = outcome.and(self.injected(transfer, failure));
+                    // SAFETY: as above; the token is the index.
+                } else if !unsafe { ring.push(self.backing.start_bytes, transfer, next as u64) } {
+                    break;
+                }
+                next += 1;
+            }
+            if ring.in_flight() == 0 || !ring.submit(1) {
+                break;
+            }
+            while let Some((token, moved)) = ring.pop() {
+                if let Some(transfer) = batch.get_mut(token as usize) {
+                    // SAFETY: as above.
+                    let result = unsafe { self.complete(transfer, moved) };
+                    transfer.done = result.is_ok();
+                    outcome = outcome.and(result);
+                }
+            }
+        }
+        drop(ring);
+        if outcome.is_ok() {
+            // A ring that got lost on the way: transfers may be repeated.
+            for transfer in batch.iter_mut().filter(|transfer| !transfer.done) {
+                // SAFETY: as above.
+                let result = unsafe { self.run_plain(transfer) };
+                transfer.done = result.is_ok();
+                outcome = outcome.and(result);
+            }
+        }
+        outcome
+    }
+
+    /// A ring for one thread that overlaps its transfers with other work. None when
+    /// there is none free: use [`Self::transfer`].
+    pub fn queue(&self) -> Option<Queue<'_>> {
+        self.free_ring().map(|ring| Queue { store: self, ring })
+    }
+
+    /// Before a fork, while no other thread uses the store. None: the family is too
+    /// large or /proc is not there; the fork must not take place.
+    pub fn fork_begin(&self) -> Option<Ticket> {
+        self.slots.fork_begin()
+    }
+
+    /// In the parent, after the fork or its failure.
+    pub fn fork_ended(&self, ticket: Ticket, forked: bool) {
+        self.slots.fork_ended(ticket, forked);
+    }
+
+    /// In the child: it holds what its parent held. The parent's rings are not mapped
+    /// here, so transfers are plain from now on.
+    pub fn after_fork_in_child(&self, ticket: Ticket) {
+        self.rings_usable.store(false, Ordering::Relaxed);
+        self.slots.after_fork_in_child(ticket);
+        // What the parent moved is the parent's.
+        let counts = &self.counts;
+        for count in [
+            &counts.reads,
+            &counts.read_bytes,
+            &counts.writes,
+            &counts.write_bytes,
+            &counts.errors,
+        ] {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn free_ring(&self) -> Option<Guard<'_, Ring>> {
+        if !self.rings_usable.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.rings
+            .iter()
+            .filter_map(Lock::try_lock)
+            .find(|ring| ring.has_room() && ring.in_flight() == 0)
+    }
+
+    unsafe fn run_plain(&self, transfer: &Transfer) -> Result<(), SwapError> {
+        if let Some(failure) = self.injector.next(transfer.direction) {
+            return self.injected(transfer, failure);
+        }
+        // SAFETY: the caller vouches for the memory.
+        let result = unsafe {
+            plain::run(
+                self.backing.descriptor(),
+                self.backing.start_bytes,
+                transfer,
+            )
+        };
+        self.count(transfer, result)
+    }
+
+    /// Takes note of what a ring brought, and does the rest if it is not all.
+    unsafe fn complete(&self, transfer: &Transfer, moved: i32) -> Result<(), SwapError> {
+        // SAFETY: the caller vouches for the memory.
+        let result = unsafe {
+            plain::finish(
+                self.backing.descriptor(),
+                self.backing.start_bytes,
+                transfer,
+                moved as isize,
+            )
+        };
+        self.count(transfer, result)
+    }
+
+    fn count(&self, transfer: &Transfer, result: Result<(), SwapError>) -> Result<(), SwapError> {
+        let (transfers, bytes) = match transfer.direction {
+            Direction::Read => (&self.counts.reads, &self.counts.read_bytes),
+            Direction::Write => (&self.counts.writes, &self.counts.write_bytes),
+        };
+        if result.is_ok() {
+            transfers.fetch_add(1, Ordering::Relaxed);
+            bytes.fetch_add(transfer.total_bytes(), Ordering::Relaxed);
+        } else {
+            self.counts.errors.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn injected(&self, transfer: &Transfer, failure: Failure) -> Result<(), SwapError> {
+        let start_bytes = self.backing.start_bytes;
+        self.count(
+            transfer,
+            Err(match failure {
+                Failure::Errno(errno) => transfer.failed(start_bytes, 0, errno),
+                Failure::Short => transfer.short(start_bytes, 0, SLOT_BYTES as u32 / 8),
+            }),
+        )
+    }
+}
+
+/// A place that was opened and checked, not yet a store.
+#[derive(Debug)]
+pub struct Prepared {
+    backing: Backing,
+    engine: EngineChoice,
+    rings: u32,
+    inject: Injection,
+}
+
+impl Prepared {
+    /// Bytes of tables that [`Self::complete`] maps; few of them become physical.
+    pub fn footprint_bytes(&self) -> usize {
+        Slots::footprint_bytes(self.backing.slots)
+    }
+
+    /// Slots it will have.
+    pub fn capacity_slots(&self) -> u64 {
+        self.backing.slots
+    }
+
+    /// The store, with its tables in memory that forks share.
+    pub fn complete(self) -> Result<SwapStore, SwapError> {
+        let mut region =
+            Region::map_shared(self.footprint_bytes()).map_err(|_| SwapError::Memory)?;
+        let slots = Slots::new(
+            self.backing.slots,
+            self.backing.descriptor(),
+            self.backing.named,
+            &mut region,
+        )?;
+        let wanted = match self.rings {
+            0 => std::thread::available_parallelism().map_or(2, |cpus| cpus.get() * 2),
+            rings => rings as usize,
+        };
+        let mut rings = Vec::new();
+        if self.engine != EngineChoice::Plain {
+            for _ in 0..wanted.min(MOST_RINGS) {
+                match Ring::new(self.backing.descriptor()) {
+                    Ok(ring) => rings.push(Lock::new(ring)),
+                    Err(error) if self.engine == EngineChoice::Uring => return Err(error),
+                    // What there is will do; none at all means plain calls.
+                    Err(_) => break,
+                }
+            }
+        }
+        Ok(SwapStore {
+            backing: self.backing,
+            slots,
+            rings,
+            rings_usable: AtomicBool::new(true),
+            injector: Injector::new(self.inject),
+            counts: IoCounts::default(),
+        })
+    }
+}
+
+/// A ring held by one thread. Finish everything before dropping it: memory of a
+/// transfer in flight is the kernel's.
+#[derive(Debug)]
+pub struct Queue<'a> {
+    store: &'a SwapStore,
+    ring: Guard<'a, Ring>,
+}
+
+impl Queue<'_> {
+    /// Starts a transfer. `Ok(false)`: no room, finish some first. An injected failure
+    /// comes at once.
+    ///
+    /// # Safety
+    /// `transfer` must stay where it is, with its memory and pieces, until
+    /// [`Self::finish`] returned the token.
+    pub unsafe fn start(&mut self, transfer: &Transfer, token: u64) -> Result<bool, SwapError> {
+        if !self.ring.has_room() {
+            return Ok(false);
+        }
+        if let Some(failure) = self.store.injector.next(transfer.direction) {
+            return self.store.injected(transfer, failure).map(|()| true);
+        }
+        // SAFETY: the caller keeps everything valid.
+        let pushed = unsafe {
+            self.ring
+                .push(self.store.backing.start_bytes, transfer, token)
+        };
+        self.ring.submit(0);
+        Ok(pushed)
+    }
+
+    /// A finished transfer's token and bytes moved or `-errno`, for [`Self::conclude`].
+    /// None when none is in flight, or `wait` is false and none is ready.
+    pub fn finish(&mut self, wait: bool) -> Option<(u64, i32)> {
+        loop {
+            if let Some(finished) = self.ring.pop() {
+                return Some(finished);
+            }
+            if !wait || self.ring.in_flight() == 0 || !self.ring.submit(1) {
+                return None;
+            }
+        }
+    }
+
+    /// Completes a transfer that came out of [`Self::finish`].
+    ///
+    /// # Safety
+    /// `transfer` must be the one started under that token.
+    pub unsafe fn conclude(&self, transfer: &mut Transfer, moved: i32) -> Result<(), SwapError> {
+        // SAFETY: its memory is still valid.
+        let result = unsafe { self.store.complete(transfer, moved) };
+        transfer.done = result.is_ok();
+        result
+    }
+
+    /// Transfers started and not finished.
+    pub fn in_flight(&self) -> u32 {
+        self.ring.in_flight()
+    }
+}
+
+impl Drop for Queue<'_> {
+    /// The next owner of the ring must not meet strangers' transfers.
+    fn drop(&mut self) {
+        while self.finish(true).is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! io_uring: several transfers in flight by one system call.
+//!
+//! A ring serves one thread at a time. Which threads will come is not known and
+//! thread-local storage is not to be trusted inside handlers, so there is a small
+//! pool; whoever needs a ring takes the first free one. The swap file is
+//! registered with each, so that a program that closes descriptors it does not
+//! know cannot redirect a transfer.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use io_uring::{IoUring, opcode, types};
+
+use super::{Direction, SwapError, Transfer};
+use crate::{descriptor, syscall};
+
+/// Transfers that one ring has in flight at most.
+pub const DEPTH: u32 = 64;
+
+/// `IORING_ENTER_GETEVENTS`: wait for completions.
+const GETEVENTS: usize = 1;
+
+/// One ring with the swap file as its registered file 0.
+pub struct Ring {
+    uring: IoUring,
+    in_flight: u32,
+    /// The kernel no longer takes calls on it: its descriptor was closed.
+    broken: bool,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Ring")
+            .field("in_flight", &self.in_flight)
+            .field("broken", &self.broken)
+            .finish()
+    }
+}
+
+impl Ring {
+    /// Sets a ring up. It is not inherited by forked children.
+    pub fn new(swap: RawFd) -> Result<Self, SwapError> {
+        let refused = |error: std::io::Error| SwapError::Uring {
+            errno: error.raw_os_error().unwrap_or(libc::ENOSYS),
+        };
+        let low = IoUring::builder()
+            .dontfork()
+            .setup_coop_taskrun()
+            .build(DEPTH)
+            .or_else(|_| IoUring::builder().dontfork().build(DEPTH))
+            .map_err(refused)?;
+        // SAFETY: duplicates an open descriptor.
+        let second = unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
+        let uring = if second < 0 {
+            low
+        } else {
+            // SAFETY: the duplicate is a ring of these parameters, and given away.
+            unsafe { IoUring::from_fd(descriptor::keep(second), low.params().clone()) }
+                .map_err(refused)?
+        };
+        uring.submitter().register_files(&[swap]).map_err(refused)?;
+        Ok(Self {
+            uring,
+            in_flight: 0,
+            broken: false,
+        })
+    }
+
+    /// Descriptor of the ring.
+    pub fn descriptor(&self) -> RawFd {
+        self.uring.as_raw_fd()
+    }
+
+    /// Room for another transfer.
+    pub fn has_room(&self) -> bool {
+        !self.broken && self.in_flight < DEPTH
+    }
+
+    /// Transfers started and not finished.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Queues a transfer; [`Self::submit`] starts it. False without room.
+    ///
+    /// # Safety
+    /// The transfer's memory and its list of pieces must stay valid until it finished.
+    pub unsafe fn push(&mut self, start_bytes: u64, transfer: &Transfer, token: u64) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        let offset = transfer.byte_offset(start_bytes);
+        let file = types::Fixed(0);
+        let entry = if transfer.count == 1 {
+            // SAFETY: there is one piece.
+            let piece = unsafe { *transfer.memory };
+            let (base, bytes) = (piece.iov_base.cast::<u8>(), piece.iov_len as u32);
+            match transfer.direction {
+                Direction::Read => opcode::Read::new(file, base, bytes).offset(offset).build(),
+                Direction::Write => opcode::Write::new(file, base, bytes).offset(offset).build(),
+            }
+        } else {
+            let (pieces, count) = (transfer.memory, transfer.count);
+            match transfer.direction {
+                Direction::Read => opcode::Readv::new(file, pieces, count)
+                    .offset(offset)
+                    .build(),
+                Direction::Write => opcode::Writev::new(file, pieces, count)
+                    .offset(offset)
+                    .build(),
+            }
+        };
+        // SAFETY: the caller keeps the memory valid.
+        let pushed = unsafe {
+            self.uring
+                .submission()
+                .push(&entry.user_data(token))
+                .is_ok()
+        };
+        self.in_flight += u32::from(pushed);
+        pushed
+    }
+
+    /// Starts what was pushed and waits until `want` transfers can be taken with
+    /// [`Self::pop`]. False when the ring is lost; then nothing more comes out.
+    pub fn submit(&mut self, want: usize) -> bool {
+        if self.broken {
+            return false;
+        }
+        loop {
+            let pending = {
+                let mut submission = self.uring.submission();
+                submission.sync();
+                submission.len()
+            };
+            // SAFETY: the ring is ours; what it was given stays valid (see `push`).
+            let result = unsafe {
+                syscall::call(
+                    libc::SYS_io_uring_enter,
+                    [
+                        self.uring.as_raw_fd() as usize,
+                        pending,
+                        want,
+                        if want > 0 { GETEVENTS } else { 0 },
+                        0,
+                        0,
+                    ],
+                )
+            };
+            match i32::try_from(-result).unwrap_or(0) {
+                ..=0 => return true,
+                libc::EINTR => {}
+                // Short of memory or of room for completions: take some first.
+                libc::EAGAIN | libc::EBUSY | libc::ENOMEM => {
+                    if !self.uring.completion().is_empty() {
+                        return true;
+                    }
+                    std::thread::yield_now();
+                }
+                _ => {
+                    self.broken = true;
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// A finished transfer: its token, and bytes moved or `-errno`.
+    pub fn pop(&mut self) -> Option<(u64, i32)> {
+        let entry = self.uring.completion().next()?;
+        self.in_flight -= 1;
+        Some((entry.user_data(), entry.result()))
+    }
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Which slots are taken, and where the next cluster goes.
+//!
+//! One bit a slot, 64 slots (256 KiB) a word. A cluster of evicted pages wants
+//! to be contiguous, so that one write takes it out and one read brings its
+//! neighbours back. The search therefore walks on from where it last was and
+//! passes over words that have too few free slots; only when a whole round finds
+//! none does it become content with less. From time to time it tries to be
+//! choosy again, since words free up behind it. A word is changed by compare and
+//! swap: no lock, so that a process that is killed holds none.
+//!
+//! The tables are shared with children of forks; see `family` for who holds what.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::family::{Family, Ticket};
+use super::parts::Parts;
+use super::{Slot, SwapError};
+use crate::region::{Region, carved_bytes};
+use crate::syscall;
+
+const SLOTS_PER_WORD: u32 = u64::BITS;
+/// Free slots that a word must have, from choosy to content.
+const CHOOSINESS: [u32; 5] = [64, 48, 24, 8, 1];
+/// Free slots that a word must have while another part of the file could be taken.
+const LEAST_BEFORE_GROWTH: u32 = 24;
+/// Looks for a part of the file that somebody gave back, before there is none.
+const GROWTH_TRIES: u32 = 25;
+/// Allocations after which the search becomes one step choosier.
+const RETRY_PERIOD: u32 = 128;
+
+/// What all processes of a family count together.
+#[derive(Debug)]
+struct Shared {
+    /// Signed: a slot is taken before it is counted, by whoever is faster.
+    free: AtomicI64,
+}
+
+/// The slots of a store.
+#[derive(Debug)]
+pub struct Slots {
+    /// Bit set: taken.
+    taken: &'static [AtomicU64],
+    capacity: u64,
+    shared: &'static Shared,
+    family: Family,
+    parts: Parts,
+    promised: AtomicU64,
+    cursor: AtomicUsize,
+    choosiness: AtomicUsize,
+    allocations: AtomicU32,
+}
+
+impl Slots {
+    /// Bytes of tables.
+    pub fn footprint_bytes(capacity: u64) -> usize {
+        carved_bytes::<AtomicU64>(words(capacity))
+            + carved_bytes::<Shared>(1)
+            + Family::footprint_bytes(capacity)
+            + Parts::footprint_bytes()
+    }
+
+    /// `capacity` free slots on `descriptor`, which others use too if it has a name. The
+    /// region should be shared memory.
+    pub fn new(
+        capacity: u64,
+        descriptor: RawFd,
+        named: bool,
+        region: &mut Region,
+    ) -> Result<Self, SwapError> {
+        // SAFETY: zero is an AtomicU64.
+        let taken =
+            unsafe { region.carve::<AtomicU64>(words(capacity)) }.ok_or(SwapError::Memory)?;
+        // SAFETY: zero is a Shared.
+        let shared = unsafe { region.carve::<Shared>(1) }
+            .and_then(|shared| shared.first())
+            .ok_or(SwapError::Memory)?;
+        shared.free.store(capacity as i64, Ordering::Relaxed);
+        let family = Family::new(capacity, descriptor, region)?;
+        let parts = Parts::new(taken.len(), named.then_some(descriptor), region)?;
+        let tail = (capacity % u64::from(SLOTS_PER_WORD)) as u32;
+        if tail != 0
+            && let Some(last) = taken.last()
+        {
+            last.store(!0 << tail, Ordering::Relaxed);
+        }
+        Ok(Self {
+            taken,
+            capacity,
+            shared,
+            family,
+            parts,
+            promised: AtomicU64::new(0),
+            cursor: AtomicUsize::new(0),
+            choosiness: AtomicUsize::new(0),
+            allocations: AtomicU32::new(0),
+        })
+    }
+
+    /// All slots.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Slots not taken.
+    pub fn free_slots(&self) -> u64 {
+        self.shared.free.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Promises `slots` to somebody; false when that many are not left to promise.
+    pub fn reserve(&self, slots: u64) -> bool {
+        self.promised
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |promised| {
+                promised
+                    .checked_add(slots)
+                    .filter(|&sum| sum <= self.capacity)
+            })
+            .is_ok()
+    }
+
+    /// Takes a promise back.
+    pub fn unreserve(&self, slots: u64) {
+        let _ = self
+            .promised
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |promised| {
+                Some(promised.saturating_sub(slots))
+            });
+    }
+
+    /// A contiguous run of at most `want` slots, as long as the store has one near;
+    /// None when all are taken or none are wanted.
+    pub fn allocate(&self, want: u32) -> Option<(Slot, u32)> {
+        if want == 0 {
+            return None;
+        }
+        loop {
+            // While there is more to take, small gaps are left alone.
+            let more = self.parts.may_grow();
+            let least = if more { LEAST_BEFORE_GROWTH } else { 1 };
+            if let Some(found) = self.search(want, least) {
+                return Some(found);
+            }
+            if !more || !self.parts.grow() {
+                break;
+            }
+        }
+        // A program that just ended keeps its parts a moment longer: the kernel drops its
+        // rings, and with them its locks, after it.
+        for _ in 0..GROWTH_TRIES {
+            if let Some(found) = self.search(want, 1) {
+                return Some(found);
+            }
+            if !self.parts.may_grow() {
+                break;
+            }
+            if !self.parts.grow() {
+                pause();
+            }
+        }
+        self.search(want, 1).or_else(|| {
+            // Relatives that were killed may still hold some.
+            self.family
+                .sweep(&mut |slot| self.release(slot))
+                .then(|| self.search(want, 1))
+                .flatten()
+        })
+    }
+
+    /// In words with at least `content` free slots.
+    fn search(&self, want: u32, content: u32) -> Option<(Slot, u32)> {
+        let mut step = self.choosiness.load(Ordering::Relaxed);
+        if self
+            .allocations
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(RETRY_PERIOD)
+        {
+            step = step.saturating_sub(1);
+        }
+        while let Some(&least) = CHOOSINESS.get(step).filter(|&&least| least >= content) {
+            let start = self.cursor.load(Ordering::Relaxed);
+            let mut distance = 0;
+            while distance < self.taken.len() {
+                let word = (start + distance) % self.taken.len();
+                let skipped = self.parts.skip(word).min(self.taken.len() - word);
+                distance += skipped.max(1);
+                if skipped > 0 {
+                    continue;
+                }
+                if let Some((first, slots)) = self.take(word, least, want) {
+                    self.choosiness.store(step, Ordering::Relaxed);
+                    return Some((first, slots));
+                }
+            }
+            step += 1;
+        }
+        if content == 1 {
+            self.choosiness
+                .store(CHOOSINESS.len() - 1, Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Gives slots back. Those that were not taken stay free; those that relatives hold
+    /// too stay theirs.
+    pub fn free(&self, first: Slot, slots: u32) {
+        let mut slot = u64::from(first.0);
+        let end = (slot + u64::from(slots)).min(self.capacity);
+        while slot < end {
+            let bit = (slot % u64::from(SLOTS_PER_WORD)) as u32;
+            let here = (end - slot).min(u64::from(SLOTS_PER_WORD - bit)) as u32;
+            let word = (slot / u64::from(SLOTS_PER_WORD)) as usize;
+            self.free_in_word(word, run_mask(bit, here));
+            slot += u64::from(here);
+        }
+    }
+
+    fn free_in_word(&self, word: usize, mask: u64) {
+        let alone = self
+            .family
+            .give_up(word, mask, &mut |slot| self.release(slot));
+        if alone {
+            self.release_in_word(word, mask);
+        }
+    }
+
+    /// Nobody holds this slot any more.
+    fn release(&self, slot: u32) {
+        self.release_in_word(
+            (slot / SLOTS_PER_WORD) as usize,
+            1 << (slot % SLOTS_PER_WORD),
+        );
+    }
+
+    fn release_in_word(&self, word: usize, mask: u64) {
+        let before = self.taken[word].fetch_and(!mask, Ordering::Release);
+        if before & !mask == 0 {
+            // A whole word is worth looking for again.
+            self.choosiness.store(0, Ordering::Relaxed);
+        }
+        self.shared
+            .free
+            .fetch_add(i64::from((before & mask).count_ones()), Ordering::Relaxed);
+    }
+
+    /// Before a fork, while no other thread uses the store: the child gets a reference
+    /// to every slot of this process. None when there are too many relatives.
+    pub fn fork_begin(&self) -> Option<Ticket> {
+        self.family.sweep(&mut |slot| self.release(slot));
+        self.family.fork_begin(self.taken, self.capacity)
+    }
+
+    /// In the parent, after the fork.
+    pub fn fork_ended(&self, ticket: Ticket, forked: bool) {
+        self.family
+            .fork_ended(ticket, forked, &mut |slot| self.release(slot));
+    }
+
+    /// In the child, after the fork.
+    pub fn after_fork_in_child(&self, ticket: Ticket) {
+        self.family.after_fork_in_child(ticket);
+    }
+
+    /// The longest run in `word`, and on into the next words when it reaches
+    /// the end, if the word has `least` free slots.
+    fn take(&self, word: usize, least: u32, want: u32) -> Option<(Slot, u32)> {
+        let mut taken = self.taken[word].load(Ordering::Relaxed);
+        let (bit, mut slots) = loop {
+            if taken.count_zeros() < least {
+                return None;
+            }
+            let (bit, run) = longest_run(taken, want.min(SLOTS_PER_WORD))?;
+            match self.taken[word].compare_exchange_weak(
+                taken,
+                taken | run_mask(bit, run),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    self.family.hold(word, run_mask(bit, run));
+                    break (bit, run);
+                }
+                Err(now) => taken = now,
+            }
+        };
+        let mut last = word;
+        while slots < want && (bit + slots).is_multiple_of(SLOTS_PER_WORD) {
+            let Some(next) = self.taken.get(last + 1) else {
+                break;
+            };
+            if self.parts.skip(last + 1) > 0 {
+                break;
+            }
+            let before = next.load(Ordering::Relaxed);
+            let run = before.trailing_zeros().min(want - slots);
+            if run == 0
+                || next
+                    .compare_exchange(
+                        before,
+                        before | run_mask(0, run),
+                        Ordering::Acquire,
+                        Ordering::Relaxed,
+                    )
+                    .is_err()
+            {
+                break;
+            }
+            slots += run;
+            last += 1;
+            self.family.hold(last, run_mask(0, run));
+        }
+        self.cursor.store(last, Ordering::Relaxed);
+        self.shared
+            .free
+            .fetch_sub(i64::from(slots), Ordering::Relaxed);
+        Some((Slot((word * SLOTS_PER_WORD as usize) as u32 + bit), slots))
+    }
+}
+
+fn words(capacity: u64) -> usize {
+    capacity.div_ceil(u64::from(SLOTS_PER_WORD)) as usize
+}
+
+/// `run` bits from `bit` on; `bit + run` is at most 64.
+fn run_mask(bit: u32, run: u32) -> u64 {
+    let ones = if run >= SLOTS_PER_WORD {
+        !0
+    } else {
+        (1 << run) - 1
+    };
+    ones << bit
+}
+
+/// The first run of zeros of length `enough`, else the longest.
+fn longest_run(taken: u64, enough: u32) -> Option<(u32, u32)> {
+    let (mut best_bit, mut best) = (0, 0);
+    let mut bit = 0;
+    while bit < SLOTS_PER_WORD {
+        let ahead = taken >> bit;
+        let used = ahead.trailing_ones();
+        bit += used;
+        if bit >= SLOTS_PER_WORD {
+            break;
+        }
+        let run = (taken >> bit).trailing_zeros().min(SLOTS_PER_WORD - bit);
+        if run > best {
+            (best_bit, best) = (bit, run);
+            if best >= enough {
+                break;
+            }
+        }
+        bit += run;
+    }
+    (best > 0).then_some((best_bit, best.min(enough)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn slots(capacity: u64) -> Slots {
+        let mut region = Region::map_shared(Slots::footprint_bytes(capacity)).unwrap();
+        Slots::new(capacity, -1, false, &mut region).unwrap()
+    }
+
+    #[test]
+    fn an_empty_store_gives_long_runs_in_order() {
+        let slots = slots(1000);
+        let mut expected = 0;
+        while let Some((first, run)) = slots.allocate(256) {
+            assert_eq!(first.0, expected);
+            expected += run;
+            assert!(run == 256 || expected == 1000, "{run}");
+        }
+        assert_eq!(expected, 1000);
+        assert_eq!(slots.free_slots(), 0);
+    }
+
+    #[test]
+    fn neighbours_stay_adjacent_when_every_other_page_was_freed() {
+        let slots = slots(64 * 64);
+        while slots.allocate(64).is_some() {}
+        // Half of the words full of holes, half wholly free.
+        for word in 0..64u32 {
+            if word % 2 == 0 {
+                slots.free(Slot(word * 64), 64);
+            } else {
+                (0..32).for_each(|hole| slots.free(Slot(word * 64 + hole * 2), 1));
+            }
+        }
+        for _ in 0..32 {
+            assert_eq!(slots.allocate(64).unwrap().1, 64);
+        }
+        assert_eq!(slots.allocate(64).unwrap().1, 1);
+    }
+
+    #[test]
+    fn promises_end_at_the_capacity() {
+        let slots = slots(100);
+        assert!(slots.reserve(60) && !slots.reserve(41) && slots.reserve(40));
+        assert!(!slots.reserve(u64::MAX));
+        slots.unreserve(1);
+        assert!(slots.reserve(1) && !slots.reserve(1));
+    }
+
+    #[test]
+    fn runs_are_found() {
+        assert_eq!(longest_run(0, 64), Some((0, 64)));
+        assert_eq!(longest_run(!0, 64), None);
+        assert_eq!(longest_run(!0 >> 1, 64), Some((63, 1)));
+        assert_eq!(longest_run(0b1001_0001 | (!0 << 8), 64), Some((1, 3)));
+        assert_eq!(longest_run(0b1001_0001 | (!0 << 8), 2), Some((1, 2)));
+    }
+
+    #[test]
+    fn threads_never_share_a_slot() {
+        let slots = slots(64 * 128);
+        let owners: Vec<AtomicU32> = (0..64 * 128).map(|_| AtomicU32::new(0)).collect();
+        std::thread::scope(|scope| {
+            for thread in 1..=4u32 {
+                let (slots, owners) = (&slots, &owners);
+                scope.spawn(move || {
+                    let mut held = Vec::new();
+                    for turn in 0..20_000u32 {
+                        if let Some((first, run)) = slots.allocate(1 + turn % 100) {
+                            for slot in first.0..first.0 + run {
+                                assert_eq!(owners[slot as usize].swap(thread, Ordering::SeqCst), 0);
+                            }
+                            held.push((first, run));
+                        }
+                        if turn % 3 != 0 && !held.is_empty() {
+                            let (first, run) = held.swap_remove((turn as usize * 7) % held.len());
+                            for slot in first.0..first.0 + run {
+                                owners[slot as usize].store(0, Ordering::SeqCst);
+                            }
+                            slots.free(first, run);
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn counts_and_runs_agree_with_a_model(
+            capacity in 1u64..700,
+            steps in proptest::collection::vec((any::<bool>(), 0u32..300, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let slots = slots(capacity);
+            let mut model = vec![false; capacity as usize];
+            let mut held: Vec<(u32, u32)> = Vec::new();
+            for (allocate, want, index) in steps {
+                if allocate || held.is_empty() {
+                    match slots.allocate(want) {
+                        Some((first, run)) => {
+                            prop_assert!(run >= 1 && run <= want);
+                            for slot in first.0..first.0 + run {
+                                prop_assert!(!std::mem::replace(&mut model[slot as usize], true));
+                            }
+                            held.push((first.0, run));
+                        }
+                        None => prop_assert!(want == 0 || model.iter().all(|&taken| taken)),
+                    }
+                } else {
+                    let (first, run) = held.swap_remove(index.index(held.len()));
+                    slots.free(Slot(first), run);
+                    model[first as usize..(first + run) as usize].fill(false);
+                }
+                let free = model.iter().filter(|&&taken| !taken).count() as u64;
+                prop_assert_eq!(slots.free_slots(), free);
+            }
+        }
+    }
+}

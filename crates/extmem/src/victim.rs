@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The victim cache: pages on their way out, still in DRAM.
+//!
+//! User space has no accessed bits. What it has is this: a page that is chosen for
+//! eviction is first moved (not copied) out of the program's sight into a ring. If the
+//! program touches it there, it was hot, and comes back for the price of a copy. If it
+//! reaches the end of the ring untouched, it is written out, and because the ring is
+//! contiguous memory, many pages go in one write.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::lock::Lock;
+use crate::page::PageIndex;
+use crate::region::{PAGE_BYTES, Region, carved_bytes};
+
+/// Nothing lies at this position.
+const HOLE: u32 = 0;
+/// A page lies here that its owner took back (by copy): only memory to free.
+const STALE: u32 = u32::MAX;
+
+/// What lies at a position of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tenant {
+    /// No page.
+    Hole,
+    /// A page nobody needs any more.
+    Stale,
+    /// The page of this owner.
+    Page(PageIndex),
+}
+
+/// First and one past the last used position, ever growing.
+#[derive(Debug, Default)]
+pub struct Span {
+    /// Oldest.
+    pub head: u64,
+    /// Next free.
+    pub tail: u64,
+}
+
+/// The ring.
+#[derive(Debug)]
+pub struct VictimCache {
+    base: usize,
+    mask: u64,
+    owners: &'static [AtomicU32],
+    slots: &'static [AtomicU32],
+    /// Held while positions are filled.
+    pub span: Lock<Span>,
+    /// Held by the one thread that empties the ring.
+    pub draining: Lock<()>,
+    target_pages: AtomicU32,
+}
+
+impl VictimCache {
+    fn positions(most_pages: u32) -> usize {
+        (most_pages as usize + 2 * crate::context::BATCH_PAGES).next_power_of_two()
+    }
+
+    /// Bytes of address space for the ring's pages.
+    pub fn memory_bytes(most_pages: u32) -> usize {
+        Self::positions(most_pages) * PAGE_BYTES
+    }
+
+    /// Bytes of address space for its tables.
+    pub fn footprint_bytes(most_pages: u32) -> usize {
+        2 * carved_bytes::<AtomicU32>(Self::positions(most_pages))
+    }
+
+    /// A ring over `memory_bytes(most_pages)` of registered memory at `base`.
+    pub fn new(base: usize, most_pages: u32, mut region: Region) -> Option<Self> {
+        let positions = Self::positions(most_pages);
+        // SAFETY: zero is an AtomicU32.
+        let (owners, slots) = unsafe { (region.carve(positions)?, region.carve(positions)?) };
+        Some(Self {
+            base,
+            mask: positions as u64 - 1,
+            owners,
+            slots,
+            span: Lock::new(Span::default()),
+            draining: Lock::new(()),
+            target_pages: AtomicU32::new(most_pages),
+        })
+    }
+
+    /// Pages the ring should hold before it is emptied from the other end.
+    pub fn target_pages(&self) -> u32 {
+        self.target_pages.load(Ordering::Relaxed)
+    }
+
+    /// Steers the size.
+    pub fn set_target_pages(&self, pages: u32) {
+        let most = self.owners.len() - 2 * crate::context::BATCH_PAGES;
+        self.target_pages
+            .store(pages.min(most as u32), Ordering::Relaxed);
+    }
+
+    /// Positions in use.
+    pub fn fill_pages(&self) -> u64 {
+        let span = self.span.lock();
+        span.tail - span.head
+    }
+
+    /// Positions in all.
+    pub fn capacity(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// Where its pages lie: address and bytes.
+    pub fn memory(&self) -> (usize, usize) {
+        (self.base, self.owners.len() * PAGE_BYTES)
+    }
+
+    /// Position of a running number.
+    pub fn position(&self, number: u64) -> u32 {
+        (number & self.mask) as u32
+    }
+
+    /// Positions from `number` to the end of the ring's memory.
+    pub fn until_wrap(&self, number: u64) -> u64 {
+        self.capacity() - (number & self.mask)
+    }
+
+    /// Address of a position.
+    pub fn address(&self, position: u32) -> usize {
+        self.base + position as usize * PAGE_BYTES
+    }
+
+    /// Enters a page; `slot` is its swap slot if it is the same there.
+    pub fn enter(&self, position: u32, page: PageIndex, slot: u32) {
+        self.slots[position as usize].store(slot, Ordering::Relaxed);
+        self.owners[position as usize].store(page + 1, Ordering::Release);
+    }
+
+    /// What lies at a position.
+    pub fn tenant(&self, position: u32) -> Tenant {
+        match self.owners[position as usize].load(Ordering::Acquire) {
+            HOLE => Tenant::Hole,
+            STALE => Tenant::Stale,
+            owner => Tenant::Page(owner - 1),
+        }
+    }
+
+    /// The swap slot with the same contents, or `u32::MAX` (a dirty page).
+    pub fn slot(&self, position: u32) -> u32 {
+        self.slots[position as usize].load(Ordering::Relaxed)
+    }
+
+    /// The owner took the contents: what lies here is only memory to free. For the
+    /// thread that made the owner's page busy.
+    pub fn desert(&self, position: u32) {
+        self.owners[position as usize].store(STALE, Ordering::Release);
+    }
+
+    /// Another page owns the contents now (mremap).
+    pub fn rename(&self, position: u32, page: PageIndex) {
+        self.owners[position as usize].store(page + 1, Ordering::Release);
+    }
+
+    /// The position is empty.
+    pub fn clear(&self, position: u32) {
+        self.owners[position as usize].store(HOLE, Ordering::Release);
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What goes wrong says so in one line, ends the process, and leaves nothing behind.
+
+mod bench;
+
+use std::process::{Command, Output};
+
+use bench::{Bench, text};
+
+/// Exactly one line of ours, of the form "cause; next: what to do".
+fn one_line(output: &Output, status: i32, words: &[&str]) {
+    let told = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<_> = told
+        .lines()
+        .filter(|line| line.starts_with("demeter extmem: error: "))
+        .collect();
+    assert_eq!(output.status.code(), Some(status), "{}", text(output));
+    assert_eq!(lines.len(), 1, "{}", text(output));
+    assert!(lines[0].contains("; next: "), "{}", lines[0]);
+    for word in words {
+        assert!(lines[0].contains(word), "no {word:?} in {}", lines[0]);
+    }
+}
+
+#[test]
+fn bad_settings_are_told_at_start() {
+    let bench = Bench::new();
+    let file = bench.folder().join("other");
+    std::fs::write(&file, b"somebody else's data, which must stay").unwrap();
+    let file = file.to_str().unwrap();
+    for (name, value, words) in [
+        ("DEMETER_EXTMEM_DRAM", "lots", vec!["lots"]),
+        ("DEMETER_EXTMEM_DRAM", "1M", vec!["DRAM"]),
+        (
+            "DEMETER_EXTMEM_SWAP",
+            "/nonexistent/folder",
+            vec!["swap path"],
+        ),
+        ("DEMETER_EXTMEM_SWAP", file, vec![]),
+        ("DEMETER_EXTMEM_SWAP_SIZE", "1000T", vec![]),
+        ("DEMETER_EXTMEM_MODE", "fast", vec!["inline", "handler"]),
+        ("DEMETER_EXTMEM_POLICY", "best", vec!["best"]),
+        (
+            "DEMETER_EXTMEM_POLICY",
+            "/nonexistent.so",
+            vec!["/nonexistent.so"],
+        ),
+        ("DEMETER_EXTMEM_COMPRESS", "maybe", vec!["maybe"]),
+        (
+            "DEMETER_EXTMEM_LOG",
+            "/nonexistent/log",
+            vec!["/nonexistent/log"],
+        ),
+        ("DEMETER_EXTMEM_INJECT", "chaos", vec![]),
+    ] {
+        let output = bench
+            .paged("/bin/true".as_ref())
+            .env(name, value)
+            .output()
+            .unwrap();
+        one_line(&output, 2, &words);
+    }
+    let kept = std::fs::read(file).unwrap();
+    assert_eq!(kept, b"somebody else's data, which must stay");
+}
+
+#[test]
+fn too_little_address_space() {
+    let bench = Bench::new();
+    let paged = bench.paged("/bin/true".as_ref());
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 20000000; exec env \"$@\" /bin/true", "sh"]);
+    for (name, value) in paged.get_envs() {
+        let mut pair = name.to_os_string();
+        pair.push("=");
+        pair.push(value.unwrap());
+        command.arg(pair);
+    }
+    one_line(
+        &command.output().unwrap(),
+        2,
+        &["address space", "ulimit -v"],
+    );
+}
+
+#[test]
+fn without_settings_the_library_stays_out_of_the_way() {
+    let output = Command::new("/bin/echo")
+        .arg("untouched")
+        .env("LD_PRELOAD", bench::library())
+        .env_remove("DRAMSIZE")
+        .output()
+        .unwrap();
+    assert!(output.status.success() && output.stdout == b"untouched\n");
+    assert!(output.stderr.is_empty(), "{}", text(&output));
+}
+
+/// A device that fails in mid-run: the page is named, and no wrong byte is ever seen (the
+/// program would say so and end with another status).
+#[test]
+fn transfer_errors_end_the_program() {
+    let bench = Bench::new();
+    let program = bench.compile("threads", &[]);
+    for (plan, words) in [
+        ("read-eio@100", vec!["page 0x", "read"]),
+        ("read-short@50", vec!["page 0x", "read"]),
+        ("write-eio@5", vec!["page 0x", "written"]),
+        ("write-enospc@5", vec!["page 0x", "written"]),
+    ] {
+        for mode in ["inline", "handler"] {
+            let output = bench
+                .paged(&program)
+                .env("DEMETER_EXTMEM_INJECT", plan)
+                .env("DEMETER_EXTMEM_COMPRESS", "off")
+                .env("DEMETER_EXTMEM_MODE", mode)
+                .output()
+                .unwrap();
+            one_line(&output, 70, &words);
+        }
+    }
+    bench.assert_left_with(&["threads"]);
+}
+
+#[test]
+fn memory_that_swap_cannot_hold_is_refused_at_once() {
+    let bench = Bench::new();
+    let program = bench.compile("fork", &[]);
+    let output = bench
+        .paged(&program)
+        .env("DEMETER_EXTMEM_SWAP_SIZE", "20M")
+        .output()
+        .unwrap();
+    // The program asks for 40 MiB, gets ENOMEM, and says so itself.
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("errno 12"),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn a_killed_program_leaves_nothing() {
+    let bench = Bench::new();
+    let program = bench.compile("threads", &[]);
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let mut child = bench.paged(&program).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        // SAFETY: our own child, not waited for yet.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        child.wait().unwrap();
+        bench.assert_left_with(&["threads"]);
+    }
+}

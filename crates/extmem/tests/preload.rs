@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Real programs under the real library, with far less DRAM than they use: the same
+//! answers as without it. Each program checks every byte it wrote.
+
+mod bench;
+
+use std::process::Command;
+
+use bench::{Bench, text};
+
+/// Runs a program alone (or the test itself is wrong), then in both modes.
+fn in_every_mode(name: &str, arguments: &[&str]) {
+    let bench = Bench::new();
+    let program = bench.compile(name, &[]);
+    let plain = Command::new(&program).output().unwrap();
+    assert!(
+        plain.status.success(),
+        "without the pager: {}",
+        text(&plain)
+    );
+    for mode in ["inline", "handler"] {
+        let output = bench
+            .paged(&program)
+            .args(arguments)
+            .env("DEMETER_EXTMEM_MODE", mode)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success() && output.stdout == b"ok\n",
+            "{mode}: {}",
+            text(&output)
+        );
+    }
+    bench.assert_left_with(&[name]);
+}
+
+#[test]
+fn forks() {
+    in_every_mode("fork", &[]);
+}
+
+#[test]
+fn mappings() {
+    in_every_mode("mapping", &["bounded"]);
+}
+
+#[test]
+fn system_calls_on_evicted_memory() {
+    in_every_mode("transfers", &[]);
+}
+
+#[test]
+fn signals() {
+    in_every_mode("signals", &[]);
+}
+
+#[test]
+fn threads() {
+    in_every_mode("threads", &[]);
+}
+
+#[test]
+fn other_programs() {
+    in_every_mode("spawn", &[]);
+}
+
+/// A program that cannot be preloaded is run by a managed one: it gets the filter through
+/// the exec, and must not notice.
+#[test]
+fn a_static_child_is_left_alone() {
+    let bench = Bench::new();
+    let program = bench.compile("mapping", &["-static"]);
+    let output = bench
+        .paged("/bin/sh".as_ref())
+        .arg("-c")
+        .arg(format!("{}; echo status $?", program.display()))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success() && output.stdout == b"ok\nstatus 0\n",
+        "{}",
+        text(&output)
+    );
+}

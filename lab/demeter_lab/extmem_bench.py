@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Runs programs under ``demeter extmem`` and under Linux swap, slice by slice in turn.
+
+All programs of a comparison live at the same time and wait on their standard input;
+one of them works at a time, for about a second, so that whatever the machine does
+besides meets all of them alike. A ratio is of two neighbouring slices.
+"""
+
+import contextlib
+import csv
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from demeter_lab import extmem_linux as linux
+from demeter_lab.extmem_matrix import MARKS, Family, Plan
+
+# How long a program may take for one line; far beyond any slice.
+SLICE_LIMIT_S = 300
+IO_STRESS = "while :; do dd if=/dev/zero of={file} bs=1M count=64 oflag=direct status=none; done"
+
+
+class BenchError(Exception):
+    """A program failed; the message says which and how."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Where the programs are; ``policy`` is that of PageRank."""
+
+    workloads: Path
+    demeter: Path
+    swap_folder: Path
+    policy: str
+
+
+class Program:
+    """A program that does one piece of work for each line on its standard input."""
+
+    # The kernel may kill a group's program while swap is still free, when every page
+    # was used just now. That is counted, and the program started once more.
+    MOST_RESTARTS = 5
+
+    def __init__(self, name: str, command: list[str], greets: bool, restarts: bool) -> None:
+        """Start it; ``greets``: it prints a row before the first line it is given."""
+        self.name, self.command, self.greets = name, command, greets
+        self.may_restart, self.restarts = restarts, 0
+        self.greeting = self.start()
+
+    def start(self) -> dict[str, float]:
+        """Start the process; return its first row, if it prints one."""
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self.read() if self.greets else {}
+
+    def read(self) -> dict[str, float]:
+        """Read one row."""
+        assert self.process.stdout is not None
+        signal.alarm(SLICE_LIMIT_S)
+        line = self.process.stdout.readline()
+        signal.alarm(0)
+        try:
+            return json.loads(line)
+        except json.JSONDecodeError:
+            code = self.process.wait()
+            raise BenchError(
+                f"{self.name} ended with status {code}, its last line: {line.strip()!r}; "
+                "next: run it by hand, its own message is above"
+            ) from None
+
+    def ask(self, line: str) -> dict[str, float]:
+        """Have it do one piece of work."""
+        while True:
+            try:
+                return self._ask(line)
+            except BenchError:
+                killed = self.process.poll() == -signal.SIGKILL
+                if not (killed and self.may_restart and self.restarts < self.MOST_RESTARTS):
+                    raise
+                self.restarts += 1
+                self.start()
+
+    def _ask(self, line: str) -> dict[str, float]:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise BenchError(
+                f"{self.name} has ended with status {self.process.wait()}; "
+                "next: run it by hand, its own message is above"
+            ) from None
+        return self.read()
+
+    def finish(self) -> None:
+        """End it in order: it checks its memory once more."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        if self.process.wait(SLICE_LIMIT_S) != 0:
+            raise BenchError(f"{self.name} failed its last check; its own message is above")
+
+    def kill(self) -> None:
+        """End it and what it started, whatever it does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass
+class Cell:
+    """A comparison at one number of threads."""
+
+    pattern: str
+    threads: int
+    setting: str
+    mark: float | None
+    extmem: list[float]
+    linux: list[float]
+
+    def summary(self) -> dict[str, object]:
+        """Return medians and spread; ratios are of neighbouring slices."""
+        ratios = [a / b for a, b in zip(self.extmem, self.linux, strict=True) if b > 0]
+        if not ratios:
+            raise BenchError(f"{self.pattern}: Linux did nothing in any slice")
+        median = statistics.median(ratios)
+        row: dict[str, object] = {
+            "ratio_median": round(median, 3),
+            "ratio_min": round(min(ratios), 3),
+            "ratio_max": round(max(ratios), 3),
+            "extmem_per_s": round(statistics.median(self.extmem), 3),
+            "linux_per_s": round(statistics.median(self.linux), 3),
+            "linux_setting": self.setting,
+            "rounds": len(ratios),
+        }
+        if self.mark is not None:
+            row |= {"mark": self.mark, "met": median >= self.mark}
+        return row
+
+
+class Bench:
+    """The machine, prepared; makes programs and measures them against each other."""
+
+    def __init__(
+        self, tools: Tools, plan: Plan, out: Path, groups: tuple[str, Path], swap_bytes: int
+    ) -> None:
+        """Open the series; everything measured is in it."""
+        self.tools, self.plan, self.out = tools, plan, out
+        self.version, self.root = groups
+        self.swap_bytes = swap_bytes
+        self.cells: list[Cell] = []
+        self.killed = 0
+        self.peaks: dict[str, dict[str, int]] = {}
+        self.file = (out / "series.csv").open("w", newline="")
+        self.series = csv.writer(self.file)
+        self.series.writerow(
+            ("time_s", "pattern", "threads", "system", "setting", "phase", "per_s", "row")
+        )
+        self.began = time.monotonic()
+
+    def note(
+        self, pattern: str, threads: int, system: str, setting: str, phase: str, row: dict
+    ) -> float:
+        """Add a slice to the series and return its rate."""
+        rate = next(row[key] for key in ("touches_per_s", "lookups_per_s", "per_s") if key in row)
+        self.series.writerow(
+            (
+                round(time.monotonic() - self.began, 2),
+                pattern,
+                threads,
+                system,
+                setting,
+                phase,
+                rate,
+                json.dumps(row),
+            )
+        )
+        self.file.flush()
+        return rate
+
+    def group(self, name: str, limit_bytes: int | None) -> linux.Group:
+        """Make a control group of this run."""
+        return linux.Group(
+            self.version, self.root, f"demeter-extmem-{os.getpid()}-{name}", limit_bytes
+        )
+
+    @contextlib.contextmanager
+    def programs(
+        self, arguments: list[str], dram: int, policy: str | None = None
+    ) -> Iterator[tuple[Program, dict[bool, Program]]]:
+        """Yield the program under extmem, and under Linux without and with zswap.
+
+        Each of them has ``dram`` bytes of DRAM.
+        """
+        command = [str(self.tools.workloads), *arguments]
+        managed = [str(self.tools.demeter), "extmem", "run", "--dram", str(dram)]
+        managed += ["--quiet", "--swap", str(self.tools.swap_folder)]
+        managed += ["--swap-size", str(self.swap_bytes)]
+        if policy:
+            managed += ["--policy", policy]
+        groups = {"extmem": self.group("extmem", None), "off": self.group("off", dram)}
+        if linux.ZSWAP.exists():
+            groups["on"] = self.group("on", dram)
+        for group in groups.values():
+            group.reset_peak()
+        # Programs start while their own way of swapping is switched on.
+        started: dict[str, Program] = {}
+        with contextlib.ExitStack() as stack:
+            for group in groups.values():
+                stack.callback(group.remove)
+            if "on" in groups:
+                stack.enter_context(linux.ZswapBill(groups["on"], dram))
+            for name, group in groups.items():
+                linux.Knobs.apply(linux.Setting(3, name == "on"))
+                line = [*managed, "--", *command] if name == "extmem" else command
+                greets = arguments[0] == "mmapbench"
+                program = Program(name, group.command(line), greets, name != "extmem")
+                stack.callback(program.kill)
+                started[name] = program
+                if greets:
+                    self.note("fill", 1, name, "", "start", program.greeting)
+            others = {name == "on": started[name] for name in groups if name != "extmem"}
+            yield started["extmem"], others
+            for program in started.values():
+                program.finish()
+            self.peaks[" ".join(arguments)] = {
+                name: group.peak_bytes() for name, group in groups.items()
+            }
+            self.killed += sum(program.restarts for program in started.values())
+
+    def best_setting(
+        self,
+        pattern: str,
+        line: str,
+        threads: int,
+        programs: tuple[Program, dict[bool, Program]],
+        repetitions: int = 2,
+    ) -> linux.Setting:
+        """Try every setting, some times each, and return the one with the best median.
+
+        The program under extmem works as long meanwhile as each of the others, so that
+        all have seen equally much of a pattern when it is measured.
+        """
+        managed, others = programs
+        rates: dict[linux.Setting, list[float]] = {}
+        for _ in range(repetitions):
+            for cluster in self.plan.page_clusters:
+                for zswap, program in others.items():
+                    setting = linux.Setting(cluster, zswap)
+                    linux.Knobs.apply(setting)
+                    row = rated(program.ask(line))
+                    rates.setdefault(setting, []).append(
+                        self.note(pattern, threads, "linux", str(setting), "tune", row)
+                    )
+                row = rated(managed.ask(line))
+                self.note(pattern, threads, "extmem", "", "warm", row)
+        return max(rates, key=lambda setting: statistics.median(rates[setting]))
+
+    def compare(
+        self,
+        name: str,
+        threads: int,
+        line: str,
+        mark: float | None,
+        setting: linux.Setting,
+        programs: tuple[Program, dict[bool, Program]],
+        rounds: int,
+    ) -> None:
+        """Measure one cell: slices in turn, the order changing every round."""
+        managed, others = programs
+        other = others[setting.zswap]
+        cell = Cell(name, threads, str(setting), mark, [], [])
+
+        def slice_of(program: Program, system: str, into: list[float]) -> None:
+            linux.Knobs.apply(setting)
+            row = rated(program.ask(line))
+            if row.get("wrong_words", 0) != 0:
+                raise BenchError(f"{name}: {system} returned wrong data; next: report it")
+            into.append(self.note(name, threads, system, str(setting), "measure", row))
+
+        for index in range(rounds):
+            order: list[tuple[Program, str, list[float]]] = [
+                (managed, "extmem", cell.extmem),
+                (other, "linux", cell.linux),
+            ]
+            for program, system, into in order if index % 2 == 0 else order[::-1]:
+                slice_of(program, system, into)
+        self.cells.append(cell)
+        print(f"{name} T={threads}: {json.dumps(cell.summary())}", flush=True)
+
+    def family(self, family: Family) -> None:
+        """Measure all cells of a family with one set of processes."""
+        arguments = ["mmapbench", "--steps", "--size", str(self.plan.size_bytes)]
+        arguments += ["--entropy", str(family.entropy_percent)]
+        if family.huge:
+            arguments.append("--huge")
+        work = 2 if family.stress == "cpu" else 0
+        tune_threads = family.threads[len(family.threads) // 2]
+        with (
+            self.programs(arguments, self.plan.dram_bytes) as programs,
+            self.stressed(family.stress),
+        ):
+            for pattern in family.patterns:
+
+                def line(threads: int, pattern: str = pattern) -> str:
+                    return f"{pattern} {threads} {self.plan.slice_s} {work}"
+
+                name = pattern + family.suffix
+                # A first touch takes as long as the memory is large, and needs no warming.
+                once = pattern == "first-touch"
+                setting = self.best_setting(
+                    name, line(tune_threads), tune_threads, programs, 1 if once else 2
+                )
+                for threads in family.threads:
+                    self.compare(
+                        name,
+                        threads,
+                        line(threads),
+                        family.mark(pattern),
+                        setting,
+                        programs,
+                        min(3, self.plan.rounds) if once else self.plan.rounds,
+                    )
+
+    @contextlib.contextmanager
+    def stressed(self, kind: str) -> Iterator[None]:
+        """Keep the swap device busy with writes of somebody else, if asked to."""
+        if kind != "io":
+            yield
+            return
+        file = self.tools.swap_folder / f"demeter-extmem-stress-{os.getpid()}"
+        command = ["sh", "-c", IO_STRESS.format(file=file)]
+        writer = subprocess.Popen(command, start_new_session=True)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(writer.pid, signal.SIGKILL)
+            writer.wait()
+            file.unlink(missing_ok=True)
+
+    def pagerank(self) -> None:
+        """Compare iterations of PageRank on one graph, extmem with its policy."""
+        graph = self.tools.swap_folder / f"demeter-extmem-graph-{os.getpid()}.sg"
+        make = [str(self.tools.workloads), "pagerank", "--threads", "2"]
+        make += ["--scale", str(self.plan.pagerank_scale), "--save", str(graph)]
+        try:
+            subprocess.run(make, check=True)
+            arguments = ["pagerank", "--load", str(graph), "--steps"]
+            # Edges and offsets are as large as the file; two more words for each node.
+            footprint_bytes = graph.stat().st_size + (8 << self.plan.pagerank_scale)
+            self.application("pagerank", arguments, str, footprint_bytes, self.tools.policy)
+        finally:
+            graph.unlink(missing_ok=True)
+
+    def xsbench(self) -> None:
+        """Compare look-ups of XSBench, event mode, unionised grid."""
+        arguments = ["xsbench", "--steps", "--gridpoints", str(self.plan.xsbench_gridpoints)]
+        seconds = 2 * self.plan.slice_s
+        # 68 nuclides: a table row and an energy for each, 68 positions for each energy.
+        footprint_bytes = 68 * self.plan.xsbench_gridpoints * (48 + 8 + 68 * 4)
+        self.application(
+            "xsbench", arguments, lambda threads: f"{threads} {seconds}", footprint_bytes, None
+        )
+
+    def application(
+        self,
+        name: str,
+        arguments: list[str],
+        line: Callable[[int], str],
+        footprint_bytes: int,
+        policy: str | None,
+    ) -> None:
+        """Compare an application with half its memory; the first slices warm it up."""
+        with self.programs(arguments, footprint_bytes // 2, policy) as programs:
+            threads = self.plan.application_threads
+            for program in (programs[0], *programs[1].values()):
+                program.ask(line(threads[-1]))
+            setting = self.best_setting(name, line(threads[-1]), threads[-1], programs)
+            for count in threads:
+                self.compare(
+                    name,
+                    count,
+                    line(count),
+                    MARKS[name],
+                    setting,
+                    programs,
+                    self.plan.application_rounds,
+                )
+
+
+def rated(row: dict[str, float]) -> dict[str, float]:
+    """Give a row of an iteration a rate: iterations a second."""
+    if "iteration" in row:
+        row["per_s"] = 1.0 / max(row["seconds"], 1e-9)
+    return row
+
+
+def _interrupted(number: int, _: object) -> None:
+    if number == signal.SIGALRM:
+        raise BenchError(
+            f"a slice took more than {SLICE_LIMIT_S} s; next: look at the machine's load"
+        )
+    raise SystemExit(128 + number)
+
+
+def run(tools: Tools, plan: Plan, out: Path, only: set[str]) -> dict[str, dict[str, object]]:
+    """Measure the plan; return and write the summary, cells in the order measured.
+
+    Args:
+        tools: programs and the folder for swap.
+        plan: what to measure.
+        out: result directory; overwritten.
+        only: names of families' suffixes or applications, all if empty.
+
+    """
+    if os.geteuid() != 0:
+        raise BenchError("control groups and swap need root; next: run it as root")
+    for tool in (tools.workloads, tools.demeter):
+        if not tool.exists():
+            raise BenchError(f"{tool} is missing; next: make build")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, _interrupted)
+    out.mkdir(parents=True, exist_ok=True)
+    tools.swap_folder.mkdir(parents=True, exist_ok=True)
+    swap_bytes = 4 * plan.size_bytes
+    need, free = 4 * swap_bytes, shutil.disk_usage(tools.swap_folder).free
+    if free < need:
+        raise BenchError(
+            f"{tools.swap_folder} has {free >> 20} MiB free, {need >> 20} are needed; "
+            "next: give another --swap"
+        )
+    with contextlib.ExitStack() as stack:
+        groups = stack.enter_context(linux.memory_hierarchy())
+        # A killed run may have left the machine changed; the file goes first.
+        stack.enter_context(linux.swap_file(tools.swap_folder, 2 * swap_bytes))
+        knobs = linux.Knobs()
+        stack.callback(knobs.restore)
+        bench = Bench(tools, plan, out, groups, swap_bytes)
+        stack.callback(bench.file.close)
+        manifest = {
+            "machine": linux.available(),
+            "cpus": os.cpu_count(),
+            "load_at_start": os.getloadavg(),
+            "zswap_compressor": knobs.compressor(),
+            "size_bytes": plan.size_bytes,
+            "dram_bytes": plan.dram_bytes,
+            "slice_s": plan.slice_s,
+            "rounds": plan.rounds,
+            "page_clusters": plan.page_clusters,
+            "pagerank_scale": plan.pagerank_scale,
+            "xsbench_gridpoints": plan.xsbench_gridpoints,
+        }
+        (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        for family in plan.families:
+            if not only or (family.suffix or "plain").strip("/") in only:
+                bench.family(family)
+        for name, application in (("pagerank", bench.pagerank), ("xsbench", bench.xsbench)):
+            if not only or name in only:
+                application()
+        manifest |= {"load_at_end": os.getloadavg(), "group_peak_bytes": bench.peaks}
+        manifest["linux_programs_killed_by_the_kernel"] = bench.killed
+        (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+        summary: dict[str, dict[str, object]] = {}
+        for cell in bench.cells:
+            summary.setdefault(cell.pattern, {})[str(cell.threads)] = cell.summary()
+        (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        return summary

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""``python -m demeter_lab.cli extmem``: measure the user-space pager, draw the results."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from demeter_lab import extmem_bench, extmem_figures, extmem_matrix
+from demeter_lab.extmem_linux import LinuxError
+from demeter_lab.results import ResultError
+
+app = typer.Typer(no_args_is_help=True, help="The user-space pager against Linux swap.")
+
+
+@app.command()
+def bench(
+    out: Annotated[Path, typer.Option(help="result directory")] = Path("out/extmem"),
+    binaries: Annotated[Path, typer.Option(help="where the built programs are")] = Path(
+        "target/release"
+    ),
+    swap: Annotated[Path, typer.Option(help="folder for swap, on a disk")] = Path(
+        "/var/tmp/demeter-extmem"
+    ),
+    size_mib: Annotated[int, typer.Option(min=64, help="memory a program uses")] = 1024,
+    quick: Annotated[bool, typer.Option(help="a reduced matrix")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="plain, entropy30, huge, stress-cpu, stress-io, pagerank or xsbench"),
+    ] = None,
+) -> None:
+    """Measure extmem against the best Linux swap, in turn, and write the results."""
+    policy = binaries / "libdemeter_policy_pagerank.so"
+    tools = extmem_bench.Tools(
+        workloads=binaries / "demeter-workloads",
+        demeter=binaries / "demeter",
+        swap_folder=swap,
+        policy=str(policy) if policy.exists() else "default",
+    )
+    size_bytes = size_mib << 20
+    plan = extmem_matrix.quick(size_bytes) if quick else extmem_matrix.full(size_bytes)
+    try:
+        extmem_bench.run(tools, plan, out, set(only or []))
+        typer.echo(extmem_figures.write(out))
+    except (extmem_bench.BenchError, LinuxError, ResultError) as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def figures(
+    directory: Annotated[Path, typer.Argument(help="result directory")] = Path("out/extmem"),
+) -> None:
+    """Redraw the table and the figures from the recorded summary."""
+    try:
+        typer.echo(extmem_figures.write(directory))
+    except ResultError as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Tables and figures of ``bench-extmem``, from its summary alone."""
+
+import json
+from pathlib import Path
+
+import altair as alt
+import polars as pl
+
+from demeter_lab.results import ResultError
+
+
+def rows(directory: Path) -> pl.DataFrame:
+    """Return one row a cell: pattern, variant, threads, the ratio and its spread.
+
+    Raises:
+        ResultError: there is no summary, or it is not one.
+
+    """
+    path = directory / "summary.json"
+    try:
+        summary = json.loads(path.read_text())
+        cells = [
+            {
+                "pattern": name.partition("/")[0],
+                "variant": name.partition("/")[2] or "plain",
+                "threads": int(threads),
+                **{key: float(cell[key]) for key in ("ratio_median", "ratio_min", "ratio_max")},
+                "mark": cell.get("mark"),
+                "linux_setting": cell.get("linux_setting", ""),
+            }
+            for name, by_threads in summary.items()
+            for threads, cell in by_threads.items()
+        ]
+    except FileNotFoundError:
+        raise ResultError(f"{path} is missing; run `make bench-extmem` first") from None
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ResultError(f"{path} is not a summary ({error}); run it again") from None
+    if not cells:
+        raise ResultError(f"{path} has no cells; run `make bench-extmem` again")
+    return pl.DataFrame(cells, schema_overrides={"mark": pl.Float64})
+
+
+def table(cells: pl.DataFrame) -> str:
+    """Return the cells as a table in Markdown, missed marks in bold."""
+    lines = [
+        "| pattern | variant | threads | extmem / best Linux | spread | mark | Linux setting |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in cells.iter_rows(named=True):
+        missed = row["mark"] is not None and row["ratio_median"] < row["mark"]
+        ratio = f"{row['ratio_median']:.2f}"
+        mark = "" if row["mark"] is None else f"{row['mark']:.1f}"
+        lines.append(
+            f"| {row['pattern']} | {row['variant']} | {row['threads']} "
+            f"| {f'**{ratio} missed**' if missed else ratio} "
+            f"| {row['ratio_min']:.2f} to {row['ratio_max']:.2f} | {mark} "
+            f"| {row['linux_setting']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def figure(cells: pl.DataFrame, pattern: str) -> alt.LayerChart:
+    """Draw a pattern: median ratio with its spread, by threads and variant."""
+    data = cells.filter(pl.col("pattern") == pattern)
+    base = alt.Chart(data, title=f"{pattern}: extmem relative to the best Linux swap")
+    x = alt.X("threads:O", title="threads")
+    bars = base.mark_bar().encode(
+        x=x,
+        xOffset="variant:N",
+        y=alt.Y("ratio_median:Q", title="throughput ratio"),
+        color=alt.Color("variant:N", title=None),
+    )
+    spread = base.mark_rule().encode(
+        x=x, xOffset="variant:N", y="ratio_min:Q", y2=alt.Y2("ratio_max:Q")
+    )
+    equal = alt.Chart(pl.DataFrame({"one": [1.0]})).mark_rule(strokeDash=[4, 3]).encode(y="one:Q")
+    return alt.layer(bars, spread, equal).properties(width=320, height=240)
+
+
+def write(directory: Path) -> str:
+    """Write ``table.md`` and one SVG a pattern beside the summary; return the table."""
+    cells = rows(directory)
+    text = table(cells)
+    (directory / "table.md").write_text(text)
+    for pattern in cells["pattern"].unique(maintain_order=True):
+        figure(cells, pattern).save(directory / f"{pattern}.svg")
+    return text

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Linux swap as the alternative that ``demeter extmem`` is measured against.
+
+A memory control group holds the program to its share of DRAM, a swap file of its
+own takes the rest. Everything that is changed on the machine (swap file, control
+group, ``vm.page-cluster``, zswap) is put back when the context ends.
+"""
+
+import contextlib
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1 << 20
+SWAP_PREFIX = "demeter-extmem-swap-"
+ZSWAP = Path("/sys/module/zswap/parameters")
+PAGE_CLUSTER = Path("/proc/sys/vm/page-cluster")
+
+
+class LinuxError(Exception):
+    """Something this kernel does not offer or refuses; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run Linux swap.
+
+    ``page_cluster``: a fault reads 2**page_cluster pages; ``zswap``: whether evicted
+    pages are kept compressed in memory first.
+    """
+
+    page_cluster: int
+    zswap: bool
+
+    def __str__(self) -> str:
+        """Return the setting as it is named in tables."""
+        return f"page-cluster={self.page_cluster},zswap={'on' if self.zswap else 'off'}"
+
+
+def available() -> dict[str, bool | str]:
+    """Say what of the baseline this machine offers."""
+    return {
+        "kernel": os.uname().release,
+        "root": os.geteuid() == 0,
+        "memory_cgroup": _memory_hierarchy() or "not mounted",
+        "zswap": (ZSWAP / "enabled").exists(),
+        "other_swap": len(_swaps()) > 0,
+        "multi_gen_lru": Path("/sys/kernel/mm/lru_gen/enabled").exists(),
+    }
+
+
+def _swaps() -> list[str]:
+    return [line.split()[0] for line in Path("/proc/swaps").read_text().splitlines()[1:]]
+
+
+def _memory_hierarchy() -> str | None:
+    """Return ``v1:PATH`` or ``v2:PATH`` of a hierarchy with the memory controller."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, path, kind, options, *_ = line.split()
+        if kind == "cgroup" and "memory" in options.split(","):
+            return f"v1:{path}"
+        if kind == "cgroup2":
+            controllers = Path(path, "cgroup.controllers")
+            if controllers.exists() and "memory" in controllers.read_text().split():
+                return f"v2:{path}"
+    return None
+
+
+@contextlib.contextmanager
+def memory_hierarchy() -> Iterator[tuple[str, Path]]:
+    """Yield version and path of the memory controller; mounted for now if it is not."""
+    found = _memory_hierarchy()
+    if found:
+        version, _, path = found.partition(":")
+        yield version, Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="demeter-cgroup-") as folder:
+        command = ["mount", "-t", "cgroup", "-o", "memory", "memory", folder]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            raise LinuxError(
+                "this kernel offers no memory control group; next: boot one with CONFIG_MEMCG"
+            )
+        try:
+            yield "v1", Path(folder)
+        finally:
+            subprocess.run(["umount", folder], check=False)
+
+
+class Group:
+    """A memory control group; ``limit_bytes`` of None leaves it unlimited."""
+
+    def __init__(self, version: str, root: Path, name: str, limit_bytes: int | None) -> None:
+        """Create it; an old, empty one of that name is taken over."""
+        self.version = version
+        self.path = root / name
+        if version == "v2":
+            (root / "cgroup.subtree_control").write_text("+memory")
+        self.path.mkdir(exist_ok=True)
+        if limit_bytes is not None:
+            self.limit(limit_bytes)
+
+    def limit(self, limit_bytes: int) -> None:
+        """Set the limit. Lowering it makes the kernel evict; EBUSY means not all at once."""
+        name = "memory.max" if self.version == "v2" else "memory.limit_in_bytes"
+        with contextlib.suppress(OSError):
+            (self.path / name).write_text(str(limit_bytes))
+
+    def command(self, command: list[str]) -> list[str]:
+        """Return a command that enters the group and becomes ``command``."""
+        return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self.path / "cgroup.procs"), *command]
+
+    def peak_bytes(self) -> int:
+        """Return the most memory the group has held, 0 if the kernel does not say."""
+        name = "memory.peak" if self.version == "v2" else "memory.max_usage_in_bytes"
+        try:
+            return int((self.path / name).read_text())
+        except OSError:
+            return 0
+
+    def reset_peak(self) -> None:
+        """Count the peak from now on, where the kernel can."""
+        name = "memory.peak" if self.version == "v2" else "memory.max_usage_in_bytes"
+        with contextlib.suppress(OSError):
+            (self.path / name).write_text("0")
+
+    def remove(self) -> None:
+        """Remove it, as soon as its processes have ended."""
+        for _ in range(100):
+            try:
+                self.path.rmdir()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Switch off and delete swap files of an earlier run that was killed."""
+    active = _swaps()
+    for file in folder.glob(f"{SWAP_PREFIX}*"):
+        if str(file) in active:
+            subprocess.run(["swapoff", str(file)], check=False)
+        file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def swap_file(folder: Path, size_bytes: int) -> Iterator[Path]:
+    """Yield a swap file that is in use, ahead of any other swap of the machine."""
+    remove_leftovers(folder)
+    file = folder / f"{SWAP_PREFIX}{os.getpid()}"
+    try:
+        with file.open("wb") as out:
+            os.fchmod(out.fileno(), 0o600)
+            os.posix_fallocate(out.fileno(), 0, size_bytes)
+        for command in (["mkswap", "-q", str(file)], ["swapon", "-p", "32767", str(file)]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise LinuxError(
+                    f"{' '.join(command)}: {done.stderr.strip()}; next: "
+                    "give --swap a folder on a file system that can hold swap, such as ext4"
+                )
+        yield file
+    except OSError as error:
+        raise LinuxError(f"{file}: {error}; next: free space or give another --swap") from None
+    finally:
+        if str(file) in _swaps():
+            subprocess.run(["swapoff", str(file)], check=False)
+        file.unlink(missing_ok=True)
+
+
+class Knobs:
+    """``vm.page-cluster`` and zswap: set before a slice, put back at the end."""
+
+    def __init__(self) -> None:
+        """Note the present values and choose zswap's fastest compressor."""
+        self.files = [PAGE_CLUSTER]
+        if ZSWAP.exists():
+            names = ("enabled", "compressor", "shrinker_enabled")
+            self.files += [ZSWAP / name for name in names if (ZSWAP / name).exists()]
+        self.before = [(file, file.read_text().strip()) for file in self.files]
+        # The kernel takes any name and falls back silently when it lacks it.
+        known = re.search(r"^name\s*: lz4$", Path("/proc/crypto").read_text(), re.MULTILINE)
+        if ZSWAP.exists() and known:
+            with contextlib.suppress(OSError):
+                (ZSWAP / "compressor").write_text("lz4")
+
+    @staticmethod
+    def compressor() -> str:
+        """Return zswap's compressor."""
+        try:
+            return (ZSWAP / "compressor").read_text().strip()
+        except OSError:
+            return "none"
+
+    @staticmethod
+    def apply(setting: Setting) -> None:
+        """Make the kernel follow a setting from now on."""
+        PAGE_CLUSTER.write_text(str(setting.page_cluster))
+        if ZSWAP.exists():
+            (ZSWAP / "enabled").write_text("Y" if setting.zswap else "N")
+
+    def restore(self) -> None:
+        """Put everything back, the switch last."""
+        for file, value in reversed(self.before):
+            with contextlib.suppress(OSError):
+                file.write_text(value)
+
+
+def zswap_bytes() -> int:
+    """Return how much memory zswap holds now, on the whole machine."""
+    found = re.search(r"^Zswap:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+class ZswapBill(contextlib.AbstractContextManager["ZswapBill"]):
+    """Charges zswap's memory to a version 1 group, where the kernel does not.
+
+    A thread lowers the group's limit by what zswap holds, 20 times a second, so that
+    compressed pages count as DRAM. Version 2 groups are charged by the kernel.
+    """
+
+    def __init__(self, group: Group, limit_bytes: int) -> None:
+        """Note whom to charge."""
+        self.group, self.limit_bytes = group, limit_bytes
+        self.end = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        charged = 0
+        while not self.end.wait(0.05):
+            held = min(zswap_bytes(), self.limit_bytes * 3 // 4)
+            if abs(held - charged) >= MIB:
+                self.group.limit(self.limit_bytes - held)
+                charged = held
+
+    def __enter__(self) -> "ZswapBill":
+        """Begin charging."""
+        if self.group.version == "v1":
+            self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End charging; the limit stays as it is."""
+        self.end.set()
+        if self.thread.is_alive():
+            self.thread.join()

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+import json
+from pathlib import Path
+
+import pytest
+
+from demeter_lab import extmem_figures, extmem_matrix
+from demeter_lab.extmem_bench import Cell
+from demeter_lab.results import ResultError
+
+
+def test_ratios_are_of_neighbouring_slices() -> None:
+    cell = Cell("hot-read", 1, "page-cluster=0,zswap=off", 1.0, [2.0, 9.0, 4.0], [1.0, 3.0, 4.0])
+    row = cell.summary()
+    assert (row["ratio_min"], row["ratio_median"], row["ratio_max"]) == (1.0, 2.0, 3.0)
+    assert row["met"] is True
+
+
+def test_a_missed_mark_is_said(tmp_path: Path) -> None:
+    cell = Cell("sequential-read", 2, "page-cluster=5,zswap=off", 2.0, [1.5], [1.0])
+    assert cell.summary()["met"] is False
+    summary = {"sequential-read/huge": {"2": cell.summary()}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    table = extmem_figures.write(tmp_path)
+    assert "**1.50 missed**" in table
+    assert "| huge |" in table
+    assert (tmp_path / "sequential-read.svg").stat().st_size > 1000
+
+
+def test_bad_summaries_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ResultError, match="missing"):
+        extmem_figures.rows(tmp_path)
+    for text in ("", "[]", "{}", '{"a": {"x": {}}}', '{"a": {"1": {"ratio_median": "x"}}}'):
+        (tmp_path / "summary.json").write_text(text)
+        with pytest.raises(ResultError):
+            extmem_figures.rows(tmp_path)
+
+
+def test_every_pattern_has_a_mark_and_a_name_of_its_own() -> None:
+    for plan in (extmem_matrix.full(1 << 30), extmem_matrix.quick(1 << 30)):
+        names = [
+            (pattern + family.suffix, threads)
+            for family in plan.families
+            for pattern in family.patterns
+            for threads in family.threads
+        ]
+        assert len(names) == len(set(names))
+        for family in plan.families:
+            for pattern in family.patterns:
+                assert (family.mark(pattern) is None) == bool(family.stress)
