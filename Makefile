@@ -14,17 +14,22 @@ PLOT := PYTHONPATH=lab $(LAB)/python -m demeter_lab.cli
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
-.PHONY: help demo test build lint fmt bench experiments figures setup modules lab lab-lock clean
+.PHONY: help demo test testbed build lint fmt bench bench-balloon bench-extmem experiments figures man setup modules lab lab-lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: build lab ## the main job on a real guest: GUPS under every manager, table and figure
+demo: testbed lab ## the main job on a real guest: GUPS under every manager, table and figure
 	$(DEMETER) vm demo --out out/demo
 	$(PLOT) demo out/demo --out out/demo/throughput.svg
 
 test: build lab ## everything: core, machine, kernels, guests, tools
 	tests/run.sh
+
+# What guests need, and no more: the demo shall not wait for the host daemon.
+testbed: setup ## the command, the QEMU plugin, the guest's programs, the modules for kernel 6.12
+	cargo build --release -p demeter -p demeter-tcg-plugin -p demeter-agent -p demeter-workloads
+	testbed/build-modules.sh 6.12
 
 build: setup ## user-space programs, the QEMU plugin, the modules for kernel 6.12
 	cargo build --release --workspace
@@ -55,11 +60,21 @@ bench: build ## cost of the core: ns per sample, us per epoch
 	mkdir -p out/bench
 	$(MAKE) -C core/tests bench OUT=$(CURDIR)/out/bench/core.json
 
+bench-balloon: build lab ## how fast memory changes hands, against virtio-balloon and virtio-mem
+	PYTHONPATH=lab $(LAB)/python -m demeter_lab.balloon.bench --out out/balloon
+
+bench-extmem: build lab ## the user-space pager against Linux swap at its best (root, half an hour)
+	lab/experiments/extmem.sh --out out/extmem
+
 experiments: build lab ## the README's other tables: redis, liblinear, uniform access
 	for experiment in redis liblinear uniform spread; do lab/experiments/run.sh $$experiment; done
 
 figures: lab ## redraw figures from recorded results
 	$(PLOT) demo out/demo --out out/demo/throughput.svg
+
+man: build ## manual pages and shell completions, into out/man
+	$(DEMETER) man --out out/man
+	for shell in bash zsh fish; do $(DEMETER) completions $$shell >out/man/demeter.$$shell; done
 
 clean: ## remove what was built here (the cache stays)
 	rm -rf target build out

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from demeter_lab import figures, libsvm_data
+from demeter_lab import extmem_cli, figures, libsvm_data
 from demeter_lab.results import ResultError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
+app.add_typer(extmem_cli.app, name="extmem")
 
 
 @app.callback()

@@ -15,6 +15,7 @@ COLOURS = {
     "demeter": "#d62728",
     "tpp_tuned": "#f58518",
     "tpp_default": "#e9b872",
+    "damon": "#54a24b",
     "none": "#333333",
 }
 

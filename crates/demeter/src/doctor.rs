@@ -166,6 +166,10 @@ fn testbed_checks() -> Vec<Check> {
                         &error.next(),
                     ),
                 });
+                if let Err(error) = crate::vm::damon_supported(kernel) {
+                    let finding = format!("{error}: --tmm damon will not work");
+                    checks.push(Check::limited(&name, finding, &error.next()));
+                }
             }
         }
     }

@@ -145,6 +145,14 @@ pub enum Error {
         /// Where its output is.
         kept: PathBuf,
     },
+    /// The balloon's daemon or a virtual machine monitor says no.
+    #[error("{cause}")]
+    Daemon {
+        /// What is wrong.
+        cause: String,
+        /// What to do.
+        next: String,
+    },
     /// A signal asked to stop.
     #[error("interrupted; guests were stopped")]
     Interrupted,
@@ -170,9 +178,10 @@ impl Error {
     pub fn next(&self) -> String {
         let console = |kept: &Path| format!("read {}", kept.join("console.log").display());
         match self {
-            Self::Usage { next, .. } | Self::NotBuilt { next, .. } | Self::Plugin { next, .. } => {
-                next.clone()
-            }
+            Self::Usage { next, .. }
+            | Self::NotBuilt { next, .. }
+            | Self::Plugin { next, .. }
+            | Self::Daemon { next, .. } => next.clone(),
             Self::Testbed { .. } => "run `testbed/setup.sh`".into(),
             Self::File { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
                 "free some space and run again".into()

@@ -3,11 +3,14 @@
 //! diagnoses a host. Data goes to standard output, everything else to
 //! standard error.
 
+mod balloon;
 mod cpio;
 mod digest;
 mod doctor;
 mod error;
+mod extmem;
 mod interrupt;
+mod manual;
 mod progress;
 mod table;
 mod testbed;
@@ -15,7 +18,7 @@ mod vm;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::error::Error;
 
@@ -31,8 +34,18 @@ enum Verb {
     /// Guests with a fast and a slow memory tier
     #[command(subcommand)]
     Vm(Box<vm::Verb>),
+    /// One program whose memory outgrows its share of DRAM
+    #[command(subcommand)]
+    Extmem(Box<extmem::Verb>),
+    /// Memory of running guests, by tier: sizes, policies, recovery
+    #[command(subcommand)]
+    Balloon(balloon::Verb),
     /// What this host and its guests can and cannot do, and why
     Doctor(doctor::Arguments),
+    /// Completions of this command for a shell
+    Completions(manual::Completions),
+    /// Manual pages of this command
+    Man(manual::Pages),
 }
 
 fn main() -> ExitCode {
@@ -43,8 +56,20 @@ fn main() -> ExitCode {
             verb: Verb::Vm(verb),
         }) => verb.execute(),
         Some(Arguments {
+            verb: Verb::Extmem(verb),
+        }) => verb.execute(),
+        Some(Arguments {
+            verb: Verb::Balloon(verb),
+        }) => verb.execute(),
+        Some(Arguments {
             verb: Verb::Doctor(arguments),
         }) => doctor::execute(&arguments),
+        Some(Arguments {
+            verb: Verb::Completions(arguments),
+        }) => arguments.execute(Arguments::command()),
+        Some(Arguments {
+            verb: Verb::Man(arguments),
+        }) => arguments.execute(Arguments::command()),
     });
     match outcome {
         Ok(status) => ExitCode::from(status),
@@ -78,6 +103,9 @@ fn usage(error: &clap::Error) -> Error {
         ErrorKind::MissingRequiredArgument if rendered.contains("COMMAND") => {
             "COMMAND is missing after --".to_owned()
         }
+        ErrorKind::MissingRequiredArgument if rendered.contains("PROGRAM") => {
+            "PROGRAM is missing after --".to_owned()
+        }
         _ => one_line(&rendered),
     };
     Error::Usage {
@@ -100,7 +128,6 @@ fn one_line(rendered: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn arguments_are_consistent() {

@@ -140,37 +140,43 @@ pub struct Built {
 impl Built {
     /// Looks in `$DEMETER_LIBEXEC`, else beside this binary.
     pub fn find() -> Result<Self, Error> {
-        let next = "run `make build`";
-        let directory = match std::env::var_os("DEMETER_LIBEXEC") {
-            Some(directory) => PathBuf::from(directory),
-            None => std::env::current_exe()
-                .ok()
-                .and_then(|exe| exe.canonicalize().ok())
-                .and_then(|exe| exe.parent().map(Path::to_path_buf))
-                .unwrap_or_default(),
-        };
-        // Integration tests run from target/<profile>/deps.
-        let directory = if directory.ends_with("deps") {
-            directory.parent().unwrap_or(&directory).to_path_buf()
-        } else {
-            directory
-        };
-        let find = |what, name: &str| {
-            let path = directory.join(name);
-            if path.exists() {
-                Ok(path)
-            } else {
-                Err(Error::NotBuilt {
-                    what,
-                    path,
-                    next: next.to_owned(),
-                })
-            }
-        };
         Ok(Self {
-            agent: find("the guest agent", "demeter-agent")?,
-            workloads: find("the workloads binary", "demeter-workloads")?,
-            plugin: find("the QEMU plugin", "libdemeter_tcg_plugin.so")?,
+            agent: built("the guest agent", "demeter-agent")?,
+            workloads: built("the workloads binary", "demeter-workloads")?,
+            plugin: built("the QEMU plugin", "libdemeter_tcg_plugin.so")?,
+        })
+    }
+}
+
+/// The user-space pager.
+pub fn pager() -> Result<PathBuf, Error> {
+    built("the pager's library", "libdemeter_extmem.so")
+}
+
+/// A file in `$DEMETER_LIBEXEC`, else beside this binary.
+fn built(what: &'static str, name: &str) -> Result<PathBuf, Error> {
+    let directory = match std::env::var_os("DEMETER_LIBEXEC") {
+        Some(directory) => PathBuf::from(directory),
+        None => std::env::current_exe()
+            .ok()
+            .and_then(|exe| exe.canonicalize().ok())
+            .and_then(|exe| exe.parent().map(Path::to_path_buf))
+            .unwrap_or_default(),
+    };
+    // Integration tests run from target/<profile>/deps.
+    let directory = if directory.ends_with("deps") {
+        directory.parent().unwrap_or(&directory).to_path_buf()
+    } else {
+        directory
+    };
+    let path = directory.join(name);
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(Error::NotBuilt {
+            what,
+            path,
+            next: "run `make build`".to_owned(),
         })
     }
 }

@@ -2,8 +2,10 @@
 //! Boots real guests: only with DEMETER_VM_TESTS=1 and a testbed that is set
 //! up (`make test` sees to both).
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Output};
+
+use serde_json::Value;
 
 fn wanted() -> bool {
     std::env::var("DEMETER_VM_TESTS").is_ok_and(|value| value == "1")
@@ -29,10 +31,50 @@ fn assert_one_error(output: &Output, status: i32) {
     assert!(text.contains("; next: "), "{text}");
 }
 
-fn nothing_half_written(place: &Path) {
-    for entry in std::fs::read_dir(place).unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
-        assert!(!name.contains(".tmp-"), "{name} is left");
+/// A place for results that is gone with the test.
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    /// None where guests are not wanted.
+    fn for_guests() -> Option<Self> {
+        wanted().then(|| Self {
+            directory: tempfile::tempdir().unwrap(),
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `demeter vm run OPTIONS --out NAME -- COMMAND`.
+    fn run(&self, name: &str, options: &[&str], command: &[&str]) -> Output {
+        let out = self.path(name);
+        let mut arguments = vec!["vm", "run"];
+        arguments.extend(options);
+        arguments.extend(["--out", out.to_str().unwrap(), "--"]);
+        arguments.extend(command);
+        let output = demeter(&arguments);
+        for entry in std::fs::read_dir(self.directory.path()).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            assert!(!name.contains(".tmp-"), "{name} is left");
+        }
+        output
+    }
+
+    fn json(&self, name: &str, file: &str) -> Value {
+        let text = std::fs::read_to_string(self.path(name).join(file)).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Runs GUPS of its own region of interest; the summary.
+    fn gups(&self, name: &str, options: &[&str], arguments: &[&str]) -> Value {
+        let options = [&["--roi", "self"], options].concat();
+        let command = [&["/demeter/workloads", "gups"], arguments].concat();
+        let output = self.run(name, &options, &command);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        self.json(name, "summary.json")
     }
 }
 
@@ -44,6 +86,64 @@ fn wrong_usage_is_refused_in_one_line() {
     );
     assert_one_error(&demeter(&["vm", "run"]), 2);
     assert_one_error(&demeter(&["vm", "run", "--fmem", "1M", "--", "true"]), 2);
+}
+
+#[test]
+fn shells_and_man_know_every_verb() {
+    let script = demeter(&["completions", "bash"]);
+    assert!(script.status.success(), "{}", stderr(&script));
+    let script = String::from_utf8(script.stdout).unwrap();
+    for word in ["complete -F", "compare", "--tpp-set", "doctor"] {
+        assert!(script.contains(word), "{word}");
+    }
+    assert_one_error(&demeter(&["completions", "no-such-shell"]), 2);
+
+    let place = tempfile::tempdir().unwrap();
+    let pages = place.path().join("man");
+    let output = demeter(&["man", "--out", pages.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for name in ["demeter.1", "demeter-vm-run.1", "demeter-doctor.1"] {
+        assert!(pages.join(name).is_file(), "{name}");
+    }
+    let output = demeter(&["man", "--out", "/proc/none"]);
+    assert_one_error(&output, 1);
+}
+
+/// DAMON cannot be had from a kernel without it: said before a guest starts.
+#[test]
+fn damon_needs_a_kernel_that_has_it() {
+    let Some(place) = Place::for_guests() else {
+        return;
+    };
+    let options = ["--tmm", "damon", "--kernel", "6.1"];
+    let output = place.run("r", &options, &["true"]);
+    assert_one_error(&output, 2);
+    assert!(stderr(&output).contains("6.11"), "{}", stderr(&output));
+    let options = ["--tmm", "damon", "--damon-set", "no_such=1"];
+    assert_one_error(&place.run("r", &options, &["true"]), 2);
+}
+
+/// The schemes are set up, wait, act on COMMAND's memory and are read back.
+#[test]
+fn damon_moves_pages_both_ways() {
+    let Some(place) = Place::for_guests() else {
+        return;
+    };
+    // Short intervals: this shows that it works, not how well.
+    let mut options = vec!["--tmm", "damon"];
+    for knob in [
+        "sample_us=5000",
+        "aggr_us=50000",
+        "window_ms=50",
+        "hot_min_accesses=1",
+        "cold_max_accesses=0",
+    ] {
+        options.extend(["--damon-set", knob]);
+    }
+    let summary = place.gups("r", &options, &["--updates", "4000000"]);
+    assert!(summary["demoted_pages"].as_u64() > Some(0), "{summary}");
+    assert!(summary["promoted_pages"].as_u64() > Some(0), "{summary}");
+    assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
 }
 
 #[test]
@@ -62,21 +162,11 @@ fn missing_testbed_is_one_line() {
 
 #[test]
 fn output_and_status_are_passed_on() {
-    if !wanted() {
+    let Some(place) = Place::for_guests() else {
         return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let out = place.path().join("r");
-    let output = demeter(&[
-        "vm",
-        "run",
-        "--out",
-        out.to_str().unwrap(),
-        "--",
-        "sh",
-        "-c",
-        "echo out; echo err >&2; (sleep 0.01 &); exit 7",
-    ]);
+    };
+    let script = "echo out; echo err >&2; (sleep 0.01 &); exit 7";
+    let output = place.run("r", &[], &["sh", "-c", script]);
     assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "out\nerr\n");
     for name in [
@@ -86,103 +176,83 @@ fn output_and_status_are_passed_on() {
         "console.log",
         "command.log",
     ] {
-        assert!(out.join(name).is_file(), "{name}");
+        assert!(place.path("r").join(name).is_file(), "{name}");
     }
-    nothing_half_written(place.path());
 }
 
 #[test]
 fn unknown_command_is_127() {
-    if !wanted() {
+    let Some(place) = Place::for_guests() else {
         return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let out = place.path().join("r");
-    let output = demeter(&[
-        "vm",
-        "run",
-        "--out",
-        out.to_str().unwrap(),
-        "--",
-        "no-such-program",
-    ]);
-    assert_one_error(&output, 127);
-    nothing_half_written(place.path());
+    };
+    assert_one_error(&place.run("r", &[], &["no-such-program"]), 127);
 }
 
 #[test]
 fn panicking_guest_is_told_and_its_console_kept() {
-    if !wanted() {
+    let Some(place) = Place::for_guests() else {
         return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let out = place.path().join("r");
-    let output = demeter(&[
-        "vm",
-        "run",
-        "--out",
-        out.to_str().unwrap(),
-        "--",
-        "sh",
-        "-c",
-        "echo c >/proc/sysrq-trigger",
-    ]);
+    };
+    let script = "echo c >/proc/sysrq-trigger";
+    let output = place.run("r", &[], &["sh", "-c", script]);
     assert_one_error(&output, 1);
     assert!(stderr(&output).contains("panicked"), "{}", stderr(&output));
-    assert!(!out.exists());
-    assert!(place.path().join("r.failed/console.log").is_file());
-    nothing_half_written(place.path());
+    assert!(!place.path("r").exists());
+    assert!(place.path("r.failed/console.log").is_file());
 }
 
 #[test]
 fn hanging_guest_is_bounded() {
-    if !wanted() {
+    let Some(place) = Place::for_guests() else {
         return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let out = place.path().join("r");
-    let output = demeter(&[
-        "vm",
-        "run",
-        "--timeout",
-        "3",
-        "--out",
-        out.to_str().unwrap(),
-        "--",
-        "true",
-    ]);
+    };
+    let output = place.run("r", &["--timeout", "3"], &["true"]);
     assert_one_error(&output, 1);
     assert!(stderr(&output).contains("within 3 s"));
-    assert!(place.path().join("r.failed/console.log").is_file());
+    assert!(place.path("r.failed/console.log").is_file());
 }
 
 #[test]
 fn equal_input_gives_equal_digests() {
-    if !wanted() {
+    let Some(place) = Place::for_guests() else {
         return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let digest = |name: &str| {
-        let out = place.path().join(name);
-        let output = demeter(&[
-            "vm",
-            "run",
-            "--roi",
-            "self",
-            "--tmm",
-            "demeter",
-            "--out",
-            out.to_str().unwrap(),
-            "--",
-            "/demeter/workloads",
-            "gups",
-            "--updates",
-            "2000000",
-        ]);
-        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let text = std::fs::read_to_string(out.join("summary.json")).unwrap();
-        let summary: serde_json::Value = serde_json::from_str(&text).unwrap();
-        summary["digest"].as_str().unwrap().to_owned()
     };
-    assert_eq!(digest("a"), digest("b"));
+    let run = |name| place.gups(name, &["--tmm", "demeter"], &["--updates", "2000000"]);
+    assert_eq!(run("a")["digest"], run("b")["digest"]);
+}
+
+/// Two threads on two vCPUs: both work, are sampled and managed, each run is
+/// the same again, and Demeter moves what is hot.
+#[test]
+fn two_vcpus_are_managed_and_deterministic() {
+    let Some(place) = Place::for_guests() else {
+        return;
+    };
+    let run = |name, tmm| {
+        place.gups(
+            name,
+            &["--vcpus", "2", "--tmm", tmm],
+            &["--updates", "2000000", "--threads", "2"],
+        )
+    };
+    let (none, demeter) = (run("none", "none"), run("a", "demeter"));
+    assert_eq!(demeter["digest"], run("b", "demeter")["digest"]);
+    for name in ["none", "a"] {
+        let machine = place.json(name, "machine.json");
+        let vcpus = machine["vcpus"].as_array().unwrap();
+        assert_eq!(vcpus.len(), 2);
+        for vcpu in vcpus {
+            // A thread each: a million updates of at least two instructions.
+            assert!(vcpu["insn"].as_u64() > Some(2_000_000), "{name}: {vcpu}");
+            assert_eq!(vcpu["samples"].as_u64() > Some(0), name == "a", "{vcpu}");
+            assert_eq!(vcpu["samples_lost"], 0, "{name}: {vcpu}");
+        }
+    }
+    assert_eq!(none["promoted_pages"], 0);
+    assert!(demeter["promoted_pages"].as_u64() > Some(0), "{demeter}");
+    let share = |summary: &Value| summary["last_quarter"]["fmem_share"].as_f64().unwrap();
+    assert!(share(&demeter) > 2.0 * share(&none), "{demeter} {none}");
+    for summary in [none, demeter] {
+        assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+    }
 }

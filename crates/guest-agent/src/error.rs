@@ -100,7 +100,8 @@ impl Error {
                     .into()
             }
             Self::Knob { .. } => {
-                "check the name and value given with --set or --tpp-set for this guest kernel"
+                "check the name and value given with --set, --tpp-set or --damon-set for this \
+                 guest kernel"
                     .into()
             }
         }

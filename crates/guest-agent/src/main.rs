@@ -69,6 +69,7 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
     let outcome = command::run(&run);
     reporter.send(&outcome);
     report::snapshot(When::After, reporter);
+    manager::write_all(&run.manager, &run.manager.after, reporter)?;
     if let Some(dir) = &run.manager.report_dir {
         reporter.send(&Record::Manager {
             files: report::readable_files(Path::new(dir)),

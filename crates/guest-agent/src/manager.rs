@@ -16,7 +16,25 @@ pub fn set_up(manager: &Manager, reporter: &mut Reporter) -> Result<(), Error> {
     if let Some(module) = &manager.module {
         load(&module.path, &module.params)?;
     }
-    for write in &manager.before {
+    write_all(manager, &manager.before, reporter)?;
+    let lines: String = manager
+        .at_roi
+        .iter()
+        .map(|write| format!("{}\t{}\n", write.path, write.value))
+        .collect();
+    if !lines.is_empty() {
+        fs::write(AT_ROI_PATH, lines).map_err(|cause| Error::file(AT_ROI_PATH, cause))?;
+    }
+    Ok(())
+}
+
+/// Writes values of a manager in their order, up to the first that is refused.
+pub fn write_all(
+    manager: &Manager,
+    writes: &[Write],
+    reporter: &mut Reporter,
+) -> Result<(), Error> {
+    for write in writes {
         if let Err(cause) = write_value(write) {
             reporter.send(&Record::WriteFailed {
                 path: write.path.clone(),
@@ -30,14 +48,6 @@ pub fn set_up(manager: &Manager, reporter: &mut Reporter) -> Result<(), Error> {
                 cause,
             });
         }
-    }
-    let lines: String = manager
-        .at_roi
-        .iter()
-        .map(|write| format!("{}\t{}\n", write.path, write.value))
-        .collect();
-    if !lines.is_empty() {
-        fs::write(AT_ROI_PATH, lines).map_err(|cause| Error::file(AT_ROI_PATH, cause))?;
     }
     Ok(())
 }

@@ -88,6 +88,9 @@ pub struct Manager {
     pub before: Vec<Write>,
     /// Written when the region of interest begins.
     pub at_roi: Vec<Write>,
+    /// Written after COMMAND, before anything is reported.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<Write>,
     /// Directory whose readable files are reported at the end.
     pub report_dir: Option<String>,
 }

@@ -16,10 +16,11 @@ use super::tmm::Tmm;
 use crate::error::Error;
 
 /// Order of the table, and of starting: the slowest guests first.
-const MANAGERS: [Tmm; 6] = [
+const MANAGERS: [Tmm; 7] = [
     Tmm::None,
     Tmm::Tpp,
     Tmm::TppTuned,
+    Tmm::Damon,
     Tmm::Demeter,
     Tmm::Oracle,
     Tmm::Fast,

@@ -34,7 +34,7 @@ pub struct Row {
     /// 4 KiB pages.
     pub refused_pages: u64,
     /// Guest CPU spent on management: what Demeter accounts for itself; for
-    /// TPP, whose work is spread over the kernel, the kernel's share of the
+    /// TPP and DAMON, whose work is spread over the kernel, the kernel's share of the
     /// time minus the kernel's share under `none`.
     pub tmm_cpu_share: Option<f64>,
     /// The same after three quarters of the work.
@@ -76,7 +76,7 @@ fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f6
     let phase = phase?;
     match tmm {
         Tmm::Demeter => phase.manager_share,
-        Tmm::Tpp | Tmm::TppTuned => {
+        Tmm::Tpp | Tmm::TppTuned | Tmm::Damon => {
             none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0))
         }
         Tmm::None | Tmm::Fast | Tmm::Oracle => Some(0.0),

@@ -2,6 +2,7 @@
 //! `demeter vm`: guests of the testbed.
 
 mod compare;
+mod damon;
 mod data;
 mod demo;
 mod figures;
@@ -16,6 +17,7 @@ mod summary;
 mod tmm;
 mod workplace;
 
+pub use damon::supported as damon_supported;
 pub use workplace::free_space;
 
 use crate::error::Error;

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use super::outcome::Outcome;
 use super::settings::Settings;
 use super::workplace::{RamDir, ResultsDir};
-use super::{data, guest, manifest, qemu, summary};
+use super::{damon, data, guest, manifest, qemu, summary};
 use crate::error::Error;
 use crate::interrupt;
 use crate::progress::Line;
@@ -55,6 +55,9 @@ pub fn run(
     show: &Show<'_>,
 ) -> Result<Finished, Error> {
     let kernel = testbed.kernel(&settings.kernel)?;
+    if settings.tmm == super::tmm::Tmm::Damon {
+        damon::supported(kernel)?;
+    }
     let built = Built::find()?;
     let module = if settings.tmm == super::tmm::Tmm::Demeter {
         Some(testbed::module(&kernel.release)?)

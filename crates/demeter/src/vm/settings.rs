@@ -39,7 +39,7 @@ pub struct Options {
     /// Transparent huge pages (Debian's default is always)
     #[arg(long, value_enum, default_value_t = Thp::Always)]
     pub thp: Thp,
-    /// Virtual CPUs; more than one share the modelled time
+    /// Virtual CPUs: they take turns, and modelled time is the sum over them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub vcpus: u32,
     /// Limit for each guest, in seconds of the host
@@ -60,6 +60,9 @@ pub struct Options {
     /// Set a knob of TPP, for example hot_threshold_ms=200
     #[arg(long = "tpp-set", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub tpp_set: Vec<(String, String)>,
+    /// Set a knob of DAMON, for example sample_us=1000
+    #[arg(long = "damon-set", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub damon_set: Vec<(String, String)>,
     /// Set a parameter of the modelled machine, for example llc_bytes=4194304
     #[arg(long = "machine", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub machine: Vec<(String, String)>,
@@ -150,6 +153,8 @@ pub struct Settings {
     pub demeter_params: BTreeMap<String, String>,
     /// Knobs of TPP in force (empty for other managers).
     pub tpp_knobs: BTreeMap<String, String>,
+    /// Knobs of DAMON in force (empty for other managers).
+    pub damon_knobs: BTreeMap<String, String>,
     /// Host files put into the guest.
     pub copies: Vec<(PathBuf, String)>,
     /// Host folder that the guest sees as /data.
@@ -210,6 +215,7 @@ impl Options {
             machine: self.machine_config(tmm)?,
             demeter_params: tmm.demeter_params(&self.set),
             tpp_knobs: tmm.tpp_knobs(&self.tpp_set)?,
+            damon_knobs: tmm.damon_knobs(&self.damon_set)?,
             copies: self.copy.clone(),
             data: self.data.clone(),
             seed: 42,
@@ -265,7 +271,7 @@ fn parse_copy(text: &str) -> Result<(PathBuf, String), String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use clap::Parser;
 
@@ -275,7 +281,8 @@ mod tests {
         options: Options,
     }
 
-    fn options(line: &str) -> Options {
+    /// Options as given on a command line.
+    pub fn options(line: &str) -> Options {
         Line::parse_from(std::iter::once("x").chain(line.split_whitespace())).options
     }
 

@@ -9,6 +9,7 @@ use demeter_machine::config::MachineConfig;
 use demeter_machine::series::{RowKind, SeriesRow};
 use serde::Serialize;
 
+use super::damon;
 use super::outcome::Outcome;
 use super::settings::Settings;
 use super::tmm::Tmm;
@@ -240,6 +241,10 @@ fn moved_pages(tmm: Tmm, rows: &[SeriesRow], outcome: &Outcome) -> [u64; 3] {
             guest.refused_pages,
         ];
     }
+    if tmm == Tmm::Damon {
+        let [promoted, demoted] = damon::moved_pages(&outcome.manager_files);
+        return [promoted, demoted, outcome.vmstat_delta("pgmigrate_fail")];
+    }
     let demoted = [
         "pgdemote_kswapd",
         "pgdemote_direct",
@@ -258,21 +263,12 @@ fn moved_pages(tmm: Tmm, rows: &[SeriesRow], outcome: &Outcome) -> [u64; 3] {
 }
 
 fn stages(rows: &[SeriesRow]) -> BTreeMap<String, u64> {
-    let stages = rows
-        .last()
+    rows.last()
         .map(|row| row.guest.stage_ns)
-        .unwrap_or_default();
-    [
-        ("drain", stages.drain),
-        ("classify", stages.classify),
-        ("rank", stages.rank),
-        ("plan", stages.plan),
-        ("scan", stages.scan),
-        ("relocate", stages.relocate),
-        ("migrate", stages.migrate),
-    ]
-    .map(|(name, ns)| (name.to_owned(), ns))
-    .into()
+        .unwrap_or_default()
+        .named()
+        .map(|(name, ns)| (name.to_owned(), ns))
+        .collect()
 }
 
 #[cfg(test)]

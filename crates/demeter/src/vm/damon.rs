@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The manager `damon`: Linux's own data access monitor, set up through sysfs
+//! as its documentation describes. It watches the physical memory of both
+//! nodes; one scheme takes what is cold from FMEM to SMEM (`migrate_cold`), one
+//! what is hot from SMEM to FMEM (`migrate_hot`).
+//!
+//! Both touch COMMAND's cgroup only, as Demeter does, and only the node they
+//! move from. Linux 6.12 has traps here: an address filter must say what to
+//! leave out, as one that says what to let in lets nothing in; a quota is not
+//! enforced in its first window, which must pass before a scheme may act;
+//! migration fails where the other node is full, so that room must be made
+//! first, and promotion into a full node copies pages to where they were; and
+//! before 6.15 monitoring sees an access to a huge page only where it happens
+//! to look at its first 4 KiB.
+//!
+//! Accessed bits are set by QEMU's page walks. QEMU's own TLB is larger than
+//! the modelled one, so that a bit that was cleared is set again later than on
+//! a real machine: intervals that work here are longer than they would be there.
+
+use std::collections::BTreeMap;
+
+use demeter_agent::protocol::{self, COMMAND_CGROUP_NAME, Write};
+use demeter_machine::MemoryLayout;
+
+use super::settings::Settings;
+use crate::error::Error;
+use crate::testbed::Kernel;
+
+const KDAMOND: &str = "/sys/kernel/mm/damon/admin/kdamonds/0";
+const CONTEXT: &str = "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/0";
+const SCHEMES: &str = "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes";
+const MIN_AGE: &str = "access_pattern/age/min";
+/// Largest value of a bound on a number of checks or aggregations.
+const ANY: &str = "4294967295";
+
+/// What can be set, in the order of `--help`.
+pub const KNOBS: [&str; 12] = [
+    "thp",
+    "sample_us",
+    "aggr_us",
+    "update_us",
+    "min_regions",
+    "max_regions",
+    "hot_min_accesses",
+    "hot_bytes_per_window",
+    "cold_max_accesses",
+    "cold_min_age",
+    "cold_bytes_per_window",
+    "window_ms",
+];
+
+/// A scheme: which way it moves pages, and where in `schemes/` it stands.
+#[derive(Clone, Copy)]
+enum Scheme {
+    Demote = 0,
+    Promote = 1,
+}
+
+impl Scheme {
+    fn file(self, name: &str) -> String {
+        format!("{SCHEMES}/{}/{name}", self as u32)
+    }
+}
+
+/// Refuses a kernel that cannot do it, before a guest is started.
+pub fn supported(kernel: &Kernel) -> Result<(), Error> {
+    let refuse = |cause: &str| {
+        Err(Error::Usage {
+            cause: format!("kernel {}: {cause}", kernel.release),
+            next: "use --kernel 6.12 or newer for --tmm damon".into(),
+        })
+    };
+    let mut version = kernel.release.split(['.', '-']).map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (version.next(), version.next()) else {
+        return refuse("its version cannot be told");
+    };
+    if (major, minor) < (6, 11) {
+        return refuse("DAMON migrates pages since Linux 6.11");
+    }
+    // The testbed puts the configuration beside the image.
+    let config = kernel.vmlinuz.with_file_name("config");
+    let Ok(config) = std::fs::read_to_string(config) else {
+        return Ok(());
+    };
+    for option in ["CONFIG_DAMON_PADDR", "CONFIG_DAMON_SYSFS", "CONFIG_MEMCG"] {
+        if !config.lines().any(|line| line == format!("{option}=y")) {
+            return refuse(&format!("{option} is not set"));
+        }
+    }
+    Ok(())
+}
+
+/// Completes what the agent does for this manager.
+pub fn set_up(manager: &mut protocol::Manager, settings: &Settings) {
+    manager.before.extend(before(settings));
+    // What happens before says nothing about the region of interest, and cold
+    // pages would leave FMEM while others are touched first.
+    let cold_min_age = knob(settings, "cold_min_age");
+    for (scheme, age) in [(Scheme::Demote, cold_min_age), (Scheme::Promote, "0")] {
+        manager.at_roi.push(Write::new(scheme.file(MIN_AGE), age));
+    }
+    let state = |word| Write::new(format!("{KDAMOND}/state"), word);
+    manager.before.push(state("on"));
+    manager.at_roi.push(state("commit"));
+    manager.after = vec![state("update_schemes_stats"), state("off")];
+    manager.report_dir = Some(SCHEMES.to_owned());
+}
+
+/// 4 KiB pages that were promoted and demoted, from the reported files.
+pub fn moved_pages(files: &BTreeMap<String, String>) -> [u64; 2] {
+    [Scheme::Promote, Scheme::Demote].map(|scheme| {
+        files
+            .get(&format!("{}/stats/sz_applied", scheme as u32))
+            .and_then(|text| text.parse::<u64>().ok())
+            .unwrap_or(0)
+            / 4096
+    })
+}
+
+fn knob<'a>(settings: &'a Settings, name: &str) -> &'a str {
+    settings.damon_knobs.get(name).map_or("", String::as_str)
+}
+
+fn before(settings: &Settings) -> Vec<Write> {
+    let knob = |name| knob(settings, name);
+    let context = |name: &str, value: &str| Write::new(format!("{CONTEXT}/{name}"), value);
+    let [fmem_bytes, smem_bytes] = settings.node_bytes;
+    let layout = MemoryLayout::new(fmem_bytes, smem_bytes);
+    let nodes = [layout.ranges(0), layout.ranges(1)];
+
+    let mut writes = vec![
+        Write::new("/sys/kernel/mm/transparent_hugepage/enabled", knob("thp")),
+        Write::new("/proc/sys/kernel/numa_balancing", "0"),
+        Write::new("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", 1),
+        Write::new(format!("{KDAMOND}/contexts/nr_contexts"), 1),
+        context("operations", "paddr"),
+        context("monitoring_attrs/intervals/sample_us", knob("sample_us")),
+        context("monitoring_attrs/intervals/aggr_us", knob("aggr_us")),
+        context("monitoring_attrs/intervals/update_us", knob("update_us")),
+        context("monitoring_attrs/nr_regions/max", knob("max_regions")),
+        context("monitoring_attrs/nr_regions/min", knob("min_regions")),
+        context("targets/nr_targets", "1"),
+    ];
+    let all: Vec<_> = nodes.iter().flatten().collect();
+    writes.push(context(
+        "targets/0/regions/nr_regions",
+        &all.len().to_string(),
+    ));
+    for (index, range) in all.iter().enumerate() {
+        let region = |name: &str, value: u64| {
+            context(
+                &format!("targets/0/regions/{index}/{name}"),
+                &value.to_string(),
+            )
+        };
+        writes.extend([region("start", range.start), region("end", range.end)]);
+    }
+    writes.push(Write::new(format!("{SCHEMES}/nr_schemes"), 2));
+    for scheme in [Scheme::Demote, Scheme::Promote] {
+        let (action, to, elsewhere) = match scheme {
+            Scheme::Demote => ("migrate_cold", "1", &nodes[1]),
+            Scheme::Promote => ("migrate_hot", "0", &nodes[0]),
+        };
+        let (bound, checks, quota) = match scheme {
+            Scheme::Demote => ("max", "cold_max_accesses", "cold_bytes_per_window"),
+            Scheme::Promote => ("min", "hot_min_accesses", "hot_bytes_per_window"),
+        };
+        let mut file = |name: &str, value: &str| {
+            writes.push(Write::new(scheme.file(name), value));
+        };
+        file("action", action);
+        file("target_nid", to);
+        file("access_pattern/sz/min", "4096");
+        file("access_pattern/sz/max", "18446744073709551615");
+        file("access_pattern/nr_accesses/max", ANY);
+        file(&format!("access_pattern/nr_accesses/{bound}"), knob(checks));
+        // No region gets this old: the scheme waits for the region of interest.
+        file(MIN_AGE, ANY);
+        file("access_pattern/age/max", ANY);
+        file("quotas/bytes", knob(quota));
+        file("quotas/reset_interval_ms", knob("window_ms"));
+        file("quotas/weights/nr_accesses_permil", "900");
+        file("quotas/weights/age_permil", "100");
+        file("filters/nr_filters", &(elsewhere.len() + 1).to_string());
+        file("filters/0/type", "memcg");
+        file("filters/0/memcg_path", COMMAND_CGROUP_NAME);
+        file("filters/0/matching", "N");
+        for (index, range) in elsewhere.iter().enumerate() {
+            let index = index + 1;
+            file(&format!("filters/{index}/type"), "addr");
+            file(
+                &format!("filters/{index}/addr_start"),
+                &range.start.to_string(),
+            );
+            file(&format!("filters/{index}/addr_end"), &range.end.to_string());
+            file(&format!("filters/{index}/matching"), "Y");
+        }
+    }
+    writes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::settings::tests::options;
+    use crate::vm::tmm::Tmm;
+
+    fn value<'a>(writes: &'a [Write], path: &str) -> &'a str {
+        let write = writes.iter().find(|write| write.path == path);
+        &write
+            .unwrap_or_else(|| panic!("{path} is not written"))
+            .value
+    }
+
+    #[test]
+    fn schemes_wait_and_leave_the_other_node_alone() {
+        let settings = options("--damon-set cold_min_age=3")
+            .settings(Tmm::Damon, &["true".into()])
+            .unwrap();
+        let manager = Tmm::Damon.manager(&settings);
+        let [fmem_bytes, smem_bytes] = settings.node_bytes;
+        for (scheme, start, end) in [(0, fmem_bytes, fmem_bytes + smem_bytes), (1, 0, fmem_bytes)] {
+            let at = |name: &str| {
+                value(&manager.before, &format!("{SCHEMES}/{scheme}/{name}")).to_owned()
+            };
+            assert_eq!(at("filters/nr_filters"), "2");
+            assert_eq!(at("filters/1/addr_start"), start.to_string());
+            assert_eq!(at("filters/1/addr_end"), end.to_string());
+            assert_eq!(at(MIN_AGE), ANY);
+        }
+        let age = value(&manager.at_roi, &Scheme::Demote.file(MIN_AGE));
+        assert_eq!(age, "3");
+        let last = manager.at_roi.last().unwrap();
+        assert_eq!(last.value, "commit");
+    }
+
+    #[test]
+    fn moved_pages_by_direction() {
+        let files = [
+            ("0/stats/sz_applied", "8192"),
+            ("1/stats/sz_applied", "4096"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        assert_eq!(moved_pages(&files), [1, 2]);
+        assert_eq!(moved_pages(&BTreeMap::new()), [0, 0]);
+    }
+
+    #[test]
+    fn kernels_that_cannot_are_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let kernel = |release: &str| Kernel {
+            name: release.into(),
+            release: release.into(),
+            vmlinuz: place.path().join("vmlinuz"),
+            initrd_base: place.path().join("initrd"),
+        };
+        assert!(supported(&kernel("6.1.0-50-amd64")).is_err());
+        assert!(supported(&kernel("nonsense")).is_err());
+        assert!(supported(&kernel("6.12.107+deb13-amd64")).is_ok());
+        std::fs::write(place.path().join("config"), "CONFIG_DAMON_PADDR=y\n").unwrap();
+        assert!(supported(&kernel("6.12.107+deb13-amd64")).is_err());
+        let all = "CONFIG_DAMON_PADDR=y\nCONFIG_DAMON_SYSFS=y\nCONFIG_MEMCG=y\n";
+        std::fs::write(place.path().join("config"), all).unwrap();
+        assert!(supported(&kernel("7.2.12+deb13-amd64")).is_ok());
+    }
+}
