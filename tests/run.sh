@@ -4,7 +4,8 @@
 # Runs the named suites, or all of them, two at a time; logs go to out/test/.
 # Ends with each suite's own summary lines and one line for all. Suites are in
 # tests/suites/, one executable a suite, exit 0 = passed. The first comment line
-# after the licence says what a suite shows.
+# after the licence says what a suite shows. A suite that outlives
+# TEST_SUITE_LIMIT_S is ended and has failed; its log then says what it waited for.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -12,6 +13,7 @@ cd "$(dirname "$0")/.."
 export DEMETER_CACHE
 logs=out/test
 jobs=${TEST_JOBS:-2}
+limit_s=${TEST_SUITE_LIMIT_S:-1500}
 
 if [ $# -gt 0 ]; then
 	suites=("$@")
@@ -27,10 +29,31 @@ done
 rm -rf "$logs"
 mkdir -p "$logs"
 
+# What the processes of a session wait for: the evidence of a suite that hangs.
+processes_of_session() {
+	echo "---- still running after $limit_s s"
+	ps -s "$1" -o pid,ppid,stat,time,wchan:32,args --forest | cut -c1-300
+}
+
+# Each suite has a session of its own, so that all of it can be ended.
 # stdin is closed: no suite may wait for a person.
 run_suite() {
-	local suite=$1 began=$SECONDS status=0
-	"tests/suites/$suite" </dev/null >"$logs/$suite.log" 2>&1 || status=$?
+	local suite=$1 began=$SECONDS status=0 pid watchdog
+	setsid "tests/suites/$suite" </dev/null >"$logs/$suite.log" 2>&1 &
+	pid=$!
+	echo "$pid" >"$logs/$suite.pid"
+	(
+		trap 'kill "$nap" 2>/dev/null; exit' TERM
+		sleep "$limit_s" &
+		nap=$!
+		wait "$nap"
+		processes_of_session "$pid" >>"$logs/$suite.log"
+		pkill -KILL -s "$pid"
+	) &
+	watchdog=$!
+	wait "$pid" || status=$?
+	kill "$watchdog" 2>/dev/null || true
+	rm "$logs/$suite.pid"
 	echo "$status $((SECONDS - began))" >"$logs/$suite.status"
 	if [ "$status" = 0 ]; then
 		echo "ok     $suite ($((SECONDS - began)) s)"
@@ -39,7 +62,13 @@ run_suite() {
 	fi
 }
 
-trap 'kill 0 2>/dev/null; wait' INT TERM
+end_all() {
+	trap - INT TERM
+	cat "$logs"/*.pid 2>/dev/null | while read -r pid; do pkill -KILL -s "$pid"; done
+	kill 0
+}
+trap end_all INT TERM
+
 began=$SECONDS
 running=0
 for suite in "${suites[@]}"; do

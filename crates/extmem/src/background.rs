@@ -10,13 +10,13 @@ use crate::config::Mode;
 use crate::context::{BATCH_PAGES, Context};
 use crate::fatal;
 use crate::fault::{Access, trusts_predictions};
+use crate::futex::{self, pause};
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{HANDLERS, PREFETCHERS, Pager, pager, yield_now};
 use crate::policy::{Arrival, abi};
 use crate::queue::Window;
 use crate::region::PAGE_BYTES;
 use crate::swap::{Direction, Slot, Transfer};
-use crate::syscall;
 use crate::uffd::EVENT_PAGEFAULT;
 
 /// Seats to provide.
@@ -27,7 +27,9 @@ const MOST_RUN: usize = BATCH_PAGES / 4;
 /// Segments of the compressed tier that are drained between two looks for frames.
 const TIER_ROUNDS: usize = 16;
 /// Time between samples of the statistics.
-const SAMPLE_NS: u64 = 100_000_000;
+const SAMPLE_NS: u32 = 100_000_000;
+/// Rest of the evictor when nothing can be evicted.
+const NOTHING_EVICTABLE_NS: u32 = 200_000;
 
 impl Pager {
     /// Starts the evictor and the prefetchers, once. Signals must be blocked.
@@ -280,7 +282,7 @@ extern "C" fn evictor(_seat: usize) -> ! {
     loop {
         pager.wait_for_eviction();
         let now_ns = crate::clock::now_ns();
-        if now_ns - sampled_ns > SAMPLE_NS {
+        if now_ns - sampled_ns > u64::from(SAMPLE_NS) {
             sampled_ns = now_ns;
             let operation = pager.enter_masked();
             pager.sample();
@@ -312,7 +314,7 @@ extern "C" fn evictor(_seat: usize) -> ! {
             let done = pager.evict(EVICTION_BATCH, &mut operation.context);
             drop(operation);
             if done == 0 {
-                pause();
+                pause(NOTHING_EVICTABLE_NS);
             }
         }
     }

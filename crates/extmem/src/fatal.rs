@@ -68,17 +68,7 @@ impl Write for Line {
 /// meanwhile has no first thread.
 pub fn exit(status: i32, message: fmt::Arguments<'_>) -> ! {
     if ENDING.swap(true, Ordering::AcqRel) {
-        let second = libc::timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        };
-        // SAFETY: reads a structure that outlives the call.
-        unsafe {
-            syscall::call(
-                libc::SYS_nanosleep,
-                [std::ptr::from_ref(&second) as usize, 0, 0, 0, 0, 0],
-            );
-        }
+        crate::futex::pause(999_999_999);
     } else {
         let mut line = Line::new();
         let _ = line.write_str("demeter extmem: error: ");

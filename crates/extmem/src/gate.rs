@@ -25,14 +25,16 @@ impl Gate {
     /// Goes in, waiting while the gate is closed.
     pub fn enter(&self) -> Pass<'_> {
         loop {
-            let seen = self.word.fetch_add(1, Ordering::Acquire);
-            if seen & CLOSED == 0 {
+            // Nothing is written to a closed gate: those who wait would wake each other.
+            let seen = self.word.load(Ordering::Relaxed);
+            if seen & CLOSED != 0 {
+                futex::wait(&self.word, seen, None);
+            } else if self
+                .word
+                .compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
                 return Pass(self);
-            }
-            self.leave();
-            let now = self.word.load(Ordering::Relaxed);
-            if now & CLOSED != 0 {
-                futex::wait(&self.word, now, None);
             }
         }
     }

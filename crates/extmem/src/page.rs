@@ -7,8 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::region::{PAGE_BYTES, Region, carved_bytes};
 use crate::futex;
+use crate::region::{PAGE_BYTES, Region, carved_bytes};
 
 /// Page number inside the arena.
 pub type PageIndex = u32;

@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::futex;
 use crate::lock::Lock;
 use crate::page::PageIndex;
-use crate::futex;
 
 /// Pages somebody will want soon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

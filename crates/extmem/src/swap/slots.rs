@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use super::family::{Family, Ticket};
 use super::parts::Parts;
 use super::{Slot, SwapError};
+use crate::futex::pause;
 use crate::region::{Region, carved_bytes};
-use crate::syscall;
 
 const SLOTS_PER_WORD: u32 = u64::BITS;
 /// Free slots that a word must have, from choosy to content.
@@ -27,6 +27,8 @@ const CHOOSINESS: [u32; 5] = [64, 48, 24, 8, 1];
 const LEAST_BEFORE_GROWTH: u32 = 24;
 /// Looks for a part of the file that somebody gave back, before there is none.
 const GROWTH_TRIES: u32 = 25;
+/// Time between those looks.
+const GROWTH_PAUSE_NS: u32 = 20_000_000;
 /// Allocations after which the search becomes one step choosier.
 const RETRY_PERIOD: u32 = 128;
 
@@ -155,7 +157,7 @@ impl Slots {
                 break;
             }
             if !self.parts.grow() {
-                pause();
+                pause(GROWTH_PAUSE_NS);
             }
         }
         self.search(want, 1).or_else(|| {
