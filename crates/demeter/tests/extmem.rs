@@ -2,8 +2,10 @@
 //! `demeter extmem` on real programs. What needs the pager's library is passed over
 //! where it was not built (`make test` builds everything first).
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, ExitStatus, Output};
+use std::time::Duration;
 
 fn demeter() -> Command {
     Command::new(env!("CARGO_BIN_EXE_demeter"))
@@ -113,7 +115,51 @@ fn status_and_signals_are_the_programs() {
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
     // SAFETY: our own child.
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
-    assert_eq!(child.wait().unwrap().code(), Some(5));
+    assert_eq!(ended(&mut child).code(), Some(5));
+    assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
+}
+
+/// The status of a child that must end by itself.
+fn ended(child: &mut Child) -> ExitStatus {
+    for _ in 0..600 {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    child.kill().unwrap();
+    panic!("it goes on a minute after it should have ended");
+}
+
+/// Whenever the signal comes, somebody heeds it: the runner before the program is
+/// there, the program from then on.
+#[test]
+fn no_moment_of_the_start_loses_a_signal() {
+    let Some(folder) = library() else { return };
+    let swap = tempfile::tempdir_in(&folder).unwrap();
+    for delay_ms in 0..40 {
+        let mut child = demeter()
+            .env("DEMETER_LIBEXEC", &folder)
+            .args(["extmem", "run", "-q", "--dram", "32M", "--swap"])
+            .arg(swap.path())
+            .args([
+                "--",
+                "sh",
+                "-c",
+                "trap 'exit 5' TERM; while :; do sleep 0.02; done",
+            ])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        // SAFETY: our own child.
+        unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+        let status = ended(&mut child);
+        // By the signal before anybody caught it; told to stop; or the program's word.
+        let heeded =
+            status.signal() == Some(libc::SIGTERM) || matches!(status.code(), Some(130 | 143 | 5));
+        assert!(heeded, "after {delay_ms} ms: {status}");
+    }
     assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
 }
 

@@ -8,10 +8,19 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
+
+use crate::interrupt;
+
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
-const IGNORED: [libc::c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
-const PASSED_ON: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+const IGNORED: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
+const PASSED_ON: [Signal; 4] = [
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
 
 extern "C" fn pass_on(signal: libc::c_int) {
     let child = CHILD.load(Ordering::Relaxed);
@@ -22,25 +31,47 @@ extern "C" fn pass_on(signal: libc::c_int) {
 }
 
 /// Starts the command with default signals and passes ours on to it.
+///
+/// While it starts, what is sent to us waits: before, it would end a start that nobody
+/// wants any more; after, it belongs to the program. There is no moment between the two
+/// in which a signal could be lost.
+///
+/// # Errors
+/// Those of starting a program; `Interrupted` if we were told to stop before.
 pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
-    // SAFETY: `signal` may be called between fork and exec.
+    let mut held = SigSet::empty();
+    for signal in PASSED_ON {
+        held.add(signal);
+    }
+    let before = held.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let child = spawn_held(command, before);
+    // What came meanwhile is passed on here.
+    before.thread_set_mask()?;
+    child
+}
+
+fn spawn_held(command: &mut Command, mask: SigSet) -> std::io::Result<Child> {
+    for signal in PASSED_ON {
+        // SAFETY: the handler only makes a call that handlers may make.
+        unsafe { nix::sys::signal::signal(signal, SigHandler::Handler(pass_on)) }?;
+    }
+    if interrupt::raised() {
+        return Err(std::io::ErrorKind::Interrupted.into());
+    }
+    // SAFETY: all that is called may be called between fork and exec.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             for signal in IGNORED.into_iter().chain(PASSED_ON) {
-                libc::signal(signal, libc::SIG_DFL);
+                nix::sys::signal::signal(signal, SigHandler::SigDfl)?;
             }
-            Ok(())
+            Ok(mask.thread_set_mask()?)
         });
     }
     let child = command.spawn()?;
     CHILD.store(child.id() as i32, Ordering::Relaxed);
     for signal in IGNORED {
         // SAFETY: sets a disposition.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
-    for signal in PASSED_ON {
-        // SAFETY: the handler only makes a call that handlers may make.
-        unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
+        unsafe { nix::sys::signal::signal(signal, SigHandler::SigIgn) }?;
     }
     Ok(child)
 }

@@ -128,8 +128,10 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     }
     command.env_remove(OLD_DRAM).env_remove(OLD_SWAP);
 
-    let mut child =
-        forward::spawn(&mut command).map_err(|error| Error::file("start", &program, error))?;
+    let mut child = forward::spawn(&mut command).map_err(|error| match error.kind() {
+        std::io::ErrorKind::Interrupted => Error::Interrupted,
+        _ => Error::file("start", &program, error),
+    })?;
     let status = child
         .wait()
         .map_err(|error| Error::file("wait for", &program, error))?;

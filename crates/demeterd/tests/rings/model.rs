@@ -94,6 +94,8 @@ impl Daemon {
             assert!(began.elapsed() < LIMIT, "the daemon does not start");
             std::thread::sleep(Duration::from_millis(10));
         }
+        // It listens there first; once it answers, the machines' sockets are there too.
+        self.call("GET /v1/vms", "");
     }
 
     pub fn kill(&mut self) {
@@ -107,7 +109,7 @@ impl Daemon {
     }
 
     fn call(&self, request: &str, body: &str) -> serde_json::Value {
-        let mut stream = UnixStream::connect(self.path("control")).unwrap();
+        let mut stream = bounded(&self.path("control"));
         write!(
             stream,
             "{request} HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\
@@ -156,6 +158,13 @@ impl Daemon {
     pub fn open_files(&self) -> usize {
         std::fs::read_dir(self.proc("fd")).unwrap().count()
     }
+}
+
+/// A connection on which a daemon that does not answer is a failure, not a wait.
+fn bounded(path: &Path) -> UnixStream {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
 }
 
 fn spawn(words: &[String]) -> Child {
@@ -220,8 +229,8 @@ impl Guest {
         };
         let memory = [open("fmem"), open("smem")];
         let count = QUEUE_REPORT + 2;
-        let mut frontend =
-            Frontend::connect(daemon.path(&format!("{name}.sock")), count as u64).unwrap();
+        let stream = bounded(&daemon.path(&format!("{name}.sock")));
+        let mut frontend = Frontend::from_stream(stream, count as u64);
         frontend.set_owner().unwrap();
         let features = frontend.get_features().unwrap();
         // [DEV-1]
