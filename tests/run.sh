@@ -18,7 +18,12 @@ limit_s=${TEST_SUITE_LIMIT_S:-1500}
 if [ $# -gt 0 ]; then
 	suites=("$@")
 else
-	mapfile -t suites < <(find tests/suites -maxdepth 1 -type f -executable -printf '%f\n' | sort)
+	# The longest go first: both processors then have work until the end.
+	mapfile -t suites < <(
+		printf '%s\n' vm rust modules hammer
+		find tests/suites -maxdepth 1 -type f -executable -printf '%f\n' | sort
+	)
+	mapfile -t suites < <(printf '%s\n' "${suites[@]}" | awk '!seen[$0]++')
 fi
 for suite in "${suites[@]}"; do
 	[ -x "tests/suites/$suite" ] || {

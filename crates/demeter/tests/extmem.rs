@@ -98,16 +98,7 @@ fn status_and_signals_are_the_programs() {
     let killed = run(&folder, swap.path(), &["-q"], &["sh", "-c", "kill -9 $$"]);
     assert_eq!(killed.status.code(), Some(128 + 9));
     // SIGTERM to us alone reaches the program, which may say its last word.
-    let mut child = demeter()
-        .env("DEMETER_LIBEXEC", &folder)
-        .args(["extmem", "run", "-q", "--dram", "32M", "--swap"])
-        .arg(swap.path())
-        .args([
-            "--",
-            "sh",
-            "-c",
-            "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done",
-        ])
+    let mut child = waiting(&folder, swap.path())
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -117,6 +108,18 @@ fn status_and_signals_are_the_programs() {
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
     assert_eq!(ended(&mut child).code(), Some(5));
     assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
+}
+
+/// A managed shell that waits for SIGTERM.
+fn waiting(folder: &Path, swap: &Path) -> Command {
+    const SCRIPT: &str = "trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut command = demeter();
+    command
+        .env("DEMETER_LIBEXEC", folder)
+        .args(["extmem", "run", "-q", "--dram", "32M", "--swap"])
+        .arg(swap)
+        .args(["--", "sh", "-c", SCRIPT]);
+    command
 }
 
 /// The status of a child that must end by itself.
@@ -138,16 +141,8 @@ fn no_moment_of_the_start_loses_a_signal() {
     let Some(folder) = library() else { return };
     let swap = tempfile::tempdir_in(&folder).unwrap();
     for delay_ms in 0..40 {
-        let mut child = demeter()
-            .env("DEMETER_LIBEXEC", &folder)
-            .args(["extmem", "run", "-q", "--dram", "32M", "--swap"])
-            .arg(swap.path())
-            .args([
-                "--",
-                "sh",
-                "-c",
-                "trap 'exit 5' TERM; while :; do sleep 0.02; done",
-            ])
+        let mut child = waiting(&folder, swap.path())
+            .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
