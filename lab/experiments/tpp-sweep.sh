@@ -35,9 +35,9 @@ export -f one
 	echo "huge"
 	echo "system"
 	for pages in huge system; do
-		for period_ms in 100 200 500; do
-			for threshold_ms in 10 100 1000; do
-				echo "$pages scan_delay_ms=0 scan_period_min_ms=100 scan_size_mb=256" \
+		for period_ms in 25 50 100 200; do
+			for threshold_ms in 50 100 300 1000; do
+				echo "$pages scan_delay_ms=0 scan_period_min_ms=$period_ms scan_size_mb=256" \
 					"scan_period_max_ms=$period_ms hot_threshold_ms=$threshold_ms" \
 					"watermark_scale_factor=200"
 			done

@@ -31,17 +31,19 @@ pub const DEMETER_SCALED: [(&str, &str); 1] = [("epoch_ms", "50")];
 /// and go wherever there is room. Scaled down like all memory.
 const MIN_FREE_KIB: u32 = 4096;
 
-/// Knobs of the tuned TPP row: the best found for the demo's GUPS among page
-/// sizes, scan periods, thresholds and watermarks tried by hand;
-/// `lab/experiments/tpp-sweep.sh` is a wider grid, not yet run through.
+/// Knobs of the tuned TPP row: the best found for the demo's GUPS among about
+/// thirty settings of page sizes, scan periods and sizes, thresholds and watermarks,
+/// each run whole (`demeter vm demo --tmm tpp-tuned --tpp-set …`). Which huge pages
+/// find room in FMEM is chance, so the nearest were judged by the mean over several
+/// seeds; `lab/experiments/tpp-sweep.sh` is a grid around the winner.
 ///
 /// The stock defaults are made for processes that run for minutes: scans start
 /// after one second, take 256 MiB a second and pages count as hot when touched
 /// within a second of the scan.
 pub const TPP_TUNED: [(&str, &str); 6] = [
     ("scan_delay_ms", "0"),
-    ("scan_period_min_ms", "100"),
-    ("scan_period_max_ms", "200"),
+    ("scan_period_min_ms", "50"),
+    ("scan_period_max_ms", "50"),
     ("scan_size_mb", "256"),
     ("hot_threshold_ms", "100"),
     ("watermark_scale_factor", "200"),
