@@ -10,11 +10,13 @@ mod error;
 mod manager;
 mod mounts;
 mod report;
+mod resize;
 
 use std::path::Path;
 
-use demeter_agent::protocol::{FORMAT, GUEST_DIR, Record, Run, When};
+use demeter_agent::protocol::{FORMAT, GUEST_DIR, Record, Run, Tier, When};
 
+use crate::ballast::Ballast;
 use crate::error::Error;
 use crate::report::Reporter;
 
@@ -62,7 +64,7 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
     }
     mounts::command_cgroup();
     manager::set_up(&run.manager, reporter)?;
-    let _ballast = ballast::take(&run.tiers, reporter)?;
+    let _ballast = make_sizes(&run, reporter)?;
 
     report::snapshot(When::Before, reporter);
     reporter.send(&Record::Start);
@@ -80,6 +82,28 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
     });
     reporter.send(&Record::End);
     Ok(())
+}
+
+/// A device that does not tell nodes apart cannot be followed by what does: it
+/// then takes from tiers that have their sizes and as much again.
+fn make_sizes(run: &Run, reporter: &mut Reporter) -> Result<Ballast, Error> {
+    let Some(resize) = &run.resize else {
+        return ballast::take(&run.tiers, reporter);
+    };
+    resize::load(resize)?;
+    if resize.by_node {
+        resize::carry_out(resize, reporter)?;
+        return ballast::take(&run.tiers, reporter);
+    }
+    let before: Vec<Tier> = (run.tiers.iter().zip(&resize.taken_bytes))
+        .map(|(tier, taken_bytes)| Tier {
+            free_bytes: tier.free_bytes + taken_bytes,
+            ..tier.clone()
+        })
+        .collect();
+    let ballast = ballast::take(&before, reporter)?;
+    resize::carry_out(resize, reporter)?;
+    Ok(ballast)
 }
 
 fn read_run() -> Result<Run, Error> {

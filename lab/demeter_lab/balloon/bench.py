@@ -43,9 +43,6 @@ METHODS = ("demeter", "virtio-balloon", "virtio-mem")
 def bench_settings(daemon: Daemon, init_on_alloc: int, kernel: str) -> Settings:
     """Return a guest with all three devices."""
     made = settings(kernel, daemon, "bench", NODE_MIB)
-    spare = cache() / "kernels" / release(kernel) / "modules"
-    for module in ("virtio_balloon.ko", "virtio_mem.ko"):
-        made.files[module] = spare / module
     made.append = f"init_on_alloc={init_on_alloc} memhp_default_state=online_movable"
     made.max_mib = sum(NODE_MIB) + 2 * DEVICE_MIB
     return made

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `demeter vm`: guests of the testbed.
 
+mod balloon;
 mod compare;
 mod damon;
 mod data;
@@ -9,6 +10,7 @@ mod figures;
 mod guest;
 mod manifest;
 mod outcome;
+mod process;
 mod qemu;
 mod run;
 mod session;

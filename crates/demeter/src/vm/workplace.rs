@@ -33,6 +33,11 @@ impl RamDir {
         Ok(Self { path })
     }
 
+    /// A path in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
     /// Makes a sparse file of that size.
     pub fn file(&self, name: &str, bytes: u64) -> Result<PathBuf, Error> {
         let path = self.path.join(name);
