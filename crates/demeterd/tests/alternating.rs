@@ -221,19 +221,22 @@ fn alternating_load() {
         );
         outcomes.push(outcome);
     }
-    let [fixed, _, guaranteed, _] = &outcomes[..] else {
+    let [fixed, _, guaranteed, pressure] = &outcomes[..] else {
         unreachable!("four policies");
     };
     // FMEM follows the load: both guests gain, and neither at the other's cost.
     for at in 0..2 {
         assert!(guaranteed.latency_ns[at] < 0.9 * fixed.latency_ns[at]);
+        assert!(pressure.latency_ns[at] < 0.9 * fixed.latency_ns[at]);
     }
     // One move a change of sides and guest, and a few while rates settle.
     let phases = seconds / PHASE_S;
-    assert!(
-        guaranteed.changes <= 6 * phases,
-        "it swings: {}",
-        guaranteed.changes
-    );
+    for (name, outcome) in [("guaranteed", guaranteed), ("pressure", pressure)] {
+        assert!(
+            outcome.changes <= 6 * phases,
+            "{name} swings: {}",
+            outcome.changes
+        );
+    }
     assert_eq!(fixed.changes, 0);
 }
