@@ -16,7 +16,6 @@ use std::path::Path;
 
 use demeter_agent::protocol::{FORMAT, GUEST_DIR, Record, Run, Tier, When};
 
-use crate::ballast::Ballast;
 use crate::error::Error;
 use crate::report::Reporter;
 
@@ -63,8 +62,18 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
         mounts::data()?;
     }
     mounts::command_cgroup();
+    // Before the manager: memory that comes or goes makes Linux raise watermarks.
+    let blocks = run.resize.as_ref().map(resize::load).transpose()?;
+    let carry_out = |by_node, reporter: &mut Reporter| match (&run.resize, blocks) {
+        (Some(resize), Some(blocks)) if resize.by_node == by_node => {
+            resize::carry_out(resize, blocks, reporter)
+        }
+        _ => Ok(()),
+    };
+    carry_out(true, reporter)?;
     manager::set_up(&run.manager, reporter)?;
-    let _ballast = make_sizes(&run, reporter)?;
+    let _ballast = ballast::take(&tiers_of(&run), reporter)?;
+    carry_out(false, reporter)?;
 
     report::snapshot(When::Before, reporter);
     reporter.send(&Record::Start);
@@ -84,26 +93,19 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
     Ok(())
 }
 
-/// A device that does not tell nodes apart cannot be followed by what does: it
-/// then takes from tiers that have their sizes and as much again.
-fn make_sizes(run: &Run, reporter: &mut Reporter) -> Result<Ballast, Error> {
-    let Some(resize) = &run.resize else {
-        return ballast::take(&run.tiers, reporter);
+/// Tiers as the ballast leaves them. A device that does not tell nodes apart takes
+/// from tiers that have their sizes and as much again: nothing could mend after it.
+fn tiers_of(run: &Run) -> Vec<Tier> {
+    let taken_later = |at: usize| match &run.resize {
+        Some(resize) if !resize.by_node => resize.taken_bytes.get(at).copied().unwrap_or(0),
+        _ => 0,
     };
-    resize::load(resize)?;
-    if resize.by_node {
-        resize::carry_out(resize, reporter)?;
-        return ballast::take(&run.tiers, reporter);
-    }
-    let before: Vec<Tier> = (run.tiers.iter().zip(&resize.taken_bytes))
-        .map(|(tier, taken_bytes)| Tier {
-            free_bytes: tier.free_bytes + taken_bytes,
+    (run.tiers.iter().enumerate())
+        .map(|(at, tier)| Tier {
+            free_bytes: tier.free_bytes + taken_later(at),
             ..tier.clone()
         })
-        .collect();
-    let ballast = ballast::take(&before, reporter)?;
-    resize::carry_out(resize, reporter)?;
-    Ok(ballast)
+        .collect()
 }
 
 fn read_run() -> Result<Run, Error> {

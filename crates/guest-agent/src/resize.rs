@@ -14,8 +14,10 @@ use crate::report::{Reporter, node_free_bytes, node_meminfo};
 /// A host that makes no progress for so long (guest time) will not.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
-/// Loads the driver, and waits for the memory that it brings.
-pub fn load(resize: &Resize) -> Result<(), Error> {
+/// Loads the driver, and waits for the memory that it brings. Returns the number
+/// of memory blocks without that.
+pub fn load(resize: &Resize) -> Result<usize, Error> {
+    let blocks = memory_blocks();
     let wanted: Vec<u64> = (node_bytes(resize).iter())
         .zip(&resize.plugged_bytes)
         .map(|(bytes, plugged)| bytes + plugged)
@@ -23,11 +25,13 @@ pub fn load(resize: &Resize) -> Result<(), Error> {
     manager::load(&resize.module.path, &resize.module.params)?;
     wait(resize, &wanted, |now, wanted| {
         now.iter().zip(wanted).all(|(now, wanted)| now >= wanted)
-    })
+    })?;
+    Ok(blocks)
 }
 
-/// Tells the host that it can begin, and waits until the memory is gone.
-pub fn carry_out(resize: &Resize, reporter: &mut Reporter) -> Result<(), Error> {
+/// Tells the host that it can begin, and waits until the memory is gone, and
+/// with it its blocks where it came in blocks: they go last, and watermarks change.
+pub fn carry_out(resize: &Resize, blocks: usize, reporter: &mut Reporter) -> Result<(), Error> {
     let wanted: Vec<u64> = (node_bytes(resize).iter())
         .zip(&resize.taken_bytes)
         .map(|(bytes, taken)| bytes.saturating_sub(*taken))
@@ -36,7 +40,7 @@ pub fn carry_out(resize: &Resize, reporter: &mut Reporter) -> Result<(), Error> 
     reporter.send(&Record::Resizable);
     wait(resize, &wanted, |now, wanted| {
         if resize.by_node {
-            now.iter().zip(wanted).all(|(now, wanted)| now <= wanted)
+            now.iter().zip(wanted).all(|(now, wanted)| now <= wanted) && memory_blocks() <= blocks
         } else {
             now.iter().sum::<u64>() <= wanted.iter().sum()
         }
@@ -58,6 +62,10 @@ fn node_bytes(resize: &Resize) -> Vec<u64> {
     nodes(resize)
         .map(|node| node_meminfo(node).get("MemTotal").copied().unwrap_or(0))
         .collect()
+}
+
+fn memory_blocks() -> usize {
+    std::fs::read_dir("/sys/devices/system/memory").map_or(0, |entries| entries.count())
 }
 
 fn wait(
