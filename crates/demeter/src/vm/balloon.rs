@@ -6,11 +6,13 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use demeter_agent::protocol::{GUEST_DIR, Module, Record, Resize};
-use demeter_balloon::view::{SizeWish, Stage, VmView, tier_name};
+use demeter_balloon::view::{PolicyView, SizeWish, Stage, VmView, tier_name};
 use serde::Serialize;
 use serde_json::json;
 
@@ -22,8 +24,6 @@ use crate::balloon::qmp::Qmp;
 use crate::error::Error;
 use crate::testbed::{self, Kernel};
 
-/// Name of the guest at the daemon.
-const GUEST: &str = "guest";
 const MIB: u64 = 1 << 20;
 /// Linux adds and removes memory in blocks of this size.
 const MEMORY_BLOCK_BYTES: u64 = 128 * MIB;
@@ -162,35 +162,79 @@ impl Balloon {
     }
 }
 
+/// A guest's place at a daemon.
+pub struct Seat {
+    /// Its name there.
+    pub name: String,
+    /// Where QEMU connects.
+    pub socket: PathBuf,
+    /// Its memory.
+    pub nodes: [PathBuf; 2],
+    /// More keys of the daemon's `--vm`, each with a comma before it.
+    pub keys: String,
+    /// The daemon's control interface.
+    pub control: PathBuf,
+    /// Told when the guest has its sizes, where others wait for that.
+    pub together: Option<Arc<Together>>,
+}
+
+/// Guests of one daemon, whose policy begins when all have their sizes.
+pub struct Together {
+    /// Those that have not.
+    pub waiting: AtomicU64,
+    /// What begins then.
+    pub policy: PolicyView,
+}
+
 /// The host's side of one guest's balloon, and its files.
 pub struct Host {
     balloon: Balloon,
     node_bytes: [u64; 2],
     device_files: Vec<PathBuf>,
-    socket: PathBuf,
     qmp: PathBuf,
     daemon: Option<Daemon>,
+    guest: Option<Guest>,
     /// Of the guest's records, the line that is not complete yet.
     pending: Vec<u8>,
     asked: bool,
     resized: bool,
 }
 
-struct Daemon {
+/// `demeterd` for the guests of this command.
+pub struct Daemon {
     process: Process,
-    client: Client,
     log: PathBuf,
+}
+
+/// A guest as its daemon sees it.
+struct Guest {
+    seat: Arc<Seat>,
+    client: Client,
     looked: Instant,
     view: Option<VmView>,
+    fmem: Option<Sizes>,
+}
+
+/// FMEM of a guest from when it had the size asked for.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Sizes {
+    /// Least.
+    pub least_bytes: u64,
+    /// Most.
+    pub most_bytes: u64,
+    /// At the end.
+    pub last_bytes: u64,
 }
 
 /// `balloon.json`.
 #[derive(Serialize)]
-struct Report<'a> {
+struct Report {
     method: Method,
     taken_bytes: [u64; 2],
+    /// Sizes of FMEM while COMMAND ran, as far as they were looked at.
+    fmem: Option<Sizes>,
     /// What the daemon saw last, COMMAND's end or a little before.
-    guest: Option<&'a VmView>,
+    guest: Option<VmView>,
 }
 
 impl Host {
@@ -199,6 +243,7 @@ impl Host {
         balloon: &Balloon,
         node_bytes: [u64; 2],
         nodes: &[PathBuf; 2],
+        seat: Option<&Arc<Seat>>,
         ram: &RamDir,
         results: &ResultsDir,
     ) -> Result<Self, Error> {
@@ -212,17 +257,39 @@ impl Host {
             balloon: balloon.clone(),
             node_bytes,
             device_files,
-            socket: ram.join("balloon"),
             qmp: ram.join("qmp"),
             daemon: None,
+            guest: None,
             pending: Vec::new(),
             asked: false,
             resized: false,
         };
-        if balloon.method == Method::Demeter {
-            let control = ram.join("control");
-            host.daemon = Some(Daemon::start(&host.socket, nodes, &control, results)?);
+        if balloon.method != Method::Demeter {
+            return Ok(host);
         }
+        let seat = match seat {
+            Some(seat) => seat.clone(),
+            None => {
+                let seat = Arc::new(Seat {
+                    name: "guest".into(),
+                    socket: ram.join("balloon"),
+                    nodes: nodes.clone(),
+                    keys: String::new(),
+                    control: ram.join("control"),
+                    together: None,
+                });
+                let log = results.join("balloon.log");
+                host.daemon = Some(Daemon::start(std::slice::from_ref(&seat), &log)?);
+                seat
+            }
+        };
+        host.guest = Some(Guest {
+            client: Client::new(&seat.control)?,
+            seat,
+            looked: Instant::now(),
+            view: None,
+            fmem: None,
+        });
         Ok(host)
     }
 
@@ -235,11 +302,11 @@ impl Host {
                 super::qemu::with_path(prefix, path)
             }));
         };
-        if self.balloon.method == Method::Demeter {
+        if let Some(guest) = &self.guest {
             two(
                 "-chardev",
                 "socket,id=balloon-socket,path=".into(),
-                Some(&self.socket),
+                Some(&guest.seat.socket),
             );
             two(
                 "-device",
@@ -290,12 +357,20 @@ impl Host {
         for line in lines.split(|&byte| byte == b'\n') {
             match serde_json::from_slice::<Record>(line.trim_ascii()) {
                 Ok(Record::Resizable) => self.asked = true,
-                Ok(Record::Resized { .. }) => self.resized = true,
+                Ok(Record::Resized { .. }) => {
+                    self.resized = true;
+                    if let Some(guest) = &self.guest {
+                        guest.begin_together()?;
+                    }
+                }
                 _ => {}
             }
         }
         if let Some(daemon) = &mut self.daemon {
-            daemon.look()?;
+            daemon.check()?;
+        }
+        if let Some(guest) = &mut self.guest {
+            guest.look(self.resized)?;
         }
         if self.asked && self.ask()? {
             self.asked = false;
@@ -305,8 +380,8 @@ impl Host {
 
     /// Takes the memory; false if that must be tried again.
     fn ask(&mut self) -> Result<bool, Error> {
-        if let Some(daemon) = &self.daemon {
-            return daemon.ask(self.node_bytes, self.balloon.taken_bytes);
+        if let Some(guest) = &self.guest {
+            return guest.ask(self.node_bytes, self.balloon.taken_bytes);
         }
         let mut qmp = Qmp::connect(&self.qmp)?;
         if self.balloon.method == Method::Virtio {
@@ -325,15 +400,17 @@ impl Host {
         Ok(true)
     }
 
-    /// Ends the daemon; leaves a report in the results.
-    pub fn finish(self, results: &ResultsDir) -> Result<(), Error> {
-        let view = self.daemon.as_ref().and_then(|daemon| daemon.view.as_ref());
+    /// Ends the daemon; leaves a report in the results. What FMEM was.
+    pub fn finish(self, results: &ResultsDir) -> Result<Option<Sizes>, Error> {
+        let alone = (self.guest.as_ref()).is_some_and(|guest| guest.seat.together.is_none());
+        let fmem = self.guest.as_ref().and_then(|guest| guest.fmem);
         let report = Report {
             method: self.balloon.method,
             taken_bytes: self.balloon.taken_bytes,
-            guest: view,
+            fmem,
+            guest: self.guest.and_then(|guest| guest.view),
         };
-        if let Some(view) = view.filter(|_| self.resized) {
+        if let Some(view) = report.guest.as_ref().filter(|_| self.resized && alone) {
             for (tier, taken) in view.tiers.iter().zip(self.balloon.taken_bytes) {
                 if tier.balloon_bytes != taken {
                     eprintln!(
@@ -345,64 +422,92 @@ impl Host {
                 }
             }
         }
-        results.write("balloon.json", &super::session::to_json(&report)?)
+        results.write("balloon.json", &super::session::to_json(&report)?)?;
+        Ok(fmem)
     }
 }
 
 impl Daemon {
-    fn start(
-        socket: &Path,
-        nodes: &[PathBuf; 2],
-        control: &Path,
-        results: &ResultsDir,
-    ) -> Result<Self, Error> {
-        let mut vm = OsString::from(format!("{GUEST},socket="));
-        vm.push(socket);
-        for (tier, path) in ["fmem", "smem"].iter().zip(nodes) {
-            vm.push(format!(",{tier}="));
-            vm.push(path);
-        }
+    /// Starts it for these guests, which have one control interface in common.
+    pub fn start(seats: &[Arc<Seat>], log: &Path) -> Result<Self, Error> {
         let mut command = Command::new(testbed::daemon()?);
         command.args(["--statistics-ms", STATISTICS_MS]);
-        command.arg("--control").arg(control).arg("--vm").arg(vm);
-        let log = results.join("balloon.log");
-        let mut process = Process::start(command, &log)?;
+        for seat in seats {
+            let mut vm = OsString::from(format!("{},socket=", seat.name));
+            vm.push(&seat.socket);
+            for (tier, path) in ["fmem", "smem"].iter().zip(&seat.nodes) {
+                vm.push(format!(",{tier}="));
+                vm.push(path);
+            }
+            vm.push(&seat.keys);
+            command.arg("--vm").arg(vm);
+        }
+        if let Some(seat) = seats.first() {
+            command.arg("--control").arg(&seat.control);
+        }
+        let mut daemon = Self {
+            process: Process::start(command, log)?,
+            log: log.to_path_buf(),
+        };
         let deadline = Instant::now() + START;
-        while !(socket.exists() && control.exists()) {
-            let ended = !matches!(process.poll(), Ok(None));
-            if ended || Instant::now() > deadline {
-                return Err(dead(&log));
+        let ready = |seat: &Arc<Seat>| seat.socket.exists() && seat.control.exists();
+        while !seats.iter().all(ready) {
+            daemon.check()?;
+            if Instant::now() > deadline {
+                return Err(dead(log));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(Self {
-            process,
-            client: Client::new(control)?,
-            log,
-            looked: Instant::now(),
-            view: None,
-        })
+        Ok(daemon)
     }
 
-    /// Notes what the guest has; fails if the daemon is gone or refuses.
-    fn look(&mut self) -> Result<(), Error> {
+    /// Fails if it has ended.
+    fn check(&mut self) -> Result<(), Error> {
+        match self.process.poll() {
+            Ok(None) => Ok(()),
+            _ => Err(dead(&self.log)),
+        }
+    }
+}
+
+impl Guest {
+    fn path(&self) -> String {
+        format!("/v1/vms/{}", self.seat.name)
+    }
+
+    /// Notes what the guest has.
+    fn look(&mut self, resized: bool) -> Result<(), Error> {
         if self.looked.elapsed() < LOOK {
             return Ok(());
         }
         self.looked = Instant::now();
-        if !matches!(self.process.poll(), Ok(None)) {
-            return Err(dead(&self.log));
-        }
-        let view: VmView = self.client.get(&format!("/v1/vms/{GUEST}"))?;
+        let view: VmView = self.client.get(&self.path())?;
         // A guest that has ended says nothing any more.
-        if view.stage == Stage::Driven || self.view.is_none() {
-            self.view = Some(view);
+        if view.stage != Stage::Driven {
+            self.view.get_or_insert(view);
+            return Ok(());
         }
+        if let Some(bytes) = (view.tiers.first())
+            .map(|tier| tier.size_bytes)
+            .filter(|_| resized)
+        {
+            let before = self.fmem.unwrap_or(Sizes {
+                least_bytes: bytes,
+                most_bytes: bytes,
+                last_bytes: bytes,
+            });
+            self.fmem = Some(Sizes {
+                least_bytes: before.least_bytes.min(bytes),
+                most_bytes: before.most_bytes.max(bytes),
+                last_bytes: bytes,
+            });
+        }
+        self.view = Some(view);
         Ok(())
     }
 
     fn ask(&self, node_bytes: [u64; 2], taken_bytes: [u64; 2]) -> Result<bool, Error> {
-        let view: VmView = self.client.get(&format!("/v1/vms/{GUEST}"))?;
+        let view: VmView = self.client.get(&self.path())?;
         if let Some(problem) = view.problem {
             return Err(Error::Daemon {
                 cause: format!("demeterd: {problem}"),
@@ -418,10 +523,20 @@ impl Daemon {
                 why: Some("demeter vm".into()),
                 wait_ms: 0,
             };
-            let path = format!("/v1/vms/{GUEST}/tiers/{}", tier_name(node as u16));
+            let path = format!("{}/tiers/{}", self.path(), tier_name(node as u16));
             let _: VmView = self.client.put(&path, &wish)?;
         }
         Ok(true)
+    }
+
+    /// The last guest that has its sizes lets the policy begin.
+    fn begin_together(&self) -> Result<(), Error> {
+        if let Some(together) = &self.seat.together
+            && together.waiting.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            let _: PolicyView = self.client.put("/v1/policy", &together.policy)?;
+        }
+        Ok(())
     }
 }
 

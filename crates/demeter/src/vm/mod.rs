@@ -7,6 +7,7 @@ mod damon;
 mod data;
 mod demo;
 mod figures;
+mod fleet;
 mod guest;
 mod manifest;
 mod outcome;

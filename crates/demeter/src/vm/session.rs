@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use demeter_machine::config::{NodeConfig, PluginConfig};
@@ -33,6 +34,8 @@ pub struct Finished {
     pub outcome: Outcome,
     /// The figures.
     pub summary: summary::Summary,
+    /// FMEM while it ran, where a double balloon may have changed it.
+    pub fmem: Option<balloon::Sizes>,
 }
 
 /// How a run is shown while it lasts.
@@ -50,6 +53,7 @@ pub fn run(
     testbed: &Testbed,
     settings: &Settings,
     out: &Path,
+    seat: Option<&Arc<balloon::Seat>>,
     show: &Show<'_>,
 ) -> Result<Finished, Error> {
     let kernel = testbed.kernel(&settings.kernel)?;
@@ -82,12 +86,14 @@ pub fn run(
         images.push((image, bytes));
     }
 
-    let nodes = [
-        ram.file("node0", settings.node_bytes[0])?,
-        ram.file("node1", settings.node_bytes[1])?,
-    ];
+    let nodes = match seat {
+        Some(seat) => seat.nodes.clone(),
+        None => ram.nodes(settings.node_bytes)?,
+    };
     let mut balloon = (settings.balloon.as_ref())
-        .map(|balloon| balloon::Host::start(balloon, settings.node_bytes, &nodes, &ram, &results))
+        .map(|balloon| {
+            balloon::Host::start(balloon, settings.node_bytes, &nodes, seat, &ram, &results)
+        })
         .transpose()?;
     let files = qemu::Files {
         nodes,
@@ -139,9 +145,10 @@ pub fn run(
         show,
     );
     drop(machine);
-    if let Some(balloon) = balloon {
-        balloon.finish(&results)?;
-    }
+    let fmem = match balloon {
+        Some(balloon) => balloon.finish(&results)?,
+        None => None,
+    };
     drop(ram);
     let host_s = started.elapsed().as_secs_f64();
 
@@ -171,6 +178,7 @@ pub fn run(
         directory,
         outcome,
         summary,
+        fmem,
     })
 }
 
