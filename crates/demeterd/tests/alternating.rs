@@ -129,7 +129,10 @@ impl Tenant {
         put(24, self.samples[0]);
         put(32, self.samples[1]);
         put(40, hot);
+        put(STATISTICS_BYTES, NODE_PAGES);
         put(STATISTICS_BYTES + 8, self.size_pages() - served);
+        put(STATISTICS_BYTES + 16, self.balloon.len() as u64);
+        put(STATISTICS_BYTES + 24, served);
         self.guest.statistics(&bytes);
     }
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """How fast memory changes hands, and what guests are worth that were composed so.
 
-Demeter's balloon, virtio-balloon and virtio-mem: all three are in one guest and take the same amount from it in turns, several
-times, so that the machine's moods meet all of them alike. Times are the host's,
-from the request to the moment when the device says that it is done.
+Demeter's balloon, virtio-balloon and virtio-mem: all three are in one guest and
+take the same amount from it in turns, several times, so that the machine's moods
+meet all of them alike. Times are the host's, from the request to the moment when
+the device says that it is done. What guests are worth is in composition.py.
 """
 
 import argparse
