@@ -60,7 +60,7 @@ bench: build ## cost of the core: ns per sample, us per epoch
 	mkdir -p out/bench
 	$(MAKE) -C core/tests bench OUT=$(CURDIR)/out/bench/core.json
 
-bench-balloon: build lab ## how fast memory changes hands, against virtio-balloon and virtio-mem
+bench-balloon: build lab ## the balloon against virtio-balloon and virtio-mem: rates, and GUPS in guests composed by them
 	PYTHONPATH=lab $(LAB)/python -m demeter_lab.balloon.bench --out out/balloon
 
 bench-extmem: build lab ## the user-space pager against Linux swap at its best (root, half an hour)

@@ -137,7 +137,7 @@ enum virtio_demeter_event {
 };
 
 /* Fields whose source is missing in this guest are zero and not in `valid`. */
-#define VIRTIO_DEMETER_VALID_TMM 0x1u /* demeter.ko is loaded: hot_*, moved */
+#define VIRTIO_DEMETER_VALID_TMM 0x1u /* a TMM manages memory: hot_*, *_samples */
 #define VIRTIO_DEMETER_VALID_PSI 0x2u
 
 struct virtio_demeter_node_statistics {
@@ -146,7 +146,7 @@ struct virtio_demeter_node_statistics {
 	__le64 balloon_pages;
 	__le64 anon_pages;
 	__le64 file_pages;
-	__le64 hot_pages;      /* resident pages of ranges that the TMM ranks for FMEM */
+	__le64 hot_pages;      /* resident pages of ranges that the TMM holds to be hot */
 	__le64 promoted_pages; /* into this node since boot */
 	__le64 demoted_pages;  /* into this node since boot */
 };
@@ -157,9 +157,9 @@ struct virtio_demeter_statistics {
 	__le16 event;
 	__le16 nr_nodes;
 	__le32 valid;
-	__le64 fmem_samples; /* of accesses since boot, by tier: their ratio is the hit share */
+	__le64 fmem_samples; /* of accesses, by tier: their ratio is the hit share */
 	__le64 smem_samples;
-	__le64 hot_wanted_pages;   /* what the TMM would place in FMEM if it were free */
+	__le64 hot_wanted_pages;   /* hot pages of all nodes: what FMEM would be used for */
 	__le64 psi_memory_some_us; /* total stall time since boot */
 	__le64 psi_memory_full_us;
 	__le64 oom_kills;

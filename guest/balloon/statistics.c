@@ -9,6 +9,7 @@
 #include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
+#include <linux/module.h>
 #include <linux/nodemask.h>
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
@@ -16,6 +17,7 @@
 #include <linux/vmstat.h>
 
 #include "../compat/vmstat.h"
+#include "../tmm/provider.h"
 #include "balloon.h"
 
 #define PRESSURE_INTERVAL_MS 500
@@ -111,6 +113,44 @@ static void fill_node(struct virtio_demeter_node_statistics *to, int nid)
 	to->demoted_pages = cpu_to_le64(demoted_pages(nid));
 }
 
+static void fill_tier(struct statistics_message *message, const struct demeter_provider_tier *tier,
+		      bool is_fmem)
+{
+	struct virtio_demeter_node_statistics *to;
+
+	/* Whatever it says: it is another module's word. */
+	if (tier->node < 0 || tier->node >= demeter_balloon.nr_nodes)
+		return;
+	to = &message->nodes[tier->node];
+	to->hot_pages = cpu_to_le64(tier->hot_pages);
+	if (is_fmem)
+		le64_add_cpu(&to->promoted_pages, tier->arrived_pages);
+	else
+		le64_add_cpu(&to->demoted_pages, tier->arrived_pages);
+}
+
+/* What demeter.ko knows; false if it is not loaded or manages nothing. */
+static bool fill_from_tmm(struct statistics_message *message)
+{
+	struct virtio_demeter_statistics *header = &message->header;
+	typeof(demeter_provider_read) *read = symbol_get(demeter_provider_read);
+	struct demeter_provider provider;
+	int ret;
+
+	if (!read)
+		return false;
+	ret = read(&provider);
+	symbol_put(demeter_provider_read);
+	if (ret)
+		return false;
+	fill_tier(message, &provider.fmem, true);
+	fill_tier(message, &provider.smem, false);
+	header->fmem_samples = cpu_to_le64(provider.fmem.samples);
+	header->smem_samples = cpu_to_le64(provider.smem.samples);
+	header->hot_wanted_pages = cpu_to_le64(provider.fmem.hot_pages + provider.smem.hot_pages);
+	return true;
+}
+
 static u64 refaults(void)
 {
 	u64 sum = 0;
@@ -150,6 +190,8 @@ static void fill(struct statistics_message *message, u16 event)
 		fill_node(&message->nodes[i], i);
 	if (demeter_pressure_read(&some_us, &full_us))
 		valid |= VIRTIO_DEMETER_VALID_PSI;
+	if (fill_from_tmm(message))
+		valid |= VIRTIO_DEMETER_VALID_TMM;
 	header->sequence = cpu_to_le64(state.sequence++);
 	header->guest_time_ns = cpu_to_le64(ktime_get_boottime_ns());
 	header->event = cpu_to_le16(event);

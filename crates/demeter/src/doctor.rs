@@ -155,7 +155,7 @@ fn testbed_checks() -> Vec<Check> {
             ));
             for kernel in &testbed.kernels {
                 let name = format!("guest {}", kernel.name);
-                checks.push(match testbed::module(&kernel.release) {
+                checks.push(match testbed::module(&kernel.release, "demeter.ko") {
                     Ok(_) => Check::ok(&name, format!("{}, demeter.ko built", kernel.release)),
                     Err(error) => Check::limited(
                         &name,

@@ -153,6 +153,11 @@ pub fn pager() -> Result<PathBuf, Error> {
     built("the pager's library", "libdemeter_extmem.so")
 }
 
+/// The host daemon of the double balloon.
+pub fn daemon() -> Result<PathBuf, Error> {
+    built("the balloon's daemon", "demeterd")
+}
+
 /// A file in `$DEMETER_LIBEXEC`, else beside this binary.
 fn built(what: &'static str, name: &str) -> Result<PathBuf, Error> {
     let directory = match std::env::var_os("DEMETER_LIBEXEC") {
@@ -181,10 +186,10 @@ fn built(what: &'static str, name: &str) -> Result<PathBuf, Error> {
     }
 }
 
-/// The guest module for a kernel release: `$DEMETER_MODULES`, else
+/// A guest module (`demeter.ko`, `demeter_balloon.ko`) for a kernel release: `$DEMETER_MODULES`, else
 /// `build/modules` of the source tree that this binary lies in or of the
 /// working directory.
-pub fn module(release: &str) -> Result<PathBuf, Error> {
+pub fn module(release: &str, name: &'static str) -> Result<PathBuf, Error> {
     let mut candidates = Vec::new();
     if let Some(directory) = std::env::var_os("DEMETER_MODULES") {
         candidates.push(PathBuf::from(directory));
@@ -193,13 +198,13 @@ pub fn module(release: &str) -> Result<PathBuf, Error> {
         candidates.extend(exe.ancestors().map(|above| above.join("build/modules")));
     }
     candidates.push(PathBuf::from("build/modules"));
-    let relative = Path::new(release).join("demeter.ko");
+    let relative = Path::new(release).join(name);
     candidates
         .iter()
         .map(|directory| directory.join(&relative))
         .find(|path| path.exists())
         .ok_or_else(|| Error::NotBuilt {
-            what: "the guest module demeter.ko",
+            what: "a guest module",
             path: PathBuf::from("build/modules").join(relative),
             next: format!("run `testbed/build-modules.sh` for kernel {release}"),
         })

@@ -256,3 +256,68 @@ fn two_vcpus_are_managed_and_deterministic() {
         assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
     }
 }
+
+#[test]
+fn balloon_options_that_cannot_be_are_refused() {
+    let refused = |options: &[&str]| {
+        let words = [&["vm", "run"], options, &["--", "true"]].concat();
+        assert_one_error(&demeter(&words), 2);
+    };
+    refused(&["--boot-fmem", "1G"]);
+    refused(&["--balloon", "demeter", "--boot-fmem", "16M"]);
+    refused(&["--vms", "2", "--balloon", "virtio"]);
+    refused(&["--vms", "2", "--fmem-pool", "64M"]);
+    refused(&["--fmem-pool", "64M"]);
+}
+
+/// Started with twice the memory, both tiers are as asked for when COMMAND runs.
+#[test]
+fn a_balloon_brings_a_guest_to_its_sizes() {
+    let Some(place) = Place::for_guests() else {
+        return;
+    };
+    let options = ["--fmem", "32M", "--smem", "64M", "--balloon", "demeter"];
+    let summary = place.gups(
+        "r",
+        &options,
+        &["--footprint", "64M", "--updates", "200000"],
+    );
+    for (node, wanted) in [("0", 32), ("1", 64)] {
+        let free = summary["free_bytes"][node].as_u64().unwrap();
+        assert!(free.abs_diff(wanted << 20) < 1 << 20, "node {node}: {free}");
+    }
+    let guest = &place.json("r", "balloon.json")["guest"];
+    assert_eq!(guest["tiers"][0]["balloon_bytes"], 32 << 20);
+    assert_eq!(guest["tiers"][1]["balloon_bytes"], 64 << 20);
+    assert_eq!(guest["violations"], serde_json::json!({}));
+    assert_eq!(place.json("r", "manifest.json")["bit_deterministic"], false);
+}
+
+/// FMEM goes to the guest whose hot set needs it; what demeter.ko learns from
+/// its samples is what the policy goes by.
+#[test]
+fn guests_share_fmem_under_a_policy() {
+    let Some(place) = Place::for_guests() else {
+        return;
+    };
+    let script = place.path("gups.sh");
+    let text = "if [ \"$DEMETER_VM\" = 0 ]; then hot=40M; else hot=4M; fi\n\
+                exec /demeter/workloads gups --footprint 96M --hot $hot --hot-permille 980 \
+                --pages huge --updates 8000000\n";
+    std::fs::write(&script, text).unwrap();
+    let copy = format!("{}:/tmp/gups.sh", script.display());
+    let options = [
+        "--vms", "2", "--tmm", "demeter", "--roi", "self", "--copy", &copy, "--fmem", "32M",
+        "--smem", "96M",
+    ];
+    let output = place.run("r", &options, &["sh", "/tmp/gups.sh"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let guests = &place.json("r", "summary.json")["guests"];
+    let most = |index: usize| guests[index]["fmem"]["most_bytes"].as_u64().unwrap() >> 20;
+    assert!(most(0) >= 40, "{guests}");
+    let statistics = &place.json("r/vm0", "balloon.json")["guest"]["statistics"];
+    assert_eq!(statistics["has_tmm"], true);
+    assert!(statistics["fmem_samples"].as_u64().unwrap() > 0);
+    let hot_pages = statistics["hot_wanted_pages"].as_u64().unwrap();
+    assert!((5_000..20_000).contains(&hot_pages), "{hot_pages}");
+}

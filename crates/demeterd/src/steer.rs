@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use demeter_balloon::NodeStatistics;
 use demeter_balloon::view::{Stage, VmView};
 use demeter_balloon::wire::PAGE_SHIFT;
 
@@ -148,7 +149,11 @@ fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Gues
         fixed_pages: share.fmem_size_bytes.map(|bytes| bytes >> PAGE_SHIFT),
         hot_pages: statistics
             .filter(|statistics| statistics.has_tmm)
-            .map(|statistics| statistics.hot_wanted_pages),
+            .map(|statistics| {
+                statistics.hot_wanted_pages.saturating_add(
+                    (statistics.nodes.first()).map_or(0, |node| held_pages(total_pages, node)),
+                )
+            }),
         free_pages: statistics
             .and_then(|statistics| statistics.nodes.first())
             .map_or(0, |node| node.free_pages),
@@ -157,6 +162,16 @@ fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Gues
         stall_permille: memory.stall_permille,
         steady_rounds: memory.steady_rounds,
     }
+}
+
+/// FMEM that no hot page can have: what the guest's kernel holds of it, or never
+/// managed. A size that is to hold the hot set must hold this too.
+fn held_pages(total_pages: u64, node: &NodeStatistics) -> u64 {
+    total_pages
+        .saturating_sub(node.balloon_pages)
+        .saturating_sub(node.free_pages)
+        .saturating_sub(node.anon_pages)
+        .saturating_sub(node.file_pages)
 }
 
 /// Losers at once; winners as far as the losers have let go. The rest follows
@@ -211,5 +226,25 @@ fn give(vm: &Vm, view: &VmView, fmem_pages: u64, why: &str) {
         {
             tracing::warn!(vm = vm.spec.name, node, "{error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_holds_is_no_room_for_hot_pages() {
+        let mut node = NodeStatistics {
+            balloon_pages: 200,
+            free_pages: 300,
+            anon_pages: 350,
+            file_pages: 50,
+            ..NodeStatistics::default()
+        };
+        assert_eq!(held_pages(1000, &node), 100);
+        // Whatever a guest says.
+        node.free_pages = 5000;
+        assert_eq!(held_pages(1000, &node), 0);
     }
 }

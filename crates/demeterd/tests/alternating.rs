@@ -129,7 +129,10 @@ impl Tenant {
         put(24, self.samples[0]);
         put(32, self.samples[1]);
         put(40, hot);
+        put(STATISTICS_BYTES, NODE_PAGES);
         put(STATISTICS_BYTES + 8, self.size_pages() - served);
+        put(STATISTICS_BYTES + 16, self.balloon.len() as u64);
+        put(STATISTICS_BYTES + 24, served);
         self.guest.statistics(&bytes);
     }
 
@@ -221,19 +224,22 @@ fn alternating_load() {
         );
         outcomes.push(outcome);
     }
-    let [fixed, _, guaranteed, _] = &outcomes[..] else {
+    let [fixed, _, guaranteed, pressure] = &outcomes[..] else {
         unreachable!("four policies");
     };
     // FMEM follows the load: both guests gain, and neither at the other's cost.
     for at in 0..2 {
         assert!(guaranteed.latency_ns[at] < 0.9 * fixed.latency_ns[at]);
+        assert!(pressure.latency_ns[at] < 0.9 * fixed.latency_ns[at]);
     }
     // One move a change of sides and guest, and a few while rates settle.
     let phases = seconds / PHASE_S;
-    assert!(
-        guaranteed.changes <= 6 * phases,
-        "it swings: {}",
-        guaranteed.changes
-    );
+    for (name, outcome) in [("guaranteed", guaranteed), ("pressure", pressure)] {
+        assert!(
+            outcome.changes <= 6 * phases,
+            "{name} swings: {}",
+            outcome.changes
+        );
+    }
     assert_eq!(fixed.changes, 0);
 }

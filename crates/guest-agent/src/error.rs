@@ -48,6 +48,14 @@ pub enum Error {
         /// Asked for.
         wanted_bytes: u64,
     },
+    /// The host does not take or bring the memory.
+    #[error("nodes stay at {now_bytes:?} bytes where {wanted_bytes:?} were asked for")]
+    Resize {
+        /// MemTotal by node.
+        now_bytes: Vec<u64>,
+        /// Asked for.
+        wanted_bytes: Vec<u64>,
+    },
     /// The kernel refused the manager's module.
     #[error("the guest kernel refused {path}: {cause}")]
     Module {
@@ -94,6 +102,10 @@ impl Error {
                     .into()
             }
             Self::Ballast { .. } => "see console.log of the run and report it".into(),
+            Self::Resize { .. } => {
+                "see balloon.log of the run; ask for larger tiers if the guest needs the rest"
+                    .into()
+            }
             Self::Module { .. } => {
                 "read the last lines of console.log; build the module for this kernel with \
                  `testbed/build-modules.sh`"

@@ -10,10 +10,11 @@ mod error;
 mod manager;
 mod mounts;
 mod report;
+mod resize;
 
 use std::path::Path;
 
-use demeter_agent::protocol::{FORMAT, GUEST_DIR, Record, Run, When};
+use demeter_agent::protocol::{FORMAT, GUEST_DIR, Record, Run, Tier, When};
 
 use crate::error::Error;
 use crate::report::Reporter;
@@ -61,8 +62,18 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
         mounts::data()?;
     }
     mounts::command_cgroup();
+    // Before the manager: memory that comes or goes makes Linux raise watermarks.
+    let blocks = run.resize.as_ref().map(resize::load).transpose()?;
+    let carry_out = |by_node, reporter: &mut Reporter| match (&run.resize, blocks) {
+        (Some(resize), Some(blocks)) if resize.by_node == by_node => {
+            resize::carry_out(resize, blocks, reporter)
+        }
+        _ => Ok(()),
+    };
+    carry_out(true, reporter)?;
     manager::set_up(&run.manager, reporter)?;
-    let _ballast = ballast::take(&run.tiers, reporter)?;
+    let _ballast = ballast::take(&tiers_of(&run), reporter)?;
+    carry_out(false, reporter)?;
 
     report::snapshot(When::Before, reporter);
     reporter.send(&Record::Start);
@@ -80,6 +91,21 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
     });
     reporter.send(&Record::End);
     Ok(())
+}
+
+/// Tiers as the ballast leaves them. A device that does not tell nodes apart takes
+/// from tiers that have their sizes and as much again: nothing could mend after it.
+fn tiers_of(run: &Run) -> Vec<Tier> {
+    let taken_later = |at: usize| match &run.resize {
+        Some(resize) if !resize.by_node => resize.taken_bytes.get(at).copied().unwrap_or(0),
+        _ => 0,
+    };
+    (run.tiers.iter().enumerate())
+        .map(|(at, tier)| Tier {
+            free_bytes: tier.free_bytes + taken_later(at),
+            ..tier.clone()
+        })
+        .collect()
 }
 
 fn read_run() -> Result<Run, Error> {

@@ -58,7 +58,8 @@ pub fn write_value(write: &Write) -> std::io::Result<()> {
     file.write_all(write.value.as_bytes())
 }
 
-fn load(path: &str, params: &str) -> Result<(), Error> {
+/// Loads a kernel module.
+pub fn load(path: &str, params: &str) -> Result<(), Error> {
     let refused = |cause: String| Error::Module {
         path: path.to_owned(),
         cause,

@@ -46,6 +46,23 @@ pub struct Run {
     pub copies: Vec<CopyIn>,
     /// The second persistent memory device holds a file system for [`DATA_DIR`].
     pub data: bool,
+    /// Memory that the host takes before COMMAND.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<Resize>,
+}
+
+/// How the host brings the machine to its sizes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// Driver of the device that does it.
+    pub module: Module,
+    /// Memory that the driver brings with it, by node.
+    pub plugged_bytes: Vec<u64>,
+    /// What the host takes then, by node.
+    pub taken_bytes: Vec<u64>,
+    /// The device tells nodes apart. If not, only the sum is as asked for.
+    pub by_node: bool,
 }
 
 /// What marks the region of interest.
@@ -163,6 +180,17 @@ pub enum Record {
         huge_bytes: u64,
         /// Taken away as small locked pages.
         small_bytes: u64,
+    },
+    /// The host can take memory now.
+    Resizable,
+    /// It has.
+    Resized {
+        /// What the kernel manages, by node.
+        node_bytes: Vec<u64>,
+        /// Free memory, by node.
+        free_bytes: Vec<u64>,
+        /// How long it took, in guest time.
+        guest_ns: u64,
     },
     /// A value could not be written.
     WriteFailed {

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How fast memory changes hands: Demeter's balloon, virtio-balloon, virtio-mem.
+"""How fast memory changes hands, and what guests are worth that were composed so.
 
-All three are in one guest and take the same amount from it in turns, several
-times, so that the machine's moods meet all of them alike. Times are the host's,
-from the request to the moment when the device says that it is done.
+Demeter's balloon, virtio-balloon and virtio-mem: all three are in one guest and
+take the same amount from it in turns, several times, so that the machine's moods
+meet all of them alike. Times are the host's, from the request to the moment when
+the device says that it is done. What guests are worth is in composition.py.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from demeter_lab.balloon import composition
 from demeter_lab.balloon.daemon import Daemon
 from demeter_lab.balloon.guest import (
     MIB,
@@ -43,9 +45,6 @@ METHODS = ("demeter", "virtio-balloon", "virtio-mem")
 def bench_settings(daemon: Daemon, init_on_alloc: int, kernel: str) -> Settings:
     """Return a guest with all three devices."""
     made = settings(kernel, daemon, "bench", NODE_MIB)
-    spare = cache() / "kernels" / release(kernel) / "modules"
-    for module in ("virtio_balloon.ko", "virtio_mem.ko"):
-        made.files[module] = spare / module
     made.append = f"init_on_alloc={init_on_alloc} memhp_default_state=online_movable"
     made.max_mib = sum(NODE_MIB) + 2 * DEVICE_MIB
     return made
@@ -229,42 +228,57 @@ def table(cases: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
+def measure_rates(directory: Path, kernel: str, repeats: int) -> dict[str, dict]:
+    """Run both cases."""
+    cases: dict[str, dict] = {}
+    for init_on_alloc in (1, 0):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        try:
+            name = f"init_on_alloc={init_on_alloc}"
+            cases[name] = one_case(directory, init_on_alloc, kernel, repeats)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    return cases
+
+
 def main() -> int:
     """Run all cases and write ``summary.json``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=TREE / "out/balloon")
     parser.add_argument("--kernel", default="6.12")
     parser.add_argument("--repeats", type=int, default=6, help="best a multiple of 3")
+    parser.add_argument("--updates", type=int, default=30_000_000, help="of GUPS")
+    parser.add_argument("--seeds", type=int, default=3, help="of GUPS")
+    parser.add_argument("--only", choices=["rates", "composition"])
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm/demeter-balloon-bench"))
     arguments = parser.parse_args()
     end_on_sigterm()
-    cases: dict[str, dict] = {}
     accel = Settings().accel
-    for init_on_alloc in (1, 0):
-        shutil.rmtree(arguments.directory, ignore_errors=True)
-        arguments.directory.mkdir(parents=True)
-        try:
-            name = f"init_on_alloc={init_on_alloc}"
-            cases[name] = one_case(
-                arguments.directory, init_on_alloc, arguments.kernel, arguments.repeats
-            )
-        finally:
-            shutil.rmtree(arguments.directory, ignore_errors=True)
     about = json.loads((cache() / "qemu.json").read_text())
-    summary = {
+    summary: dict[str, object] = {
         "experiment": "balloon",
         "accelerator": accel,
         "qemu": about["version"],
         "kernel": release(arguments.kernel),
         "host": platform.release(),
-        "amount_mib": AMOUNT_MIB,
-        "repeats": arguments.repeats,
-        "rows": cases,
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    print(f"accelerator: {accel}; {AMOUNT_MIB} MiB, {arguments.repeats} repetitions")
-    print(table(cases))
+    path = arguments.out / "summary.json"
+    if arguments.only and path.exists():
+        # The other part stays as it was measured.
+        summary = json.loads(path.read_text()) | summary
+    if arguments.only != "composition":
+        cases = measure_rates(arguments.directory, arguments.kernel, arguments.repeats)
+        summary |= {"amount_mib": AMOUNT_MIB, "repeats": arguments.repeats, "rows": cases}
+        print(f"accelerator: {accel}; {AMOUNT_MIB} MiB, {arguments.repeats} repetitions")
+        print(table(cases))
+    if arguments.only != "rates":
+        measured = composition.measure(arguments.out, arguments.updates, arguments.seeds)
+        summary["composition"] = measured
+        print(f"GUPS, {arguments.updates} updates, {arguments.seeds} seeds; times modelled")
+        print(composition.table(measured))
+    path.write_text(json.dumps(summary, indent=2) + "\n")
     return 0
 
 

@@ -45,6 +45,11 @@ def modules(kernel: str) -> Path:
     return (Path(built) if built else TREE / "build/modules") / release(kernel)
 
 
+def stock_modules(kernel: str) -> Path:
+    """Return the directory with the kernel's own modules."""
+    return cache() / "kernels" / release(kernel) / "modules"
+
+
 @dataclass
 class Settings:
     """What a guest is made of."""
@@ -171,6 +176,8 @@ class Guest:
         (tree / "balloon/init").chmod(0o755)
         for name, source in self.settings.files.items():
             shutil.copy(source, tree / "balloon" / name)
+        for source in stock_modules(self.settings.kernel).glob("virtio*.ko"):
+            shutil.copy(source, tree / "balloon" / source.name)
         names = subprocess.run(["find", "."], cwd=tree, capture_output=True, check=True).stdout
         archive = subprocess.run(
             ["cpio", "--quiet", "-o", "-H", "newc", "-R", "0:0"],

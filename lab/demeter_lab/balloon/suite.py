@@ -28,6 +28,7 @@ from demeter_lab.balloon.guest import (
 
 DRIVER = "demeter_balloon.ko"
 HOSTILE = "demeter_balloon_hostile.ko"
+MANAGER = "demeter.ko"
 #: Data that must stay intact, on each node.
 DATA_MIB = 8
 
@@ -218,6 +219,25 @@ def check_module(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     checks.that("data intact after rmmod", intact(guest))
 
 
+def check_manager(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Load and unload demeter.ko beside the driver; neither needs the other."""
+    name = guest.name
+
+    def managed() -> bool:
+        daemon.call("POST", f"/v1/vms/{name}/statistics")
+        time.sleep(0.5)
+        return bool((daemon.view(name)["statistics"] or {}).get("has_tmm"))
+
+    checks.that("without demeter.ko nothing is told of it", not managed())
+    # There are no samples in this guest: the experiments with a vPMU have them.
+    guest.must(f"insmod /balloon/{MANAGER} sampler=none enabled=1")
+    checks.that("with demeter.ko its statistics are valid", managed())
+    guest.must("rmmod demeter")
+    checks.that("it unloads before the driver, and is told of no more", not managed())
+    tier = daemon.resize(name, 1, size_at(guest, 1, 0.9))
+    checks.that("sizes still change", tier["size_bytes"] == size_at(guest, 1, 0.9), tier["last"])
+
+
 def check_pause(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     """Stop and continue the machine in the middle of a resize."""
     name = guest.name
@@ -255,7 +275,9 @@ def check_reset(checks: Checks, daemon: Daemon, guest: Guest) -> None:
 def main_guest(checks: Checks, directory: Path, kernel: str, kills: int, seed: int) -> None:
     """Run everything that an honest guest goes through."""
     daemon = Daemon(directory, ["main"])
-    guest = Guest("main", directory, settings(kernel, daemon, "main", (512, 512)))
+    made = settings(kernel, daemon, "main", (512, 512))
+    made.files[MANAGER] = modules(kernel) / MANAGER
+    guest = Guest("main", directory, made)
     with daemon, guest:
         guest.must(f"insmod /balloon/{DRIVER}")
         daemon.wait_stage("main", "driven")
@@ -265,6 +287,7 @@ def main_guest(checks: Checks, directory: Path, kernel: str, kills: int, seed: i
             ("kills", lambda: check_kills(checks, daemon, guest, kills, seed)),
             ("command", lambda: check_command(checks, daemon, guest)),
             ("module", lambda: check_module(checks, daemon, guest)),
+            ("manager", lambda: check_manager(checks, daemon, guest)),
             ("pause", lambda: check_pause(checks, daemon, guest)),
             ("reset", lambda: check_reset(checks, daemon, guest)),
         ]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `demeter balloon`: what each guest has of each tier, and how to change it.
 
-mod client;
+pub mod client;
 mod get;
 mod policy;
-mod qmp;
+pub mod qmp;
 mod replug;
 mod set;
 mod watch;

@@ -100,6 +100,8 @@ pub fn run_managers(
         .iter()
         .map(|&tmm| {
             Ok(Job {
+                name: tmm.row().to_owned(),
+                seat: None,
                 tmm,
                 settings: options.settings(tmm, command)?,
             })

@@ -3,10 +3,11 @@
 //! makes in a table.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 
+use super::balloon::Seat;
 use super::session::{self, Finished, Show};
 use super::settings::Settings;
 use super::summary::{Phase, Summary};
@@ -137,13 +138,17 @@ pub fn render_stages(finished: &[Finished]) -> String {
 
 /// One guest of a comparison.
 pub struct Job {
+    /// Its name, also of its results.
+    pub name: String,
+    /// Its place at a daemon that others share.
+    pub seat: Option<Arc<Seat>>,
     /// Its manager.
     pub tmm: Tmm,
     /// Its settings.
     pub settings: Settings,
 }
 
-/// Runs the jobs, `parallel` at a time, each into `out/<row>`. The first
+/// Runs the jobs, `parallel` at a time, each into `out/<name>`. The first
 /// failure stops those not yet started and is returned.
 pub fn run_all(
     testbed: &Testbed,
@@ -172,15 +177,20 @@ pub fn run_all(
                     if failed.load(std::sync::atomic::Ordering::Relaxed) {
                         return;
                     }
-                    let line = board.line(job.tmm.row());
+                    let line = board.line(&job.name);
                     let show = Show {
                         stream_output: false,
                         line: &line,
                         total_work,
                     };
-                    let outcome =
-                        session::run(testbed, &job.settings, &out.join(job.tmm.row()), &show)
-                            .and_then(|finished| must_succeed(job.tmm, finished));
+                    let outcome = session::run(
+                        testbed,
+                        &job.settings,
+                        &out.join(&job.name),
+                        job.seat.as_ref(),
+                        &show,
+                    )
+                    .and_then(|finished| must_succeed(job.tmm, finished));
                     if outcome.is_err() {
                         failed.store(true, std::sync::atomic::Ordering::Relaxed);
                     }

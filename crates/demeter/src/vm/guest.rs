@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use demeter_agent::protocol::{CopyIn, FORMAT, GUEST_DIR, Run, Tier};
 
+use super::balloon::Balloon;
 use super::settings::Settings;
 use super::tmm::MODULE_PATH;
 use crate::cpio::Archive;
@@ -30,7 +31,12 @@ pub struct PerRun {
 }
 
 /// Makes the archive.
-pub fn per_run(settings: &Settings, built: &Built, module: Option<&Path>) -> Result<PerRun, Error> {
+pub fn per_run(
+    settings: &Settings,
+    built: &Built,
+    module: Option<&Path>,
+    driver: Option<&Path>,
+) -> Result<PerRun, Error> {
     let mut archive = Archive::new();
     let mut hashes = BTreeMap::new();
     let mut add = |archive: &mut Archive, guest: &str, host: &Path, executable: bool| {
@@ -54,6 +60,9 @@ pub fn per_run(settings: &Settings, built: &Built, module: Option<&Path>) -> Res
     archive.link("demeter/bin/demeter-workloads", "../workloads");
     if let Some(module) = module {
         add(&mut archive, MODULE_PATH, module, false)?;
+    }
+    if let (Some(driver), Some(balloon)) = (driver, &settings.balloon) {
+        add(&mut archive, &balloon.module_path(), driver, false)?;
     }
     let mut copies = Vec::new();
     for (index, (host, guest)) in settings.copies.iter().enumerate() {
@@ -90,6 +99,7 @@ pub fn per_run(settings: &Settings, built: &Built, module: Option<&Path>) -> Res
         clock_test_ns: CLOCK_TEST_NS,
         copies,
         data: settings.data.is_some(),
+        resize: settings.balloon.as_ref().map(Balloon::resize),
     };
     let text = serde_json::to_string_pretty(&run).map_err(|error| Error::Malformed {
         path: "run.json".into(),

@@ -46,6 +46,9 @@ pub struct Manifest {
     /// SHA-256 of the files put into the guest, by their name there.
     guest_files_sha256: BTreeMap<String, String>,
     settings: Settings,
+    /// The same input gives the same figures to the last bit. Not with a
+    /// balloon: when its device answers depends on the host.
+    bit_deterministic: bool,
     /// What the agent was told to do.
     agent: Run,
     /// Seconds since 1970 at the end of the run.
@@ -72,6 +75,7 @@ pub fn manifest(sources: &Sources<'_>) -> Result<Manifest, Error> {
         guest_packages: sources.testbed.guest_root_packages.clone(),
         guest_files_sha256: sources.per_run.hashes.clone(),
         settings: sources.settings.clone(),
+        bit_deterministic: sources.settings.balloon.is_none(),
         agent: sources.per_run.run.clone(),
         finished_unix_s: SystemTime::now()
             .duration_since(UNIX_EPOCH)

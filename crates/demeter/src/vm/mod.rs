@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `demeter vm`: guests of the testbed.
 
+mod balloon;
 mod compare;
 mod damon;
 mod data;
 mod demo;
 mod figures;
+mod fleet;
 mod guest;
 mod manifest;
 mod outcome;
+mod process;
 mod qemu;
 mod run;
 mod session;

@@ -55,6 +55,9 @@ impl Outcome {
             } => {
                 self.free_bytes.insert(node, free_bytes);
             }
+            Record::Resized { free_bytes, .. } => {
+                self.free_bytes.extend((0..).zip(free_bytes));
+            }
             Record::Vmstat { when, counters } => {
                 self.vmstat.insert(when, counters);
             }
@@ -69,6 +72,7 @@ impl Outcome {
             Record::End => self.complete = true,
             Record::Hello { .. }
             | Record::Clock { .. }
+            | Record::Resizable
             | Record::WriteFailed { .. }
             | Record::Start
             | Record::Meminfo { .. } => {}

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::balloon::Balloon;
 use super::settings::Settings;
 
 /// Files that a guest is made of.
@@ -19,6 +20,8 @@ pub struct Files {
     /// Images of read-only persistent memory and their sizes: the root file
     /// system first.
     pub images: Vec<(PathBuf, u64)>,
+    /// More arguments: the balloon's.
+    pub balloon: Vec<OsString>,
     /// The plugin.
     pub plugin: PathBuf,
     /// Its configuration.
@@ -45,6 +48,9 @@ const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 nokaslr norandmaps mit
 /// calibration is a busy wait of 0.2 s of guest time: half of a boot.
 const ONE_VCPU: &str = " noapictimer";
 
+/// Memory of a device is taken into use, and so that it can go again.
+const PLUGGED: &str = " memhp_default_state=online_movable";
+
 /// Features that would differ from host to host or that the model does not
 /// understand.
 const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm";
@@ -54,6 +60,10 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     let [fmem, smem] = settings.node_bytes;
     let ram_mib = (fmem + smem) >> 20;
     // Persistent memory is a memory device: it needs address space above RAM.
+    let devices = settings
+        .balloon
+        .as_ref()
+        .map_or([0; 2], Balloon::device_bytes);
     let images_mib: u64 = (files.images.iter())
         .map(|(_, bytes)| bytes.next_multiple_of(1 << 30) >> 20)
         .sum();
@@ -67,8 +77,8 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
         "-m",
         format!(
             "{ram_mib}M,slots={},maxmem={}M",
-            files.images.len(),
-            ram_mib + images_mib + 2048
+            files.images.len() + devices.iter().filter(|&&bytes| bytes > 0).count(),
+            ram_mib + images_mib + 2048 + (devices.iter().sum::<u64>() >> 20)
         ),
     );
     list.two("-seed", settings.seed.to_string());
@@ -117,8 +127,10 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
         ),
     );
     list.two("-device", "ivshmem-plain,memdev=bar");
-    // A private mapping of a file opened read-only: the guest mounts it
-    // read-only, and several guests share one copy in the host's cache.
+    // Before the images: Linux wants memory devices at multiples of its blocks.
+    list.0.extend(files.balloon.iter().cloned());
+    // A mapping of a file opened read-only: the guest mounts it read-only, and
+    // several guests share one copy in the host's cache.
     for (index, (path, bytes)) in files.images.iter().enumerate() {
         list.two(
             "-object",
@@ -151,7 +163,11 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     list.two("-kernel", files.kernel.as_os_str());
     list.two("-initrd", files.initrd.as_os_str());
     let one_vcpu = if settings.vcpus == 1 { ONE_VCPU } else { "" };
-    list.two("-append", format!("{KERNEL_COMMAND_LINE}{one_vcpu}"));
+    let plugged = if devices == [0; 2] { "" } else { PLUGGED };
+    list.two(
+        "-append",
+        format!("{KERNEL_COMMAND_LINE}{one_vcpu}{plugged}"),
+    );
     list.0
 }
 
@@ -181,7 +197,7 @@ impl Arguments {
 }
 
 /// Appends a path with QEMU's escape: a comma is doubled.
-fn with_path(prefix: String, path: &Path) -> OsString {
+pub fn with_path(prefix: String, path: &Path) -> OsString {
     let mut text = OsString::from(prefix);
     match path.to_str() {
         Some(plain) => text.push(plain.replace(',', ",,")),

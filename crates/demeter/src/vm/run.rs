@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use super::fleet;
 use super::session::{self, Show};
 use super::settings::Options;
 use super::tmm::Tmm;
@@ -19,6 +20,8 @@ pub struct Arguments {
     tmm: Tmm,
     #[command(flatten)]
     options: Options,
+    #[command(flatten)]
+    fleet: fleet::Options,
     /// Results directory
     #[arg(long, default_value = "out/run", value_name = "DIR")]
     out: PathBuf,
@@ -32,6 +35,19 @@ pub struct Arguments {
 
 /// Carries the verb out.
 pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
+    if let Some(vms) = arguments.fleet.vms {
+        return fleet::execute(
+            &fleet::Fleet {
+                vms,
+                options: &arguments.fleet,
+                guest: &arguments.options,
+                tmm: arguments.tmm,
+                command: &arguments.command,
+            },
+            &arguments.out,
+            arguments.json,
+        );
+    }
     let settings = arguments
         .options
         .settings(arguments.tmm, &arguments.command)?;
@@ -42,6 +58,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         &testbed,
         &settings,
         &arguments.out,
+        None,
         &Show {
             stream_output: !arguments.json,
             line: &line,

@@ -4,20 +4,19 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use demeter_machine::config::{NodeConfig, PluginConfig};
 use demeter_machine::series::{RowKind, SeriesRow};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 
 use super::outcome::Outcome;
+use super::process::Process;
 use super::settings::Settings;
 use super::workplace::{RamDir, ResultsDir};
-use super::{damon, data, guest, manifest, qemu, summary};
+use super::{balloon, damon, data, guest, manifest, qemu, summary};
 use crate::error::Error;
 use crate::interrupt;
 use crate::progress::Line;
@@ -35,6 +34,8 @@ pub struct Finished {
     pub outcome: Outcome,
     /// The figures.
     pub summary: summary::Summary,
+    /// FMEM while it ran, where a double balloon may have changed it.
+    pub fmem: Option<balloon::Sizes>,
 }
 
 /// How a run is shown while it lasts.
@@ -52,6 +53,7 @@ pub fn run(
     testbed: &Testbed,
     settings: &Settings,
     out: &Path,
+    seat: Option<&Arc<balloon::Seat>>,
     show: &Show<'_>,
 ) -> Result<Finished, Error> {
     let kernel = testbed.kernel(&settings.kernel)?;
@@ -60,11 +62,14 @@ pub fn run(
     }
     let built = Built::find()?;
     let module = if settings.tmm == super::tmm::Tmm::Demeter {
-        Some(testbed::module(&kernel.release)?)
+        Some(testbed::module(&kernel.release, "demeter.ko")?)
     } else {
         None
     };
-    let per_run = guest::per_run(settings, &built, module.as_deref())?;
+    let driver = (settings.balloon.as_ref())
+        .map(|balloon| balloon.module(kernel))
+        .transpose()?;
+    let per_run = guest::per_run(settings, &built, module.as_deref(), driver.as_deref())?;
     let ram_bytes = settings.node_bytes.iter().sum::<u64>() + qemu::BAR_BYTES;
     let ram = RamDir::create(ram_bytes + 2 * per_run.archive.len() as u64 + (64 << 20))?;
     let results = ResultsDir::create(out, RESULTS_BYTES)?;
@@ -81,11 +86,20 @@ pub fn run(
         images.push((image, bytes));
     }
 
+    let nodes = match seat {
+        Some(seat) => seat.nodes.clone(),
+        None => ram.nodes(settings.node_bytes)?,
+    };
+    let mut balloon = (settings.balloon.as_ref())
+        .map(|balloon| {
+            balloon::Host::start(balloon, settings.node_bytes, &nodes, seat, &ram, &results)
+        })
+        .transpose()?;
     let files = qemu::Files {
-        nodes: [
-            ram.file("node0", settings.node_bytes[0])?,
-            ram.file("node1", settings.node_bytes[1])?,
-        ],
+        nodes,
+        balloon: balloon
+            .as_ref()
+            .map_or(Vec::new(), balloon::Host::arguments),
         bar: ram.file("bar", qemu::BAR_BYTES)?,
         kernel: kernel.vmlinuz.clone(),
         initrd,
@@ -116,9 +130,25 @@ pub fn run(
     let arguments = qemu::arguments(settings, &files);
     let log = results.join("qemu.log");
     let started = Instant::now();
-    let mut machine = Machine::start(testbed, &arguments, &log)?;
-    let ended = watch(&mut machine, settings, &files, &plugin_config.series, show);
+    let mut command = Command::new(&testbed.qemu.argv[0]);
+    command
+        .args(&testbed.qemu.argv[1..])
+        .args(&arguments)
+        .envs(&testbed.qemu.env);
+    let mut machine = Process::start(command, &log)?;
+    let ended = watch(
+        &mut machine,
+        settings,
+        &files,
+        &plugin_config.series,
+        balloon.as_mut(),
+        show,
+    );
     drop(machine);
+    let fmem = match balloon {
+        Some(balloon) => balloon.finish(&results)?,
+        None => None,
+    };
     drop(ram);
     let host_s = started.elapsed().as_secs_f64();
 
@@ -148,6 +178,7 @@ pub fn run(
         directory,
         outcome,
         summary,
+        fmem,
     })
 }
 
@@ -157,6 +188,7 @@ enum Ended {
     TimedOut,
     Interrupted,
     Lost(std::io::Error),
+    Balloon(Error),
 }
 
 type Failure = Box<dyn FnOnce(PathBuf) -> Error>;
@@ -190,6 +222,7 @@ fn judge(
                 kept,
             }));
         }
+        Ended::Balloon(error) => return Err(Box::new(|_| error)),
         Ended::Exited(status) => status,
     };
     if let Some((cause, next)) = find_error(&log, "demeter-plugin: error: ") {
@@ -249,84 +282,18 @@ fn without_time(line: &str) -> &str {
     }
 }
 
-/// QEMU in a process group of its own; gone when dropped.
-struct Machine {
-    child: Child,
-    reaped: bool,
-}
-
-impl Machine {
-    fn start(
-        testbed: &Testbed,
-        arguments: &[std::ffi::OsString],
-        log: &Path,
-    ) -> Result<Self, Error> {
-        let output = File::create(log).map_err(|cause| Error::file("create", log, cause))?;
-        let output_too = output
-            .try_clone()
-            .map_err(|cause| Error::file("create", log, cause))?;
-        let mut command = Command::new(&testbed.qemu.argv[0]);
-        command
-            .args(&testbed.qemu.argv[1..])
-            .args(arguments)
-            .envs(&testbed.qemu.env)
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(output_too)
-            .process_group(0);
-        // SAFETY: prctl between fork and exec is async-signal-safe. It ends
-        // QEMU even where this process is killed outright.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
-        let child = command.spawn().map_err(|cause| Error::Testbed {
-            cause: format!("cannot start {}: {cause}", testbed.qemu.argv[0]),
-        })?;
-        Ok(Self {
-            child,
-            reaped: false,
-        })
-    }
-
-    fn poll(&mut self) -> std::io::Result<Option<ExitStatus>> {
-        let status = self.child.try_wait()?;
-        self.reaped |= status.is_some();
-        Ok(status)
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        if self.reaped {
-            return;
-        }
-        let group = Pid::from_raw(self.child.id() as i32);
-        let _ = killpg(group, Signal::SIGTERM);
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < deadline {
-            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
-                return;
-            }
-            std::thread::sleep(POLL);
-        }
-        let _ = killpg(group, Signal::SIGKILL);
-        let _ = self.child.wait();
-    }
-}
-
 fn watch(
-    machine: &mut Machine,
+    machine: &mut Process,
     settings: &Settings,
     files: &qemu::Files,
     series: &Path,
+    mut balloon: Option<&mut balloon::Host>,
     show: &Show<'_>,
 ) -> Ended {
     let deadline = Instant::now() + Duration::from_secs(settings.timeout_s);
     let mut output = Tail::new(&files.output);
     let mut rows = Tail::new(series);
+    let mut records = Tail::new(&files.records);
     let mut pending = String::new();
     let ended = loop {
         match machine.poll() {
@@ -339,6 +306,11 @@ fn watch(
         }
         if Instant::now() >= deadline {
             break Ended::TimedOut;
+        }
+        if let Some(balloon) = &mut balloon
+            && let Err(error) = balloon.tick(&mut records)
+        {
+            break Ended::Balloon(error);
         }
         if show.stream_output {
             show.line.print_output(&output.more());
@@ -368,20 +340,22 @@ fn progress_of(row: &SeriesRow) -> Option<u64> {
 }
 
 /// A file that grows.
-struct Tail {
+pub struct Tail {
     path: PathBuf,
     offset: u64,
 }
 
 impl Tail {
-    fn new(path: &Path) -> Self {
+    /// From the start on.
+    pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_path_buf(),
             offset: 0,
         }
     }
 
-    fn more(&mut self) -> Vec<u8> {
+    /// What has been added since.
+    pub fn more(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Ok(mut file) = File::open(&self.path)
             && file.seek(SeekFrom::Start(self.offset)).is_ok()

@@ -11,6 +11,7 @@ use demeter_agent::size;
 use demeter_machine::config::MachineConfig;
 use serde::Serialize;
 
+use super::balloon::{Balloon, Method};
 use super::tmm::Tmm;
 use crate::error::Error;
 
@@ -30,6 +31,15 @@ pub struct Options {
     /// Slow memory that COMMAND can use
     #[arg(long, default_value = "512M", value_parser = size::parse, value_name = "SIZE")]
     pub smem: u64,
+    /// Start the guest with more memory, and bring it to --fmem and --smem before COMMAND
+    #[arg(long, value_enum, default_value_t = Method::None)]
+    pub balloon: Method,
+    /// Fast memory that a guest with a balloon is started with [default: twice --fmem]
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub boot_fmem: Option<u64>,
+    /// Slow memory that a guest with a balloon is started with [default: twice --smem]
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub boot_smem: Option<u64>,
     /// Kind of slow memory: persistent memory (176.6 ns) or CXL (121.9 ns)
     #[arg(long, value_enum, default_value_t = Slow::Pmem)]
     pub slow: Slow,
@@ -131,8 +141,11 @@ pub struct Settings {
     pub env: BTreeMap<String, String>,
     /// Usable fast and slow memory.
     pub tier_bytes: [u64; 2],
-    /// Sizes of the two nodes.
+    /// Sizes of the two nodes on boot.
     pub node_bytes: [u64; 2],
+    /// How they shrink before COMMAND.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balloon: Option<Balloon>,
     /// Kind of slow memory.
     pub slow: Slow,
     /// Guest kernel by name.
@@ -193,15 +206,21 @@ impl Options {
             self.kernel_reserve.max(64 << 20) + 2 * copies_bytes,
             SMEM_RESERVE_BYTES + self.smem / 32,
         ];
-        let node = |tier: u64, reserve: u64| (tier + reserve).next_multiple_of(HUGE_BYTES);
+        let tier_bytes = [self.fmem, self.smem];
+        let balloon = Balloon::new(self.balloon, tier_bytes, [self.boot_fmem, self.boot_smem])?;
+        let node = |at: usize| {
+            let extra = balloon.as_ref().map_or(0, |b| b.boot_extra_bytes(at));
+            (tier_bytes[at] + reserve[at] + extra).next_multiple_of(HUGE_BYTES)
+        };
         let mut env: BTreeMap<String, String> = self.env.iter().cloned().collect();
         env.extend(tmm.env());
         Ok(Settings {
             tmm,
             command: command.to_vec(),
             env,
-            tier_bytes: [self.fmem, self.smem],
-            node_bytes: [node(self.fmem, reserve[0]), node(self.smem, reserve[1])],
+            tier_bytes,
+            node_bytes: [node(0), node(1)],
+            balloon,
             slow: self.slow,
             kernel: self.kernel.clone(),
             thp: self.thp,

@@ -33,6 +33,19 @@ impl RamDir {
         Ok(Self { path })
     }
 
+    /// A path in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Makes the memory of FMEM and SMEM.
+    pub fn nodes(&self, node_bytes: [u64; 2]) -> Result<[PathBuf; 2], Error> {
+        Ok([
+            self.file("node0", node_bytes[0])?,
+            self.file("node1", node_bytes[1])?,
+        ])
+    }
+
     /// Makes a sparse file of that size.
     pub fn file(&self, name: &str, bytes: u64) -> Result<PathBuf, Error> {
         let path = self.path.join(name);

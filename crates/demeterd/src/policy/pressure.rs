@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `pressure`: a guest that suffers grows a step; a guest that does not suffer
-//! gives a step of what it does not need, if somebody suffers. Between the two
-//! thresholds nothing happens, and nobody gives twice within a few decisions.
+//! `pressure`: a guest that suffers grows; a guest that does not suffer gives of
+//! what it does not need, if somebody suffers.
 //!
 //! To suffer is to have many accesses go to SMEM, where a memory manager tells,
 //! or else to wait for memory. What a guest does not need is above its hot set
-//! or, where nobody tells that, free: a step never takes what would make it
-//! suffer, which is what would make it swing.
+//! or, where nobody tells that, free: nothing is taken that would make it suffer.
+//!
+//! Four things keep sizes from following every breath of the load. Between two
+//! thresholds nobody grows or gives. Who grows grows to its hot set, far below
+//! the threshold that made it grow. Who gives keeps a step more than its hot set,
+//! and does not begin for less than a step. And whoever's size was changed is
+//! left alone for some decisions. Without a hot set to aim at, sizes change by
+//! steps.
 
 use super::{Claim, Fleet, Guest, Policy, divide};
 
@@ -14,7 +19,7 @@ use super::{Claim, Fleet, Guest, Policy, divide};
 const HIGH_PERMILLE: u32 = 100;
 /// Up to here it does not.
 const LOW_PERMILLE: u32 = 20;
-/// A guest is left alone so many decisions before it gives.
+/// After a change a guest is left alone for so many decisions.
 const COOL_ROUNDS: u32 = 4;
 /// A step is this part of the most that a guest may have.
 const STEPS: u64 = 16;
@@ -45,6 +50,11 @@ impl Policy for Pressure {
             })
             .collect();
         let mut sizes = divide(fleet.pool_pages, &now);
+        let floors: u128 = now.iter().map(|claim| u128::from(claim.floor_pages)).sum();
+        if floors >= u128::from(fleet.pool_pages) {
+            // Nothing to pass on.
+            return sizes;
+        }
         let growth: Vec<u64> = fleet
             .guests
             .iter()
@@ -78,28 +88,34 @@ fn step(guest: &Guest) -> u64 {
     (guest.claim.ceiling_pages / STEPS).max(1)
 }
 
+fn is_cool(guest: &Guest) -> bool {
+    guest.steady_rounds >= COOL_ROUNDS
+}
+
 fn growth(guest: &Guest, size_pages: u64) -> u64 {
-    if suffers_permille(guest).is_none_or(|permille| permille < HIGH_PERMILLE) {
+    let suffers = suffers_permille(guest).is_some_and(|permille| permille >= HIGH_PERMILLE);
+    if !suffers || !is_cool(guest) {
         return 0;
     }
-    let most = guest
-        .hot_pages
-        .unwrap_or(u64::MAX)
-        .min(guest.claim.ceiling_pages);
-    step(guest).min(most.saturating_sub(size_pages))
+    let room = guest.claim.ceiling_pages.saturating_sub(size_pages);
+    match guest.hot_pages {
+        Some(hot_pages) => hot_pages.saturating_sub(size_pages).min(room),
+        None => step(guest).min(room),
+    }
 }
 
 fn gift(guest: &Guest, size_pages: u64) -> u64 {
-    if suffers_permille(guest).is_none_or(|permille| permille > LOW_PERMILLE)
-        || guest.steady_rounds < COOL_ROUNDS
-    {
+    let content = suffers_permille(guest).is_some_and(|permille| permille <= LOW_PERMILLE);
+    if !content || !is_cool(guest) {
         return 0;
     }
+    let step = step(guest);
     let needless = match guest.hot_pages {
-        Some(hot_pages) => size_pages.saturating_sub(hot_pages),
-        None => guest.free_pages / 2,
+        Some(hot_pages) => {
+            let spare = size_pages.saturating_sub(hot_pages.saturating_add(step));
+            if spare < step { 0 } else { spare }
+        }
+        None => step.min(guest.free_pages / 2),
     };
-    step(guest)
-        .min(needless)
-        .min(size_pages.saturating_sub(guest.claim.floor_pages))
+    needless.min(size_pages.saturating_sub(guest.claim.floor_pages))
 }

@@ -99,12 +99,13 @@ proptest! {
                 guest.size_pages = guest.claim.floor_pages;
             }
             let mut last = Vec::new();
-            for round in 0..400 {
+            // `pressure` makes up to 31 steps, five decisions each, up and down.
+            for round in 0..800 {
                 let sizes = policy.sizes(&fleet);
                 for (guest, size) in fleet.guests.iter_mut().zip(&sizes) {
                     respond(guest, *size);
                 }
-                if round >= 300 {
+                if round >= 700 {
                     prop_assert_eq!(&sizes, &last, "{} in round {}", name, round);
                 }
                 last = sizes;
@@ -218,9 +219,78 @@ fn pressure_moves_from_those_who_do_not_need_it() {
             respond(guest, *size);
         }
     }
-    // It grows until less than a tenth of its accesses are slow.
+    // To the hot set, not just below the threshold.
     let sizes: Vec<u64> = fleet.guests.iter().map(|guest| guest.size_pages).collect();
-    assert_eq!(sizes, [1100, 500]);
+    assert_eq!(sizes, [1200, 400]);
+}
+
+#[test]
+fn pressure_changes_a_size_once_for_a_change_of_load() {
+    let mut fleet = Fleet {
+        pool_pages: 1200,
+        guests: vec![guest(200, 1024, 1), guest(200, 1024, 1)],
+    };
+    for guest in &mut fleet.guests {
+        guest.size_pages = 600;
+    }
+    let mut changes = 0;
+    for round in 0..600u32 {
+        let busy = round as usize / 60 % 2;
+        let before: Vec<u64> = fleet.guests.iter().map(|guest| guest.size_pages).collect();
+        for (at, guest) in fleet.guests.iter_mut().enumerate() {
+            // The hot set is not told alike twice.
+            let wobble = u64::from(round * 7 % 20);
+            guest.hot_pages = Some(if at == busy { 880 } else { 60 } + wobble);
+            respond(guest, before[at]);
+            guest.steady_rounds = guest.steady_rounds.max(1);
+        }
+        let sizes = policy("pressure").sizes(&fleet);
+        for (at, guest) in fleet.guests.iter_mut().enumerate() {
+            changes += u32::from(before[at] != sizes[at]);
+            respond(guest, sizes[at]);
+        }
+    }
+    // Ten changes of sides, two guests.
+    assert!(changes <= 20, "{changes}");
+}
+
+#[test]
+fn pressure_leaves_alone_whom_it_has_just_changed() {
+    let mut fleet = Fleet {
+        pool_pages: 1600,
+        guests: vec![guest(100, 1600, 1), guest(100, 1600, 1)],
+    };
+    fleet.guests[0].hot_pages = Some(1200);
+    fleet.guests[1].hot_pages = Some(200);
+    for guest in &mut fleet.guests {
+        respond(guest, 800);
+        guest.steady_rounds = 3;
+    }
+    assert_eq!(policy("pressure").sizes(&fleet), [800, 800]);
+    for guest in &mut fleet.guests {
+        guest.steady_rounds = 4;
+    }
+    assert_eq!(policy("pressure").sizes(&fleet), [1200, 400]);
+}
+
+#[test]
+fn pressure_gives_no_less_than_a_step_and_keeps_one() {
+    let mut fleet = Fleet {
+        pool_pages: 1600,
+        guests: vec![guest(0, 1600, 1), guest(0, 1600, 1)],
+    };
+    for guest in &mut fleet.guests {
+        guest.steady_rounds = 100;
+        guest.size_pages = 800;
+    }
+    fleet.guests[0].hot_pages = Some(1600);
+    fleet.guests[0].slow_permille = Some(500);
+    fleet.guests[1].slow_permille = Some(0);
+    // A step is 100.
+    for (hot, left) in [(650, 800), (601, 800), (600, 700), (300, 400)] {
+        fleet.guests[1].hot_pages = Some(hot);
+        assert_eq!(policy("pressure").sizes(&fleet)[1], left, "hot {hot}");
+    }
 }
 
 #[test]

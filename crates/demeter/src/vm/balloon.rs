@@ -1,0 +1,568 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Guests that are started with more memory than asked for, and brought to
+//! their sizes by balloon before COMMAND runs: the devices, and the host's side
+//! of them while the guest runs.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use demeter_agent::protocol::{GUEST_DIR, Module, Record, Resize};
+use demeter_balloon::view::{PolicyView, SizeWish, Stage, VmView, tier_name};
+use serde::Serialize;
+use serde_json::json;
+
+use super::process::Process;
+use super::session::Tail;
+use super::workplace::{RamDir, ResultsDir};
+use crate::balloon::client::Client;
+use crate::balloon::qmp::Qmp;
+use crate::error::Error;
+use crate::testbed::{self, Kernel};
+
+const MIB: u64 = 1 << 20;
+/// Linux adds and removes memory in blocks of this size.
+const MEMORY_BLOCK_BYTES: u64 = 128 * MIB;
+const HUGE_BYTES: u64 = 2 * MIB;
+/// Period of the guest's statistics, in its own time: a tenth of demeterd's
+/// default, as the guests' epochs are.
+const STATISTICS_MS: &str = "100";
+/// The daemon is ready, or has ended, within this.
+const START: Duration = Duration::from_secs(10);
+/// How often the daemon is asked what the guest has.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What brings a guest to its sizes.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Nothing: the guest is started with them
+    None,
+    /// Demeter's double balloon, a size for each tier
+    Demeter,
+    /// The stock balloon, one size for both tiers together
+    Virtio,
+    /// A virtio-mem device for each tier
+    VirtioMem,
+}
+
+/// How a guest is resized.
+#[derive(Debug, Clone, Serialize)]
+pub struct Balloon {
+    /// By what.
+    pub method: Method,
+    /// What is taken before COMMAND, by tier.
+    pub taken_bytes: [u64; 2],
+}
+
+impl Balloon {
+    /// None where the guest is started with its sizes. `boot_bytes` are asked
+    /// for; memory comes in units of the method's.
+    pub fn new(
+        method: Method,
+        tier_bytes: [u64; 2],
+        boot_bytes: [Option<u64>; 2],
+    ) -> Result<Option<Self>, Error> {
+        let unit = match method {
+            Method::None => {
+                return match boot_bytes {
+                    [None, None] => Ok(None),
+                    _ => Err(Error::Usage {
+                        cause: "--boot-fmem and --boot-smem need a --balloon".into(),
+                        next: "say which, for example --balloon demeter".into(),
+                    }),
+                };
+            }
+            Method::Demeter | Method::Virtio => HUGE_BYTES,
+            Method::VirtioMem => MEMORY_BLOCK_BYTES,
+        };
+        let mut taken_bytes = [0; 2];
+        for (node, taken) in taken_bytes.iter_mut().enumerate() {
+            let tier = tier_bytes[node];
+            let boot = boot_bytes[node].unwrap_or(2 * tier);
+            if boot < tier || boot > 1 << 40 {
+                let name = tier_name(node as u16);
+                return Err(Error::Usage {
+                    cause: format!("--boot-{name} is below --{name} or above 1T"),
+                    next: format!("give --boot-{name} at least the size of --{name}"),
+                });
+            }
+            *taken = (boot - tier).next_multiple_of(unit);
+        }
+        Ok(Some(Self {
+            method,
+            taken_bytes,
+        }))
+    }
+
+    /// What a node has on boot beyond what stays, its map of pages included.
+    pub fn boot_extra_bytes(&self, node: usize) -> u64 {
+        let taken = self.taken_bytes[node];
+        let map = taken / 32;
+        match self.method {
+            // In a device of its own.
+            Method::VirtioMem => map,
+            _ => taken + map,
+        }
+    }
+
+    /// Bytes of memory devices, by node.
+    pub fn device_bytes(&self) -> [u64; 2] {
+        match self.method {
+            Method::VirtioMem => self.taken_bytes,
+            _ => [0; 2],
+        }
+    }
+
+    /// The driver: its name in the guest, and its file.
+    pub fn module(&self, kernel: &Kernel) -> Result<PathBuf, Error> {
+        if self.method == Method::Demeter {
+            return testbed::module(&kernel.release, self.module_name());
+        }
+        let path = (kernel.vmlinuz)
+            .with_file_name("modules")
+            .join(self.module_name());
+        if path.exists() {
+            Ok(path)
+        } else {
+            Err(Error::Testbed {
+                cause: format!("{} is missing", path.display()),
+            })
+        }
+    }
+
+    fn module_name(&self) -> &'static str {
+        match self.method {
+            Method::Virtio => "virtio_balloon.ko",
+            Method::VirtioMem => "virtio_mem.ko",
+            Method::Demeter | Method::None => "demeter_balloon.ko",
+        }
+    }
+
+    /// Where the driver lies in the guest.
+    pub fn module_path(&self) -> String {
+        format!("{GUEST_DIR}/modules/{}", self.module_name())
+    }
+
+    /// What the agent does.
+    pub fn resize(&self) -> Resize {
+        Resize {
+            module: Module {
+                path: self.module_path(),
+                params: String::new(),
+            },
+            plugged_bytes: self.device_bytes().to_vec(),
+            taken_bytes: self.taken_bytes.to_vec(),
+            by_node: self.method != Method::Virtio,
+        }
+    }
+}
+
+/// A guest's place at a daemon.
+pub struct Seat {
+    /// Its name there.
+    pub name: String,
+    /// Where QEMU connects.
+    pub socket: PathBuf,
+    /// Its memory.
+    pub nodes: [PathBuf; 2],
+    /// More keys of the daemon's `--vm`, each with a comma before it.
+    pub keys: String,
+    /// The daemon's control interface.
+    pub control: PathBuf,
+    /// Told when the guest has its sizes, where others wait for that.
+    pub together: Option<Arc<Together>>,
+}
+
+/// Guests of one daemon, whose policy begins when all have their sizes.
+pub struct Together {
+    /// Those that have not.
+    pub waiting: AtomicU64,
+    /// What begins then.
+    pub policy: PolicyView,
+}
+
+/// The host's side of one guest's balloon, and its files.
+pub struct Host {
+    balloon: Balloon,
+    node_bytes: [u64; 2],
+    device_files: Vec<PathBuf>,
+    qmp: PathBuf,
+    daemon: Option<Daemon>,
+    guest: Option<Guest>,
+    /// Of the guest's records, the line that is not complete yet.
+    pending: Vec<u8>,
+    asked: bool,
+    resized: bool,
+}
+
+/// `demeterd` for the guests of this command.
+pub struct Daemon {
+    process: Process,
+    log: PathBuf,
+}
+
+/// A guest as its daemon sees it.
+struct Guest {
+    seat: Arc<Seat>,
+    client: Client,
+    looked: Instant,
+    view: Option<VmView>,
+    fmem: Option<Sizes>,
+}
+
+/// FMEM of a guest from when it had the size asked for.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Sizes {
+    /// Least.
+    pub least_bytes: u64,
+    /// Most.
+    pub most_bytes: u64,
+    /// At the end.
+    pub last_bytes: u64,
+}
+
+/// `balloon.json`.
+#[derive(Serialize)]
+struct Report {
+    method: Method,
+    taken_bytes: [u64; 2],
+    /// Sizes of FMEM while COMMAND ran, as far as they were looked at.
+    fmem: Option<Sizes>,
+    /// What the daemon saw last, COMMAND's end or a little before.
+    guest: Option<VmView>,
+}
+
+impl Host {
+    /// Makes what QEMU will connect to.
+    pub fn start(
+        balloon: &Balloon,
+        node_bytes: [u64; 2],
+        nodes: &[PathBuf; 2],
+        seat: Option<&Arc<Seat>>,
+        ram: &RamDir,
+        results: &ResultsDir,
+    ) -> Result<Self, Error> {
+        let mut device_files = Vec::new();
+        for (node, bytes) in balloon.device_bytes().into_iter().enumerate() {
+            if bytes > 0 {
+                device_files.push(ram.file(&format!("device{node}"), bytes)?);
+            }
+        }
+        let mut host = Self {
+            balloon: balloon.clone(),
+            node_bytes,
+            device_files,
+            qmp: ram.join("qmp"),
+            daemon: None,
+            guest: None,
+            pending: Vec::new(),
+            asked: false,
+            resized: false,
+        };
+        if balloon.method != Method::Demeter {
+            return Ok(host);
+        }
+        let seat = match seat {
+            Some(seat) => seat.clone(),
+            None => {
+                let seat = Arc::new(Seat {
+                    name: "guest".into(),
+                    socket: ram.join("balloon"),
+                    nodes: nodes.clone(),
+                    keys: String::new(),
+                    control: ram.join("control"),
+                    together: None,
+                });
+                let log = results.join("balloon.log");
+                host.daemon = Some(Daemon::start(std::slice::from_ref(&seat), &log)?);
+                seat
+            }
+        };
+        host.guest = Some(Guest {
+            client: Client::new(&seat.control)?,
+            seat,
+            looked: Instant::now(),
+            view: None,
+            fmem: None,
+        });
+        Ok(host)
+    }
+
+    /// QEMU's arguments.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut two = |option: &str, prefix: String, path: Option<&Path>| {
+            words.push(option.into());
+            words.push(path.map_or(prefix.clone().into(), |path| {
+                super::qemu::with_path(prefix, path)
+            }));
+        };
+        if let Some(guest) = &self.guest {
+            two(
+                "-chardev",
+                "socket,id=balloon-socket,path=".into(),
+                Some(&guest.seat.socket),
+            );
+            two(
+                "-device",
+                "vhost-user-test-device-pci,id=balloon0,chardev=balloon-socket,virtio-id=13,\
+                 num_vqs=4,vq_size=256,config_size=64"
+                    .into(),
+                None,
+            );
+            return words;
+        }
+        two("-qmp", "unix:".into(), Some(&self.qmp));
+        if let Some(last) = words.last_mut() {
+            last.push(",server=on,wait=off");
+        }
+        let mut two = |option: &str, value: String| {
+            words.extend([option.into(), value.into()]);
+        };
+        if self.balloon.method == Method::Virtio {
+            two("-device", "virtio-balloon-pci,id=balloon0".into());
+            return words;
+        }
+        let mut files = self.device_files.iter();
+        for (node, bytes) in self.balloon.device_bytes().into_iter().enumerate() {
+            let Some(file) = (bytes > 0).then(|| files.next()).flatten() else {
+                continue;
+            };
+            words.push("-object".into());
+            words.push(super::qemu::with_path(
+                format!("memory-backend-file,id=d{node},size={bytes},share=on,mem-path="),
+                file,
+            ));
+            words.push("-device".into());
+            words.push(
+                format!(
+                    "virtio-mem-pci,id=device{node},memdev=d{node},node={node},requested-size={bytes}"
+                )
+                .into(),
+            );
+        }
+        words
+    }
+
+    /// Called again and again while the guest runs, with what it reported since.
+    pub fn tick(&mut self, records: &mut Tail) -> Result<(), Error> {
+        self.pending.extend(records.more());
+        let end = (self.pending.iter().rposition(|&byte| byte == b'\n')).map_or(0, |at| at + 1);
+        let lines: Vec<u8> = self.pending.drain(..end).collect();
+        for line in lines.split(|&byte| byte == b'\n') {
+            match serde_json::from_slice::<Record>(line.trim_ascii()) {
+                Ok(Record::Resizable) => self.asked = true,
+                Ok(Record::Resized { .. }) => {
+                    self.resized = true;
+                    if let Some(guest) = &self.guest {
+                        guest.begin_together()?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(daemon) = &mut self.daemon {
+            daemon.check()?;
+        }
+        if let Some(guest) = &mut self.guest {
+            guest.look(self.resized)?;
+        }
+        if self.asked && self.ask()? {
+            self.asked = false;
+        }
+        Ok(())
+    }
+
+    /// Takes the memory; false if that must be tried again.
+    fn ask(&mut self) -> Result<bool, Error> {
+        if let Some(guest) = &self.guest {
+            return guest.ask(self.node_bytes, self.balloon.taken_bytes);
+        }
+        let mut qmp = Qmp::connect(&self.qmp)?;
+        if self.balloon.method == Method::Virtio {
+            let value =
+                self.node_bytes.iter().sum::<u64>() - self.balloon.taken_bytes.iter().sum::<u64>();
+            qmp.execute("balloon", &json!({ "value": value }))?;
+            return Ok(true);
+        }
+        for (node, bytes) in self.balloon.device_bytes().into_iter().enumerate() {
+            if bytes > 0 {
+                let path = format!("/machine/peripheral/device{node}");
+                let arguments = json!({"path": path, "property": "requested-size", "value": 0});
+                qmp.execute("qom-set", &arguments)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends the daemon; leaves a report in the results. What FMEM was.
+    pub fn finish(self, results: &ResultsDir) -> Result<Option<Sizes>, Error> {
+        let alone = (self.guest.as_ref()).is_some_and(|guest| guest.seat.together.is_none());
+        let fmem = self.guest.as_ref().and_then(|guest| guest.fmem);
+        let report = Report {
+            method: self.balloon.method,
+            taken_bytes: self.balloon.taken_bytes,
+            fmem,
+            guest: self.guest.and_then(|guest| guest.view),
+        };
+        if let Some(view) = report.guest.as_ref().filter(|_| self.resized && alone) {
+            for (tier, taken) in view.tiers.iter().zip(self.balloon.taken_bytes) {
+                if tier.balloon_bytes != taken {
+                    eprintln!(
+                        "demeter: warning: {}'s balloon ended with {} MiB where {} MiB were asked for",
+                        tier.tier,
+                        tier.balloon_bytes / MIB,
+                        taken / MIB
+                    );
+                }
+            }
+        }
+        results.write("balloon.json", &super::session::to_json(&report)?)?;
+        Ok(fmem)
+    }
+}
+
+impl Daemon {
+    /// Starts it for these guests, which have one control interface in common.
+    pub fn start(seats: &[Arc<Seat>], log: &Path) -> Result<Self, Error> {
+        let mut command = Command::new(testbed::daemon()?);
+        command.args(["--statistics-ms", STATISTICS_MS]);
+        for seat in seats {
+            let mut vm = OsString::from(format!("{},socket=", seat.name));
+            vm.push(&seat.socket);
+            for (tier, path) in ["fmem", "smem"].iter().zip(&seat.nodes) {
+                vm.push(format!(",{tier}="));
+                vm.push(path);
+            }
+            vm.push(&seat.keys);
+            command.arg("--vm").arg(vm);
+        }
+        if let Some(seat) = seats.first() {
+            command.arg("--control").arg(&seat.control);
+        }
+        let mut daemon = Self {
+            process: Process::start(command, log)?,
+            log: log.to_path_buf(),
+        };
+        let deadline = Instant::now() + START;
+        let ready = |seat: &Arc<Seat>| seat.socket.exists() && seat.control.exists();
+        while !seats.iter().all(ready) {
+            daemon.check()?;
+            if Instant::now() > deadline {
+                return Err(dead(log));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(daemon)
+    }
+
+    /// Fails if it has ended.
+    fn check(&mut self) -> Result<(), Error> {
+        match self.process.poll() {
+            Ok(None) => Ok(()),
+            _ => Err(dead(&self.log)),
+        }
+    }
+}
+
+impl Guest {
+    fn path(&self) -> String {
+        format!("/v1/vms/{}", self.seat.name)
+    }
+
+    /// Notes what the guest has.
+    fn look(&mut self, resized: bool) -> Result<(), Error> {
+        if self.looked.elapsed() < LOOK {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        let view: VmView = self.client.get(&self.path())?;
+        // A guest that has ended says nothing any more.
+        if view.stage != Stage::Driven {
+            self.view.get_or_insert(view);
+            return Ok(());
+        }
+        if let Some(bytes) = (view.tiers.first())
+            .map(|tier| tier.size_bytes)
+            .filter(|_| resized)
+        {
+            let before = self.fmem.unwrap_or(Sizes {
+                least_bytes: bytes,
+                most_bytes: bytes,
+                last_bytes: bytes,
+            });
+            self.fmem = Some(Sizes {
+                least_bytes: before.least_bytes.min(bytes),
+                most_bytes: before.most_bytes.max(bytes),
+                last_bytes: bytes,
+            });
+        }
+        self.view = Some(view);
+        Ok(())
+    }
+
+    fn ask(&self, node_bytes: [u64; 2], taken_bytes: [u64; 2]) -> Result<bool, Error> {
+        let view: VmView = self.client.get(&self.path())?;
+        if let Some(problem) = view.problem {
+            return Err(Error::Daemon {
+                cause: format!("demeterd: {problem}"),
+                next: "report it, with the run's balloon.log".into(),
+            });
+        }
+        if view.stage != Stage::Driven {
+            return Ok(false);
+        }
+        for node in 0..2 {
+            let wish = SizeWish {
+                size_bytes: node_bytes[node] - taken_bytes[node],
+                why: Some("demeter vm".into()),
+                wait_ms: 0,
+            };
+            let path = format!("{}/tiers/{}", self.path(), tier_name(node as u16));
+            let _: VmView = self.client.put(&path, &wish)?;
+        }
+        Ok(true)
+    }
+
+    /// The last guest that has its sizes lets the policy begin.
+    fn begin_together(&self) -> Result<(), Error> {
+        if let Some(together) = &self.seat.together
+            && together.waiting.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            let _: PolicyView = self.client.put("/v1/policy", &together.policy)?;
+        }
+        Ok(())
+    }
+}
+
+fn dead(log: &Path) -> Error {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let last = text.lines().last().unwrap_or("nothing");
+    Error::Daemon {
+        cause: format!("demeterd does not work, its last words: {last}"),
+        next: "read balloon.log of the run, then run again".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_comes_in_units() {
+        let of = |method, boot| Balloon::new(method, [100 * MIB, 512 * MIB], [Some(boot), None]);
+        let demeter = of(Method::Demeter, 201 * MIB).unwrap().unwrap();
+        assert_eq!(demeter.taken_bytes, [102 * MIB, 512 * MIB]);
+        assert!(demeter.boot_extra_bytes(0) > 102 * MIB);
+        let plugged = of(Method::VirtioMem, 201 * MIB).unwrap().unwrap();
+        assert_eq!(plugged.taken_bytes, [128 * MIB, 512 * MIB]);
+        assert!(plugged.boot_extra_bytes(0) < 128 * MIB);
+        assert!(of(Method::Demeter, 99 * MIB).is_err());
+        assert!(of(Method::None, 200 * MIB).is_err());
+    }
+}
