@@ -85,11 +85,12 @@ impl Pager {
     pub fn take_frames(&self, pages: usize, context: &mut Context) {
         loop {
             if self.budget.try_take(pages as i64) {
-                if self.budget.free_pages() < self.low_water_pages() {
+                if self.budget.free_pages() < self.budget.reserve_pages() {
                     self.want_eviction();
                 }
                 return;
             }
+            self.budget.stalled();
             self.want_eviction();
             match self.evict(32, context) {
                 0 => yield_now(),
@@ -142,7 +143,7 @@ impl Pager {
                 self.table.load(page - 1).state(),
                 State::Dirty | State::Clean | State::Victim | State::Swapped | State::Compressed
             )
-            && self.budget.free_pages() > 4 * FIRST_TOUCH_PAGES as i64;
+            && self.budget.free_pages() > 2 * FIRST_TOUCH_PAGES as i64;
         let most = if walks {
             FIRST_TOUCH_PAGES - page as usize % FIRST_TOUCH_PAGES
         } else {
@@ -467,11 +468,6 @@ impl Pager {
     /// Gives swap slots back.
     pub fn free_slots(&self, first: Slot, slots: u32) {
         self.store.free(first, slots);
-    }
-
-    /// Frames that should be free before anybody has to wait for one.
-    pub fn low_water_pages(&self) -> i64 {
-        (self.budget.limit_pages() / 64).clamp(16, 4096)
     }
 
     /// Wakes the evictor.

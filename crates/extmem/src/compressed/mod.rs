@@ -245,6 +245,11 @@ impl CompressedTier {
         0
     }
 
+    /// Whether it takes pages just now without any of them being written out for that.
+    pub fn has_room(&self) -> bool {
+        self.is_on() && !self.log.is_tight()
+    }
+
     /// Whether pages are compressed just now.
     pub fn is_on(&self) -> bool {
         self.adaptive.is_on()
