@@ -231,7 +231,7 @@ impl Pager {
         let buffer = context.buffer();
         self.read_slots(page, Slot(entry.payload()), buffer, 1);
         let entry = entry.with(Flag::Stream, streams);
-        self.land(page, entry, buffer, writable, access, None);
+        self.land(page, entry, buffer, writable, access);
         self.arrive(page, abi::SWAP, access, streams);
         let counters = self.counters();
         counters.faults_swap.add(1);
@@ -275,15 +275,20 @@ impl Pager {
         let position = entry.payload();
         let slot = self.victims.slot(position);
         let entry = entry.with_payload(slot);
+        let (home, stay) = (self.table.address(page), self.victims.address(position));
         let writable = access.write || slot == NO_PAYLOAD;
-        self.land(
-            page,
-            entry,
-            self.victims.address(position) as *const u8,
-            writable,
-            access,
-            Some(position),
-        );
+        // What is moved comes back writable. A copy would hold two frames until the cache
+        // is drained, so the one left behind goes at once.
+        let moved = writable && self.uffd.transplant(home, stay, 1).pages == 1;
+        if !moved {
+            self.fill(page, stay as *const u8, 1, !writable);
+            self.drop_memory(stay, 1);
+        }
+        // Before the page can be claimed again, or who drains the cache would wait for
+        // whoever evicts the page.
+        self.victims.clear(position);
+        self.budget.give(1);
+        self.settle_in(page, entry, writable, access);
         self.arrive(page, abi::VICTIM_CACHE, access, false);
         self.counters().faults_victim_cache.add(1);
         true
@@ -302,7 +307,7 @@ impl Pager {
         let buffer = context.buffer();
         self.unpack(page, Handle(entry.payload()), buffer);
         let entry = entry.with_payload(NO_PAYLOAD);
-        self.land(page, entry, buffer, true, access, None);
+        self.land(page, entry, buffer, true, access);
         self.arrive(page, abi::COMPRESSED, access, false);
         let counters = self.counters();
         counters.faults_compressed.add(1);
@@ -362,10 +367,7 @@ impl Pager {
     }
 
     /// Maps a copy of `contents` and ends the claim. `entry.payload()` is the slot with
-    /// the same contents, if there is one; `position` the place in the victim cache that
-    /// the contents are taken from. It is deserted before the page can be claimed again,
-    /// or who drains the cache would wait for whoever evicts the page.
-    #[allow(clippy::too_many_arguments)]
+    /// the same contents, if there is one.
     fn land(
         &self,
         page: PageIndex,
@@ -373,12 +375,13 @@ impl Pager {
         contents: *const u8,
         writable: bool,
         access: Access,
-        position: Option<u32>,
     ) {
         self.fill(page, contents, 1, !writable);
-        if let Some(position) = position {
-            self.victims.desert(position);
-        }
+        self.settle_in(page, entry, writable, access);
+    }
+
+    /// Ends the claim of a page that is mapped now.
+    fn settle_in(&self, page: PageIndex, entry: Entry, writable: bool, access: Access) {
         let next = if writable {
             if entry.payload() != NO_PAYLOAD {
                 self.free_slots(Slot(entry.payload()), 1);
