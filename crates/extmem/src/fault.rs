@@ -22,9 +22,6 @@ pub const NO_PAYLOAD: u32 = u32::MAX;
 /// Untouched pages that are filled together when a program walks through them.
 const FIRST_TOUCH_PAGES: usize = 16;
 
-/// Pages of a stream that a thread reads itself when nobody else is about to.
-const LATE_PAGES: u32 = 16;
-
 /// What a page is wanted for.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
@@ -207,13 +204,13 @@ impl Pager {
     ) -> bool {
         let start = crate::clock::now_ns();
         // What comes next is on its way while this page is read.
-        let streams = self.look_ahead(page, access);
-        if streams && self.is_out(page + 1) {
+        let (streams, late_pages) = self.look_ahead(page, access);
+        if late_pages > 1 && self.is_out(page + 1) {
             // The thread is faster than the prefetchers: a read of several pages takes
             // hardly longer than one of a single page.
             let late = Window {
                 first: page,
-                pages: LATE_PAGES,
+                pages: late_pages,
                 write: access.write,
             };
             self.prefetch(late, context);
@@ -244,8 +241,9 @@ impl Pager {
         (page as usize) < self.table.pages() && self.table.load(page).state() == State::Swapped
     }
 
-    /// Tells the stream detector, and asks for what it advises.
-    fn look_ahead(&self, page: PageIndex, access: Access) -> bool {
+    /// Tells the stream detector, and asks for what it advises. Whether this is part of a
+    /// stream, and how many pages of it are worth one read.
+    fn look_ahead(&self, page: PageIndex, access: Access) -> (bool, u32) {
         let write = access.write;
         let advice = self.streams.observe(access.thread, page, write, |page| {
             self.table.load(page).state() == State::Swapped
@@ -259,7 +257,7 @@ impl Pager {
                 self.note(Event::Prefetch, window.first, u64::from(window.pages));
             }
         }
-        advice.is_stream
+        (advice.is_stream, advice.late_pages)
     }
 
     fn take_back(
