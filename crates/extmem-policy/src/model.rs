@@ -169,6 +169,9 @@ pub enum Pattern {
     HotSet,
     /// The same with a set of seven eighths of DRAM.
     LargeHotSet,
+    /// A set of three quarters of DRAM that is another one after eight times as many
+    /// touches as DRAM has pages: a merge sort, say.
+    Shifting,
     /// The fourth power of a uniform number.
     Skewed,
     /// All pages in order, again and again.
@@ -181,10 +184,11 @@ pub enum Pattern {
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Uniform,
         Self::HotSet,
         Self::LargeHotSet,
+        Self::Shifting,
         Self::Skewed,
         Self::Loop,
         Self::ScanAndHot,
@@ -229,6 +233,11 @@ fn run(model: &mut dyn Model, pattern: Pattern) -> f64 {
                     _ => DRAM / 8 * 7,
                 };
                 (scrambled(random(&mut state) % limit), false)
+            }
+            Pattern::Shifting => {
+                let set = turn / (8 * DRAM) * (DRAM / 4 * 3);
+                let page = set + random(&mut state) % (DRAM / 4 * 3);
+                (scrambled(page % PAGES), false)
             }
             Pattern::Skewed => {
                 let share = f64::from(random(&mut state)) / f64::from(u32::MAX);
@@ -290,6 +299,7 @@ mod tests {
                     assert!(default < ideal * 1.15, "{default} against {ideal}");
                     assert!(clock < fifo, "{clock} against {fifo}");
                 }
+                Pattern::Shifting => assert!(default < ideal * 1.05, "{default} against {ideal}"),
                 // Where CLOCK misses every time, what is in DRAM stays.
                 Pattern::Loop => assert!(default < 0.6 && ideal > 0.99, "{default}"),
                 Pattern::ScanAndHot | Pattern::PageRank => {
