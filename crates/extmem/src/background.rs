@@ -288,6 +288,9 @@ extern "C" fn evictor(_seat: usize) -> ! {
             let operation = pager.enter_masked();
             pager.sample();
             pager.budget.relax_reserve();
+            if let Some(tier) = &pager.tier {
+                tier.settle();
+            }
             pager
                 .victims
                 .set_target_pages(pager.policy.victim_cache_pages());

@@ -251,7 +251,8 @@ impl Pager {
             let is_dirty = entry.state() == State::Dirty;
             // A clean page could be dropped, but while there is room for it in the tier it
             // will be back from there ten times sooner.
-            let is_welcome = packs == Packs::All && self.tier.as_ref().is_some_and(|tier| tier.has_room());
+            let is_welcome =
+                packs == Packs::All && self.tier.as_ref().is_some_and(|tier| tier.has_room());
             if !is_dirty && (!is_welcome || entry.has(Flag::Stream)) {
                 continue;
             }

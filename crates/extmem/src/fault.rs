@@ -347,13 +347,19 @@ impl Pager {
         if streams {
             flags |= abi::STREAM;
         }
-        self.policy.arrived(&mut [Arrival {
+        let mut arrivals = [Arrival {
             page,
             source,
             flags,
             thread: access.thread,
             ..Arrival::default()
-        }]);
+        }];
+        self.policy.arrived(&mut arrivals);
+        if let Some(tier) = &self.tier
+            && source != abi::VICTIM_CACHE
+        {
+            tier.fault(source == abi::COMPRESSED, arrivals[0].distance);
+        }
         self.note(Event::Fault, page, u64::from(source));
     }
 
