@@ -8,7 +8,7 @@
 //! double with each page that was waited for.
 //!
 //! Nobody tells whether a page that was brought is used. But a thread that comes by the
-//! next trigger has passed what lies before it, and of a stream that is given up for
+//! next trigger has passed what lies before it, and of a stream that is given up early for
 //! another, what was asked for and not passed is taken for wasted. While much is, all
 //! windows shrink, and at last no more are asked for but by one stream in
 //! [`PROBE_PERIOD`], which shows whether it is worth it again.
@@ -96,6 +96,8 @@ struct Stream {
     window_pages: u32,
     /// Pages asked for and not passed yet.
     owed_pages: u32,
+    /// Pages passed.
+    passed_pages: u32,
     /// Asks although others may not.
     probes: bool,
     /// For replacement.
@@ -162,6 +164,9 @@ impl Streams {
         follower.turn = follower.turn.wrapping_add(1);
         let turn = follower.turn;
         let index = follower.place(page);
+        if !follower.streams[index].fits(page) {
+            self.feedback(follower.pass_on_to(page), 0);
+        }
         let stream = &mut follower.streams[index];
         stream.turn = turn;
         let owed_pages = stream.owed_pages;
@@ -169,7 +174,7 @@ impl Streams {
         self.feedback(owed_pages - stream.owed_pages, 0);
         match step {
             Step::Other => {
-                self.feedback(0, stream.owed_pages);
+                self.feedback(0, stream.wasted_pages());
                 *stream = Stream {
                     used: true,
                     last: page,
@@ -235,6 +240,23 @@ enum Step {
 }
 
 impl Follower {
+    /// A page that no stream was waiting for, but some way ahead of one: the thread walked
+    /// through what was asked for and on through pages that were in DRAM. Returns pages
+    /// that were used so.
+    fn pass_on_to(&mut self, page: PageIndex) -> u32 {
+        /// Longest part in DRAM.
+        const REACH: i64 = 2048;
+        let mut used_pages = 0;
+        for stream in &mut self.streams {
+            let unit = i64::from(stream.stride).signum();
+            let beyond = (i64::from(page) - stream.ahead) * unit;
+            if stream.owed_pages > 0 && (0..REACH).contains(&beyond) {
+                used_pages += std::mem::take(&mut stream.owed_pages);
+            }
+        }
+        used_pages
+    }
+
     /// The stream that the page goes on with, else the one to give up.
     fn place(&self, page: PageIndex) -> usize {
         let near = self
@@ -271,6 +293,7 @@ impl Stream {
         ahead: 0,
         window_pages: 0,
         owed_pages: 0,
+        passed_pages: 0,
         probes: false,
         turn: 0,
     };
@@ -302,7 +325,18 @@ impl Stream {
     fn pass(&mut self, page: PageIndex) {
         let steps = page.abs_diff(self.last) / self.stride.unsigned_abs().max(1);
         self.owed_pages = self.owed_pages.saturating_sub(steps);
+        self.passed_pages = self.passed_pages.saturating_add(steps);
         self.last = page;
+    }
+
+    /// What was wasted if the thread came no further. A stream that went on for longer
+    /// than what it still had ahead most likely went on to pages that were in DRAM.
+    fn wasted_pages(&self) -> u32 {
+        if self.passed_pages < self.owed_pages {
+            self.owed_pages
+        } else {
+            0
+        }
     }
 
     fn step(&mut self, page: PageIndex) -> Step {
@@ -519,6 +553,23 @@ mod tests {
             .map(|window| window.pages)
             .max()
             .unwrap_or(0)
+    }
+
+    #[test]
+    fn a_walk_over_pages_of_which_parts_are_in_dram_wastes_nothing() {
+        let streams = streams();
+        let mut resident: HashSet<u32> = (0..PAGES)
+            .filter(|page| page % 1000 >= 90 && page % 1000 < 700)
+            .collect();
+        for page in 0..PAGES {
+            if resident.insert(page) {
+                let advice = streams.observe(1, page, false, |page| !resident.contains(&page));
+                for window in advice.windows() {
+                    resident.extend(window.first..window.first + window.pages);
+                }
+            }
+        }
+        assert_eq!(streams.caution.load(Ordering::Relaxed), 0);
     }
 
     #[test]
