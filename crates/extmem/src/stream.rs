@@ -310,10 +310,12 @@ impl Stream {
                 })
     }
 
-    /// Between the last page and what was asked for.
+    /// Between the last page and what was asked for, and one that a stride steps on: what
+    /// lies between its steps is somebody else's, a walk over all pages above all.
     fn covers(&self, page: PageIndex) -> bool {
         let page = i64::from(page);
         self.proof >= PROOF
+            && (page - i64::from(self.last)) % i64::from(self.stride) == 0
             && if self.stride > 0 {
                 page > i64::from(self.last) && page < self.ahead
             } else {
@@ -570,6 +572,13 @@ mod tests {
             }
         }
         assert_eq!(streams.caution.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_stride_does_not_hide_a_walk_over_all_pages() {
+        let stride = (0..8).map(|step| (1, 1000 + step * LONGEST_STRIDE as u32));
+        let (faults, _) = walk(&streams(), stride.chain((1300..9300).map(|page| (1, page))));
+        assert!(faults < 8000 / 40, "{faults} faults");
     }
 
     #[test]
