@@ -108,7 +108,11 @@ class Program:
         """End it in order: it checks its memory once more."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        if self.process.wait(SLICE_LIMIT_S) != 0:
+        status = self.process.wait(SLICE_LIMIT_S)
+        if status == -signal.SIGKILL and self.may_restart:
+            # All cells are measured: nothing to start it for again.
+            self.restarts += 1
+        elif status != 0:
             raise BenchError(f"{self.name} failed its last check; its own message is above")
 
     def kill(self) -> None:
@@ -161,6 +165,7 @@ class Bench:
         self.swap_bytes = swap_bytes
         self.cells: list[Cell] = []
         self.killed = 0
+        self.bill: linux.ZswapBill | None = None
         self.peaks: dict[str, dict[str, int]] = {}
         self.file = (out / "series.csv").open("w", newline="")
         self.series = csv.writer(self.file)
@@ -220,7 +225,7 @@ class Bench:
             for group in groups.values():
                 stack.callback(group.remove)
             if "on" in groups:
-                stack.enter_context(linux.ZswapBill(groups["on"], dram))
+                self.bill = stack.enter_context(linux.ZswapBill(groups["on"], dram))
             for name, group in groups.items():
                 linux.Knobs.apply(linux.Setting(3, name == "on"))
                 line = [*managed, "--", *command] if name == "extmem" else command
@@ -260,9 +265,11 @@ class Bench:
                     setting = linux.Setting(cluster, zswap)
                     linux.Knobs.apply(setting)
                     row = rated(program.ask(line))
-                    rates.setdefault(setting, []).append(
-                        self.note(pattern, threads, "linux", str(setting), "tune", row)
-                    )
+                    # With more DRAM than its share it is no alternative.
+                    is_paid = not zswap or self.bill is None or self.bill.is_paid()
+                    phase = "tune" if is_paid else "over-dram"
+                    rate = self.note(pattern, threads, "linux", str(setting), phase, row)
+                    rates.setdefault(setting, []).append(rate if is_paid else 0.0)
                 row = rated(managed.ask(line))
                 self.note(pattern, threads, "extmem", "", "warm", row)
         return max(rates, key=lambda setting: statistics.median(rates[setting]))

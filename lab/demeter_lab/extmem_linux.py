@@ -231,10 +231,22 @@ class ZswapBill(contextlib.AbstractContextManager["ZswapBill"]):
         self.end = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
+    def most_bytes(self) -> int:
+        """Return what can be charged: the program needs some of its limit itself."""
+        return self.limit_bytes * 3 // 4
+
+    def is_paid(self) -> bool:
+        """Say whether the group is charged for all that zswap holds now.
+
+        Recent kernels keep pages that do not compress in zswap as they are, without a
+        bound but a share of the machine: then Linux has more DRAM than it should.
+        """
+        return self.group.version != "v1" or zswap_bytes() <= self.most_bytes()
+
     def _run(self) -> None:
         charged = 0
         while not self.end.wait(0.05):
-            held = min(zswap_bytes(), self.limit_bytes * 3 // 4)
+            held = min(zswap_bytes(), self.most_bytes())
             if abs(held - charged) >= MIB:
                 self.group.limit(self.limit_bytes - held)
                 charged = held

@@ -92,13 +92,13 @@ def full(size_bytes: int) -> Plan:
             Family(100, False),
             Family(30, False),
             Family(100, True),
-            Family(30, True, threads=(2,)),
+            Family(30, True, ("random-read", "random-write"), (2,)),
             Family(100, False, ("random-read", "hot-write", "sequential-read"), (2,), "cpu"),
             Family(100, False, ("random-read", "hot-write", "sequential-read"), (2,), "io"),
         ),
         pagerank_scale=22,
         xsbench_gridpoints=22_606,
-        application_rounds=6,
+        application_rounds=4,
     )
 
 

@@ -23,9 +23,9 @@ const STREAM: u8 = 2;
 /// One page in so many may be of a stream.
 const STREAM_SHARE: u32 = 16;
 /// One page in so many is on probation at least.
-const PROBATION_SHARE: u32 = 10;
+const PROBATION_SHARE: u32 = 40;
 /// A page that comes back before one in so many pages of DRAM were evicted is hot.
-const SOON_SHARE: u32 = 8;
+const SOON_SHARE: u32 = 12;
 /// Limits of the victim cache: one page in so many at least, and at most.
 const VICTIM_SHARES: (u32, u32) = (64, 8);
 

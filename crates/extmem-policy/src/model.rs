@@ -167,6 +167,11 @@ pub enum Pattern {
     Uniform,
     /// Nine touches in ten go to a set half as large as DRAM.
     HotSet,
+    /// The same with a set of seven eighths of DRAM.
+    LargeHotSet,
+    /// A set of three quarters of DRAM that is another one after eight times as many
+    /// touches as DRAM has pages: a merge sort, say.
+    Shifting,
     /// The fourth power of a uniform number.
     Skewed,
     /// All pages in order, again and again.
@@ -179,9 +184,11 @@ pub enum Pattern {
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Uniform,
         Self::HotSet,
+        Self::LargeHotSet,
+        Self::Shifting,
         Self::Skewed,
         Self::Loop,
         Self::ScanAndHot,
@@ -219,13 +226,18 @@ fn run(model: &mut dyn Model, pattern: Pattern) -> f64 {
         let scrambled = |page: u32| (page * 7919 + 13) % PAGES;
         let (page, stream) = match pattern {
             Pattern::Uniform => (random(&mut state) % PAGES, false),
-            Pattern::HotSet => {
-                let limit = if random(&mut state) % 10 < 9 {
-                    DRAM / 2
-                } else {
-                    PAGES
+            Pattern::HotSet | Pattern::LargeHotSet => {
+                let limit = match pattern {
+                    _ if random(&mut state) % 10 == 9 => PAGES,
+                    Pattern::HotSet => DRAM / 2,
+                    _ => DRAM / 8 * 7,
                 };
                 (scrambled(random(&mut state) % limit), false)
+            }
+            Pattern::Shifting => {
+                let set = turn / (8 * DRAM) * (DRAM / 4 * 3);
+                let page = set + random(&mut state) % (DRAM / 4 * 3);
+                (scrambled(page % PAGES), false)
             }
             Pattern::Skewed => {
                 let share = f64::from(random(&mut state)) / f64::from(u32::MAX);
@@ -283,10 +295,11 @@ mod tests {
             match pattern {
                 // Nothing can be learnt here, and nothing must be lost.
                 Pattern::Uniform => assert!(default < ideal * 1.05 && clock < ideal * 1.05),
-                Pattern::HotSet | Pattern::Skewed => {
+                Pattern::HotSet | Pattern::LargeHotSet | Pattern::Skewed => {
                     assert!(default < ideal * 1.15, "{default} against {ideal}");
                     assert!(clock < fifo, "{clock} against {fifo}");
                 }
+                Pattern::Shifting => assert!(default < ideal * 1.05, "{default} against {ideal}"),
                 // Where CLOCK misses every time, what is in DRAM stays.
                 Pattern::Loop => assert!(default < 0.6 && ideal > 0.99, "{default}"),
                 Pattern::ScanAndHot | Pattern::PageRank => {

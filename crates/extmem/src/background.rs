@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use crate::compressed::{Advice, Aged, Handle};
 use crate::config::Mode;
 use crate::context::{BATCH_PAGES, Context};
+use crate::evict::Packs;
 use crate::fatal;
 use crate::fault::{Access, trusts_predictions};
 use crate::futex::{self, pause};
@@ -221,7 +222,7 @@ impl Pager {
             scratch.positions[count] = count as u32;
             count += 1;
         }
-        self.write_out(count, false, context, |_, at| {
+        self.write_out(count, Packs::None, context, |_, at| {
             buffer as usize + at as usize * PAGE_BYTES
         });
         let scratch = context.scratch();
@@ -286,6 +287,10 @@ extern "C" fn evictor(_seat: usize) -> ! {
             sampled_ns = now_ns;
             let operation = pager.enter_masked();
             pager.sample();
+            pager.budget.relax_reserve();
+            if let Some(tier) = &pager.tier {
+                tier.settle();
+            }
             pager
                 .victims
                 .set_target_pages(pager.policy.victim_cache_pages());
@@ -308,8 +313,8 @@ extern "C" fn evictor(_seat: usize) -> ! {
             }
         }
         pager.evict_wanted.store(0, Ordering::SeqCst);
-        // Twice the low water mark: a little ahead, so that it is not woken for each page.
-        while pager.budget.free_pages() < 2 * pager.low_water_pages() {
+        // Twice the reserve: a little ahead, so that it is not woken for each page.
+        while pager.budget.free_pages() < 2 * pager.budget.reserve_pages() {
             let mut operation = pager.enter_masked();
             let done = pager.evict(EVICTION_BATCH, &mut operation.context);
             drop(operation);

@@ -4,7 +4,7 @@
 //! Everything the pager itself touches (page table, buffers, rings, compressed
 //! pages) is taken off the limit; what is left is for the program's pages.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Counters in pages.
 #[derive(Debug)]
@@ -17,7 +17,22 @@ pub struct Budget {
     /// Pages the program may touch.
     promised_pages: AtomicI64,
     capacity_pages: i64,
+    reserve: Reserve,
 }
+
+/// How many frames are kept free, so that nobody has to wait for one. Each is one page
+/// less for the program, so it is as few as will do: twice as many each time that a
+/// thread had to evict by itself, a quarter less for each period in which none had to.
+#[derive(Debug)]
+struct Reserve {
+    pages: AtomicI64,
+    stalled: AtomicBool,
+}
+
+/// The smallest reserve: two batches of first touches.
+const LEAST_RESERVE_PAGES: i64 = 64;
+/// The largest is one page of DRAM in so many.
+const MOST_RESERVE_SHARE: i64 = 32;
 
 impl Budget {
     /// A budget of `dram_pages`, with room in swap for `capacity_pages`.
@@ -28,6 +43,34 @@ impl Budget {
             resident_pages: AtomicI64::new(0),
             promised_pages: AtomicI64::new(0),
             capacity_pages: capacity_pages as i64,
+            reserve: Reserve {
+                pages: AtomicI64::new(LEAST_RESERVE_PAGES),
+                stalled: AtomicBool::new(false),
+            },
+        }
+    }
+
+    /// Frames that should be free before anybody has to wait for one.
+    pub fn reserve_pages(&self) -> i64 {
+        let most = self.limit_pages() / MOST_RESERVE_SHARE;
+        self.reserve.pages.load(Ordering::Relaxed).min(most)
+    }
+
+    /// A thread found no free frame.
+    pub fn stalled(&self) {
+        let most = self.dram_pages / MOST_RESERVE_SHARE;
+        let pages = self.reserve.pages.load(Ordering::Relaxed);
+        let more = (2 * pages).min(most.max(LEAST_RESERVE_PAGES));
+        self.reserve.pages.store(more, Ordering::Relaxed);
+        self.reserve.stalled.store(true, Ordering::Relaxed);
+    }
+
+    /// A period ends: a reserve that was not used up may be smaller.
+    pub fn relax_reserve(&self) {
+        if !self.reserve.stalled.swap(false, Ordering::Relaxed) {
+            let pages = self.reserve.pages.load(Ordering::Relaxed);
+            let less = (pages - pages / 4).max(LEAST_RESERVE_PAGES);
+            self.reserve.pages.store(less, Ordering::Relaxed);
         }
     }
 
@@ -130,5 +173,21 @@ mod tests {
         assert!(budget.promise(40));
         budget.release(100);
         assert_eq!(budget.promised_pages(), 0);
+    }
+
+    #[test]
+    fn the_reserve_follows_those_who_had_to_wait() {
+        let budget = Budget::new(32_000, 1);
+        assert_eq!(budget.reserve_pages(), LEAST_RESERVE_PAGES);
+        (0..3).for_each(|_| budget.stalled());
+        assert_eq!(budget.reserve_pages(), 8 * LEAST_RESERVE_PAGES);
+        (0..30).for_each(|_| budget.stalled());
+        assert_eq!(budget.reserve_pages(), 1000);
+        // The period of the stalls themselves does not count.
+        budget.relax_reserve();
+        assert_eq!(budget.reserve_pages(), 1000);
+        (0..50).for_each(|_| budget.relax_reserve());
+        assert_eq!(budget.reserve_pages(), LEAST_RESERVE_PAGES);
+        assert_eq!(Budget::new(512, 1).reserve_pages(), 16);
     }
 }

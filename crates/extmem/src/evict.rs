@@ -16,8 +16,20 @@ use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, yield_now};
 use crate::region::PAGE_BYTES;
 use crate::statistics::Event;
+use crate::swap::Slot;
 use crate::syscall;
 use crate::victim::Tenant;
+
+/// Which pages on their way out may go to the compressed tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packs {
+    /// None: they come from there.
+    None,
+    /// Those that would be written; contents of clean ones are not at hand.
+    Dirty,
+    /// Clean ones too.
+    All,
+}
 
 impl Pager {
     /// One batch of work towards free frames. Returns pages that moved a step; 0 means
@@ -164,7 +176,7 @@ impl Pager {
         }
         let first = self.victims.position(head);
         let (live, physical) = self.claim_tenants(first, count, context);
-        self.write_out(live, true, context, |victims, at| victims.address(at));
+        self.write_out(live, Packs::All, context, |victims, at| victims.address(at));
         let scratch = context.scratch();
         for at in 0..live {
             let (page, entry) = (scratch.pages[at], scratch.entries[at]);
@@ -222,12 +234,12 @@ impl Pager {
     }
 
     /// Gives every dirty page among the first `count` of scratch a slot with its contents,
-    /// or a place in the compressed tier (if `compress`), or neither, if it is all zero.
-    /// `place` says where the contents of a position lie.
+    /// or a place in the compressed tier, or neither, if it is all zero. `place` says where
+    /// the contents of a position lie.
     pub fn write_out(
         &self,
         count: usize,
-        compress: bool,
+        packs: Packs,
         context: &mut Context,
         place: impl Fn(&crate::victim::VictimCache, u32) -> usize,
     ) {
@@ -236,22 +248,33 @@ impl Pager {
         let mut packed = 0;
         for at in 0..count {
             let entry = scratch.entries[at];
-            if entry.state() != State::Dirty {
+            let is_dirty = entry.state() == State::Dirty;
+            // A clean page could be dropped, but while there is room for it in the tier it
+            // will be back from there ten times sooner.
+            let is_welcome =
+                packs == Packs::All && self.tier.as_ref().is_some_and(|tier| tier.has_room());
+            if !is_dirty && (!is_welcome || entry.has(Flag::Stream)) {
                 continue;
             }
             let contents = place(&self.victims, scratch.positions[at]);
             // SAFETY: a claimed page's contents, present and ours.
-            if unsafe { is_zero_page(contents as *const u8) } {
+            if is_dirty && unsafe { is_zero_page(contents as *const u8) } {
                 scratch.entries[at] = entry.with_state(State::Untouched);
                 continue;
             }
-            if compress
+            if packs != Packs::None
                 && let Some(tier) = &self.tier
                 // SAFETY: as above.
                 && let Some(handle) = unsafe { tier.store(scratch.pages[at], contents as *const u8) }
             {
+                if !is_dirty {
+                    self.free_slots(Slot(entry.payload()), 1);
+                }
                 scratch.entries[at] = entry.with_state(State::Compressed).with_payload(handle.0);
                 packed += 1;
+                continue;
+            }
+            if !is_dirty {
                 continue;
             }
             scratch.vectors[dirty] = libc::iovec {
@@ -332,7 +355,7 @@ impl Pager {
                 }
             }
         }
-        self.write_out(count, true, context, |_, at| {
+        self.write_out(count, Packs::Dirty, context, |_, at| {
             buffer as usize + at as usize * PAGE_BYTES
         });
         let scratch = context.scratch();

@@ -22,9 +22,6 @@ pub const NO_PAYLOAD: u32 = u32::MAX;
 /// Untouched pages that are filled together when a program walks through them.
 const FIRST_TOUCH_PAGES: usize = 16;
 
-/// Pages of a stream that a thread reads itself when nobody else is about to.
-const LATE_PAGES: u32 = 16;
-
 /// What a page is wanted for.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
@@ -85,11 +82,12 @@ impl Pager {
     pub fn take_frames(&self, pages: usize, context: &mut Context) {
         loop {
             if self.budget.try_take(pages as i64) {
-                if self.budget.free_pages() < self.low_water_pages() {
+                if self.budget.free_pages() < self.budget.reserve_pages() {
                     self.want_eviction();
                 }
                 return;
             }
+            self.budget.stalled();
             self.want_eviction();
             match self.evict(32, context) {
                 0 => yield_now(),
@@ -142,7 +140,7 @@ impl Pager {
                 self.table.load(page - 1).state(),
                 State::Dirty | State::Clean | State::Victim | State::Swapped | State::Compressed
             )
-            && self.budget.free_pages() > 4 * FIRST_TOUCH_PAGES as i64;
+            && self.budget.free_pages() > 2 * FIRST_TOUCH_PAGES as i64;
         let most = if walks {
             FIRST_TOUCH_PAGES - page as usize % FIRST_TOUCH_PAGES
         } else {
@@ -206,13 +204,13 @@ impl Pager {
     ) -> bool {
         let start = crate::clock::now_ns();
         // What comes next is on its way while this page is read.
-        let streams = self.look_ahead(page, access);
-        if streams && self.is_out(page + 1) {
+        let (streams, late_pages) = self.look_ahead(page, access);
+        if late_pages > 1 && self.is_out(page + 1) {
             // The thread is faster than the prefetchers: a read of several pages takes
             // hardly longer than one of a single page.
             let late = Window {
                 first: page,
-                pages: LATE_PAGES,
+                pages: late_pages,
                 write: access.write,
             };
             self.prefetch(late, context);
@@ -230,7 +228,7 @@ impl Pager {
         let buffer = context.buffer();
         self.read_slots(page, Slot(entry.payload()), buffer, 1);
         let entry = entry.with(Flag::Stream, streams);
-        self.land(page, entry, buffer, writable, access, None);
+        self.land(page, entry, buffer, writable, access);
         self.arrive(page, abi::SWAP, access, streams);
         let counters = self.counters();
         counters.faults_swap.add(1);
@@ -243,8 +241,9 @@ impl Pager {
         (page as usize) < self.table.pages() && self.table.load(page).state() == State::Swapped
     }
 
-    /// Tells the stream detector, and asks for what it advises.
-    fn look_ahead(&self, page: PageIndex, access: Access) -> bool {
+    /// Tells the stream detector, and asks for what it advises. Whether this is part of a
+    /// stream, and how many pages of it are worth one read.
+    fn look_ahead(&self, page: PageIndex, access: Access) -> (bool, u32) {
         let write = access.write;
         let advice = self.streams.observe(access.thread, page, write, |page| {
             self.table.load(page).state() == State::Swapped
@@ -258,7 +257,7 @@ impl Pager {
                 self.note(Event::Prefetch, window.first, u64::from(window.pages));
             }
         }
-        advice.is_stream
+        (advice.is_stream, advice.late_pages)
     }
 
     fn take_back(
@@ -274,15 +273,20 @@ impl Pager {
         let position = entry.payload();
         let slot = self.victims.slot(position);
         let entry = entry.with_payload(slot);
+        let (home, stay) = (self.table.address(page), self.victims.address(position));
         let writable = access.write || slot == NO_PAYLOAD;
-        self.land(
-            page,
-            entry,
-            self.victims.address(position) as *const u8,
-            writable,
-            access,
-            Some(position),
-        );
+        // What is moved comes back writable. A copy would hold two frames until the cache
+        // is drained, so the one left behind goes at once.
+        let moved = writable && self.uffd.transplant(home, stay, 1).pages == 1;
+        if !moved {
+            self.fill(page, stay as *const u8, 1, !writable);
+            self.drop_memory(stay, 1);
+        }
+        // Before the page can be claimed again, or who drains the cache would wait for
+        // whoever evicts the page.
+        self.victims.clear(position);
+        self.budget.give(1);
+        self.settle_in(page, entry, writable, access);
         self.arrive(page, abi::VICTIM_CACHE, access, false);
         self.counters().faults_victim_cache.add(1);
         true
@@ -301,7 +305,7 @@ impl Pager {
         let buffer = context.buffer();
         self.unpack(page, Handle(entry.payload()), buffer);
         let entry = entry.with_payload(NO_PAYLOAD);
-        self.land(page, entry, buffer, true, access, None);
+        self.land(page, entry, buffer, true, access);
         self.arrive(page, abi::COMPRESSED, access, false);
         let counters = self.counters();
         counters.faults_compressed.add(1);
@@ -343,13 +347,19 @@ impl Pager {
         if streams {
             flags |= abi::STREAM;
         }
-        self.policy.arrived(&mut [Arrival {
+        let mut arrivals = [Arrival {
             page,
             source,
             flags,
             thread: access.thread,
             ..Arrival::default()
-        }]);
+        }];
+        self.policy.arrived(&mut arrivals);
+        if let Some(tier) = &self.tier
+            && source != abi::VICTIM_CACHE
+        {
+            tier.fault(source == abi::COMPRESSED, arrivals[0].distance);
+        }
         self.note(Event::Fault, page, u64::from(source));
     }
 
@@ -361,10 +371,7 @@ impl Pager {
     }
 
     /// Maps a copy of `contents` and ends the claim. `entry.payload()` is the slot with
-    /// the same contents, if there is one; `position` the place in the victim cache that
-    /// the contents are taken from. It is deserted before the page can be claimed again,
-    /// or who drains the cache would wait for whoever evicts the page.
-    #[allow(clippy::too_many_arguments)]
+    /// the same contents, if there is one.
     fn land(
         &self,
         page: PageIndex,
@@ -372,12 +379,13 @@ impl Pager {
         contents: *const u8,
         writable: bool,
         access: Access,
-        position: Option<u32>,
     ) {
         self.fill(page, contents, 1, !writable);
-        if let Some(position) = position {
-            self.victims.desert(position);
-        }
+        self.settle_in(page, entry, writable, access);
+    }
+
+    /// Ends the claim of a page that is mapped now.
+    fn settle_in(&self, page: PageIndex, entry: Entry, writable: bool, access: Access) {
         let next = if writable {
             if entry.payload() != NO_PAYLOAD {
                 self.free_slots(Slot(entry.payload()), 1);
@@ -467,11 +475,6 @@ impl Pager {
     /// Gives swap slots back.
     pub fn free_slots(&self, first: Slot, slots: u32) {
         self.store.free(first, slots);
-    }
-
-    /// Frames that should be free before anybody has to wait for one.
-    pub fn low_water_pages(&self) -> i64 {
-        (self.budget.limit_pages() / 64).clamp(16, 4096)
     }
 
     /// Wakes the evictor.

@@ -250,7 +250,9 @@ fn compressed_tier(config: &Config) -> Result<Option<CompressedTier>, Error> {
     if config.compress == Compress::Off {
         return Ok(None);
     }
-    let most_bytes = (config.dram_bytes / 2) as usize;
+    // Whatever does not fit costs a read from swap, ten times the price of decompressing:
+    // resident pages must only be enough for what the program uses at one time.
+    let most_bytes = (config.dram_bytes / 4 * 3) as usize;
     let options = CompressedOptions {
         pool_bytes: most_bytes,
         always_on: config.compress == Compress::On,

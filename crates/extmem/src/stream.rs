@@ -5,8 +5,13 @@
 //! window is left out: its fault tells that the thread is still coming along, and asks
 //! for the next window. A thread may follow several streams at once (a program that
 //! walks two arrays), forwards, backwards or with a stride. Windows start small and
-//! double with each page that was waited for, and shrink when what they brought was
-//! thrown away unused.
+//! double with each page that was waited for.
+//!
+//! Nobody tells whether a page that was brought is used. But a thread that comes by the
+//! next trigger has passed what lies before it, and of a stream that is given up early for
+//! another, what was asked for and not passed is taken for wasted. While much is, all
+//! windows shrink, and at last no more are asked for but by one stream in
+//! [`PROBE_PERIOD`], which shows whether it is worth it again.
 //!
 //! Threads are told apart by a number that the caller passes: thread-local storage is
 //! not to be trusted in signal handlers.
@@ -38,12 +43,22 @@ const MOST_PAGES: u32 = 64;
 const SKIP: i64 = 256;
 /// Share of wasted pages, one in so many, that halves windows.
 const WASTE: u32 = 4;
+/// Pages whose fate is known before windows change; fewer while few are asked for.
+const PERIOD: u32 = 4096;
+/// How often windows are halved before nothing is asked for any more.
+const STOPPED: u32 = 5;
+/// Meanwhile one step of a stream in so many makes it ask all the same.
+const PROBE_PERIOD: u32 = 32;
+/// Pages of a stream that a thread reads itself when nobody else is about to.
+const LATE_PAGES: u32 = 16;
 
 /// What follows from a fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Advice {
     /// The fault is part of a stream: the page will hardly be wanted again soon.
     pub is_stream: bool,
+    /// So many pages from this one on are worth one read, if they are out still.
+    pub late_pages: u32,
     count: usize,
     windows: [Window; MOST_WINDOWS],
 }
@@ -79,6 +94,12 @@ struct Stream {
     /// First page not asked for.
     ahead: i64,
     window_pages: u32,
+    /// Pages asked for and not passed yet.
+    owed_pages: u32,
+    /// Pages passed.
+    passed_pages: u32,
+    /// Asks although others may not.
+    probes: bool,
     /// For replacement.
     turn: u32,
 }
@@ -99,8 +120,10 @@ pub struct Streams {
     most_window_pages: u32,
     used: AtomicU32,
     wasted: AtomicU32,
-    /// Right shift of windows while much is wasted.
+    /// Right shift of windows while much is wasted; [`STOPPED`]: none.
     caution: AtomicU32,
+    /// Steps of streams while stopped.
+    steps: AtomicU32,
 }
 
 impl Streams {
@@ -122,6 +145,7 @@ impl Streams {
             used: AtomicU32::new(0),
             wasted: AtomicU32::new(0),
             caution: AtomicU32::new(0),
+            steps: AtomicU32::new(0),
         })
     }
 
@@ -140,10 +164,17 @@ impl Streams {
         follower.turn = follower.turn.wrapping_add(1);
         let turn = follower.turn;
         let index = follower.place(page);
+        if !follower.streams[index].fits(page) {
+            self.feedback(follower.pass_on_to(page), 0);
+        }
         let stream = &mut follower.streams[index];
         stream.turn = turn;
-        match stream.step(page) {
+        let owed_pages = stream.owed_pages;
+        let step = stream.step(page);
+        self.feedback(owed_pages - stream.owed_pages, 0);
+        match step {
             Step::Other => {
+                self.feedback(0, stream.wasted_pages());
                 *stream = Stream {
                     used: true,
                     last: page,
@@ -154,28 +185,42 @@ impl Streams {
             Step::Unproven => {}
             Step::Inside => advice.is_stream = true,
             Step::Next => {
+                let caution = self.caution.load(Ordering::Relaxed);
+                stream.probes |= caution == STOPPED
+                    && self
+                        .steps
+                        .fetch_add(1, Ordering::Relaxed)
+                        .is_multiple_of(PROBE_PERIOD);
+                if caution == STOPPED && !stream.probes {
+                    return advice;
+                }
                 advice.is_stream = true;
-                let most = (self.most_window_pages >> self.caution.load(Ordering::Relaxed)).max(2);
+                advice.late_pages = LATE_PAGES >> caution;
+                let most = (self.most_window_pages >> caution).max(2);
                 stream.window_pages = (stream.window_pages * 2).clamp(LEAST_PAGES.min(most), most);
                 stream.advance(page, write, self.pages, &mut is_out, &mut advice);
+                let asked_pages = advice.windows().iter().map(|window| window.pages);
+                stream.owed_pages += asked_pages.sum::<u32>();
             }
         }
         advice
     }
 
     /// What became of prefetched pages: so many were used, so many left unused.
-    pub fn feedback(&self, used: u32, wasted: u32) {
-        const PERIOD: u32 = 4096;
+    fn feedback(&self, used: u32, wasted: u32) {
+        if used + wasted == 0 {
+            return;
+        }
+        let caution = self.caution.load(Ordering::Relaxed);
         let used = self.used.fetch_add(used, Ordering::Relaxed) + used;
         let wasted = self.wasted.fetch_add(wasted, Ordering::Relaxed) + wasted;
-        if used + wasted < PERIOD {
+        if used + wasted < PERIOD >> caution {
             return;
         }
         self.used.store(0, Ordering::Relaxed);
         self.wasted.store(0, Ordering::Relaxed);
-        let caution = self.caution.load(Ordering::Relaxed);
         let next = if wasted > (used + wasted) / WASTE {
-            (caution + 1).min(4)
+            (caution + 1).min(STOPPED)
         } else {
             caution.saturating_sub(1)
         };
@@ -195,6 +240,23 @@ enum Step {
 }
 
 impl Follower {
+    /// A page that no stream was waiting for, but some way ahead of one: the thread walked
+    /// through what was asked for and on through pages that were in DRAM. Returns pages
+    /// that were used so.
+    fn pass_on_to(&mut self, page: PageIndex) -> u32 {
+        /// Longest part in DRAM.
+        const REACH: i64 = 2048;
+        let mut used_pages = 0;
+        for stream in &mut self.streams {
+            let unit = i64::from(stream.stride).signum();
+            let beyond = (i64::from(page) - stream.ahead) * unit;
+            if stream.owed_pages > 0 && (0..REACH).contains(&beyond) {
+                used_pages += std::mem::take(&mut stream.owed_pages);
+            }
+        }
+        used_pages
+    }
+
     /// The stream that the page goes on with, else the one to give up.
     fn place(&self, page: PageIndex) -> usize {
         let near = self
@@ -230,6 +292,9 @@ impl Stream {
         waiting: 0,
         ahead: 0,
         window_pages: 0,
+        owed_pages: 0,
+        passed_pages: 0,
+        probes: false,
         turn: 0,
     };
 
@@ -245,15 +310,35 @@ impl Stream {
                 })
     }
 
-    /// Between the last page and what was asked for.
+    /// Between the last page and what was asked for, and one that a stride steps on: what
+    /// lies between its steps is somebody else's, a walk over all pages above all.
     fn covers(&self, page: PageIndex) -> bool {
         let page = i64::from(page);
         self.proof >= PROOF
+            && (page - i64::from(self.last)) % i64::from(self.stride) == 0
             && if self.stride > 0 {
                 page > i64::from(self.last) && page < self.ahead
             } else {
                 page < i64::from(self.last) && page > self.ahead
             }
+    }
+
+    /// The thread came from the last page to this one: what lies between was used.
+    fn pass(&mut self, page: PageIndex) {
+        let steps = page.abs_diff(self.last) / self.stride.unsigned_abs().max(1);
+        self.owed_pages = self.owed_pages.saturating_sub(steps);
+        self.passed_pages = self.passed_pages.saturating_add(steps);
+        self.last = page;
+    }
+
+    /// What was wasted if the thread came no further. A stream that went on for longer
+    /// than what it still had ahead most likely went on to pages that were in DRAM.
+    fn wasted_pages(&self) -> u32 {
+        if self.passed_pages < self.owed_pages {
+            self.owed_pages
+        } else {
+            0
+        }
     }
 
     fn step(&mut self, page: PageIndex) -> Step {
@@ -266,7 +351,7 @@ impl Stream {
         {
             self.triggers.copy_within(at + 1..self.waiting, 0);
             self.waiting -= at + 1;
-            self.last = page;
+            self.pass(page);
             return Step::Next;
         }
         if self.covers(page) {
@@ -276,7 +361,7 @@ impl Stream {
                 self.triggers.copy_within(1..self.waiting, 0);
                 self.waiting -= 1;
             }
-            self.last = page;
+            self.pass(page);
             return if self.waiting < DEPTH / 2 {
                 Step::Next
             } else {
@@ -284,10 +369,11 @@ impl Stream {
             };
         }
         let distance = (i64::from(page) - i64::from(self.last)) as i32;
-        self.last = page;
         if distance == self.stride {
+            self.pass(page);
             self.proof = self.proof.saturating_add(1);
         } else {
+            self.last = page;
             self.stride = distance;
             self.proof = 1;
         }
@@ -459,28 +545,60 @@ mod tests {
         assert!(faults < 6000 + 600, "{faults} faults");
     }
 
+    /// Largest window that a walk of `pages` from `from` asks for.
+    fn largest(streams: &Streams, from: u32, pages: u32) -> u32 {
+        (from..from + pages)
+            .flat_map(|page| {
+                let advice = streams.observe(9, page, false, |_| true);
+                advice.windows().to_vec()
+            })
+            .map(|window| window.pages)
+            .max()
+            .unwrap_or(0)
+    }
+
     #[test]
-    fn waste_shrinks_windows_and_use_restores_them() {
+    fn a_walk_over_pages_of_which_parts_are_in_dram_wastes_nothing() {
         let streams = streams();
-        let largest = |streams: &Streams, from: u32| {
-            (from..from + 500)
-                .flat_map(|page| {
-                    let advice = streams.observe(9, page, false, |_| true);
-                    advice.windows().to_vec()
-                })
-                .map(|window| window.pages)
-                .max()
-                .unwrap()
-        };
-        assert_eq!(largest(&streams, 0), 63);
-        for _ in 0..4 {
-            streams.feedback(1000, 4000);
+        let mut resident: HashSet<u32> = (0..PAGES)
+            .filter(|page| page % 1000 >= 90 && page % 1000 < 700)
+            .collect();
+        for page in 0..PAGES {
+            if resident.insert(page) {
+                let advice = streams.observe(1, page, false, |page| !resident.contains(&page));
+                for window in advice.windows() {
+                    resident.extend(window.first..window.first + window.pages);
+                }
+            }
         }
-        assert!(largest(&streams, 10_000) <= 3);
-        for _ in 0..4 {
-            streams.feedback(5000, 10);
+        assert_eq!(streams.caution.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_stride_does_not_hide_a_walk_over_all_pages() {
+        let stride = (0..8).map(|step| (1, 1000 + step * LONGEST_STRIDE as u32));
+        let (faults, _) = walk(&streams(), stride.chain((1300..9300).map(|page| (1, page))));
+        assert!(faults < 8000 / 40, "{faults} faults");
+    }
+
+    #[test]
+    fn walks_that_break_off_shrink_windows_and_long_ones_restore_them() {
+        let streams = streams();
+        assert_eq!(largest(&streams, 0, 500), 63);
+        // Six pages here and there look like streams, and are none.
+        let mut asked_pages = Vec::new();
+        for turn in 0..4000u32 {
+            let from = turn * 7919 % (PAGES - 100);
+            asked_pages.push(largest(&streams, from, 6));
         }
-        assert_eq!(largest(&streams, 20_000), 63);
+        assert_eq!(streams.caution.load(Ordering::Relaxed), STOPPED);
+        let late = &asked_pages[2000..];
+        let asking = late.iter().filter(|&&pages| pages > 0).count();
+        assert!((1..late.len() / 4).contains(&asking), "{asking} still ask");
+        assert!(late.iter().all(|&pages| pages <= 3));
+        // A real stream is seen all the same, and brings the windows back.
+        largest(&streams, 10_000, 60_000);
+        assert_eq!(largest(&streams, 80_000, 500), 63);
     }
 
     proptest! {

@@ -12,6 +12,7 @@
 mod adaptive;
 mod log;
 mod lz4;
+mod worth;
 mod zero;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +23,7 @@ use adaptive::Adaptive;
 pub use log::Handle;
 use log::{Head, Log};
 use lz4::State;
+use worth::Worth;
 pub use zero::is_zero_page;
 
 /// A page must shrink to this or less: a larger gain than the log's holes cost.
@@ -93,6 +95,7 @@ pub struct CompressedTier {
     lanes: &'static [Lock<Lane>],
     next_lane: AtomicUsize,
     adaptive: Adaptive,
+    worth: Worth,
 }
 
 impl std::fmt::Debug for CompressedTier {
@@ -128,6 +131,7 @@ impl CompressedTier {
             lanes,
             next_lane: AtomicUsize::new(0),
             adaptive: Adaptive::new(options.always_on),
+            worth: Worth::new(options.pool_bytes),
         })
     }
 
@@ -243,6 +247,23 @@ impl CompressedTier {
             }
         }
         0
+    }
+
+    /// A fault was served from the tier or from swap, so many evictions after its page had
+    /// left DRAM.
+    pub fn fault(&self, from_tier: bool, distance_pages: u32) {
+        let taken_pages = (self.log.resident_bytes() / crate::region::PAGE_BYTES) as u32;
+        self.worth.fault(from_tier, distance_pages, taken_pages);
+    }
+
+    /// A period ends: the tier may take as much DRAM as it earns.
+    pub fn settle(&self) {
+        self.set_limit_bytes(self.worth.settle());
+    }
+
+    /// Whether it takes pages just now without any of them being written out for that.
+    pub fn has_room(&self) -> bool {
+        self.is_on() && !self.log.is_tight()
     }
 
     /// Whether pages are compressed just now.
