@@ -136,13 +136,18 @@ impl Pager {
     /// Empties pages and turns their address space back into reserved space; they stay
     /// taken (as inaccessible, untouched pages), for a new mapping in the same place.
     pub fn vacate(&self, pages: Pages, context: &mut Context) {
-        self.discard(pages, context);
         let mut promised = 0;
+        // First of all: a thread that walks through a mapping below fills pages ahead of it,
+        // but none that are not accessible.
         for page in pages.iter() {
             let entry = self.table.seize(page);
-            if entry.has(Flag::Accessible) {
-                promised += 1;
-            }
+            promised += u64::from(entry.has(Flag::Accessible));
+            self.table
+                .publish(page, entry.with(Flag::Accessible, false));
+        }
+        self.discard(pages, context);
+        for page in pages.iter() {
+            let entry = self.table.seize(page);
             let state = match entry.state() {
                 State::Unmapped => State::Unmapped,
                 _ => State::Untouched,
@@ -212,7 +217,6 @@ impl Pager {
         let scratch = context.scratch();
         let mut resident = 0;
         let mut claimed = 0;
-        let (mut low, mut high) = (usize::MAX, 0);
         for page in first..first + count as u32 {
             let entry = loop {
                 let entry = self.table.load(page);
@@ -227,8 +231,6 @@ impl Pager {
             match entry.state() {
                 State::Clean | State::Dirty => {
                     resident += 1;
-                    low = low.min(page as usize);
-                    high = high.max(page as usize + 1);
                     if entry.state() == State::Clean {
                         self.free_slots(Slot(entry.payload()), 1);
                     }
@@ -253,9 +255,7 @@ impl Pager {
             claimed += 1;
         }
         if resident > 0 {
-            // All pages in between are claimed or have no memory of ours, except foreign
-            // mappings: those are spared by going run by run.
-            self.drop_runs(low as u32, high as u32);
+            self.drop_runs(&scratch.pages[..claimed]);
         }
         for at in 0..claimed {
             let entry = scratch.entries[at]
@@ -273,18 +273,11 @@ impl Pager {
         }
     }
 
-    /// Frees the memory of pages that are busy (by us); skips all others.
-    fn drop_runs(&self, low: PageIndex, high: PageIndex) {
-        let mut page = low;
-        while page < high {
-            let mut run = 0;
-            while page + run < high && self.table.load(page + run).state() == State::Busy {
-                run += 1;
-            }
-            if run > 0 {
-                self.drop_memory(self.table.address(page), run as usize);
-            }
-            page += run + 1;
+    /// Frees the memory of claimed pages, in ascending order. Not of those in between:
+    /// another thread may be filling one.
+    fn drop_runs(&self, pages: &[PageIndex]) {
+        for run in pages.chunk_by(|page, next| page + 1 == *next) {
+            self.drop_memory(self.table.address(run[0]), run.len());
         }
     }
 
@@ -476,6 +469,23 @@ impl Pager {
         }
     }
 
+    /// Claims a page of a fresh mapping. A thread that walks through the mapping below may
+    /// have filled it ahead already.
+    fn seize_untouched(&self, page: PageIndex, context: &mut Context) -> Entry {
+        loop {
+            let entry = self.table.seize(page);
+            if entry.state() == State::Untouched {
+                return entry;
+            }
+            self.table.publish(page, entry);
+            let pages = Pages {
+                first: page,
+                count: 1,
+            };
+            self.discard(pages, context);
+        }
+    }
+
     fn relocate_page(&self, from: PageIndex, to: PageIndex, context: &mut Context) {
         loop {
             let entry = self.table.load(from);
@@ -489,13 +499,16 @@ impl Pager {
                 State::Compressed => self.take_frames(1, context),
                 _ => {}
             }
+            // The goal first: who empties the victim cache holds pages of it and waits for
+            // the next, so nobody may hold one and wait; an untouched page is none of them.
+            let target = self.seize_untouched(to, context);
             if !self.table.claim(from, entry) {
+                self.table.publish(to, target);
                 if entry.state() == State::Compressed {
                     self.budget.give(1);
                 }
                 continue;
             }
-            let target = self.table.seize(to);
             let carried = target
                 .with_state(entry.state())
                 .with_payload(entry.payload())

@@ -60,6 +60,11 @@ fn threads() {
 }
 
 #[test]
+fn mappings_move_beside_walks() {
+    in_every_mode("neighbours", &["6"]);
+}
+
+#[test]
 fn other_programs() {
     in_every_mode("spawn", &[]);
 }
