@@ -20,10 +20,11 @@ if [ $# -gt 0 ]; then
 else
 	# The longest go first: both processors then have work until the end.
 	mapfile -t suites < <(
-		printf '%s\n' vm rust modules hammer
-		find tests/suites -maxdepth 1 -type f -executable -printf '%f\n' | sort
+		{
+			printf '%s\n' vm rust modules hammer
+			find tests/suites -maxdepth 1 -type f -executable -printf '%f\n' | sort
+		} | awk '!seen[$0]++'
 	)
-	mapfile -t suites < <(printf '%s\n' "${suites[@]}" | awk '!seen[$0]++')
 fi
 for suite in "${suites[@]}"; do
 	[ -x "tests/suites/$suite" ] || {
