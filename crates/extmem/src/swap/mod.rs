@@ -13,6 +13,7 @@ mod family;
 mod inject;
 mod parts;
 mod plain;
+mod polling;
 mod ring;
 mod slots;
 
@@ -29,6 +30,7 @@ use crate::lock::{Guard, Lock};
 use crate::region::Region;
 use backing::Backing;
 use inject::Injector;
+use polling::Polling;
 use ring::Ring;
 use slots::Slots;
 
@@ -163,6 +165,7 @@ pub struct SwapStore {
     rings: Vec<Lock<Ring>>,
     rings_usable: AtomicBool,
     injector: Injector,
+    polling: Polling,
     counts: IoCounts,
 }
 
@@ -249,8 +252,20 @@ impl SwapStore {
             iov_len: pages as usize * SLOT_BYTES,
         };
         let transfer = Transfer::new(Direction::Read, first, &raw const piece, 1);
-        // SAFETY: the caller vouches for the memory; the piece outlives the call.
-        unsafe { self.run_plain(&transfer) }
+        if pages > 1 || !self.uses_uring() {
+            // SAFETY: the caller vouches for the memory; the piece outlives the call.
+            return unsafe { self.run_plain(&transfer) };
+        }
+        let began_ns = crate::clock::now_ns();
+        let ring = self.polling.next().then(|| self.free_ring()).flatten();
+        let polls = ring.is_some();
+        // SAFETY: as above.
+        let result = match ring {
+            Some(ring) => unsafe { self.run_polled(ring, &transfer) },
+            None => unsafe { self.run_plain(&transfer) },
+        };
+        self.polling.took(polls, crate::clock::now_ns() - began_ns);
+        result
     }
 
     /// Writes scattered pages to the slots from `first` on.
@@ -386,6 +401,27 @@ impl SwapStore {
         self.count(transfer, result)
     }
 
+    /// One transfer by a ring whose thread looks for its end.
+    unsafe fn run_polled(
+        &self,
+        mut ring: Guard<'_, Ring>,
+        transfer: &Transfer,
+    ) -> Result<(), SwapError> {
+        if let Some(failure) = self.injector.next(transfer.direction) {
+            return self.injected(transfer, failure);
+        }
+        // SAFETY: the caller vouches for the memory, which we wait for.
+        let moved = if unsafe { ring.push(self.backing.start_bytes, transfer, 0) } {
+            ring.poll(polling::LONGEST_NS)
+        } else {
+            None
+        };
+        // A lost ring brought nothing: as if the call had been interrupted.
+        let moved = moved.map_or(-libc::EINTR, |(_, moved)| moved);
+        // SAFETY: as above.
+        unsafe { self.complete(transfer, moved) }
+    }
+
     /// Takes note of what a ring brought, and does the rest if it is not all.
     unsafe fn complete(&self, transfer: &Transfer, moved: i32) -> Result<(), SwapError> {
         // SAFETY: the caller vouches for the memory.
@@ -477,6 +513,7 @@ impl Prepared {
             rings,
             rings_usable: AtomicBool::new(true),
             injector: Injector::new(self.inject),
+            polling: Polling::default(),
             counts: IoCounts::default(),
         })
     }

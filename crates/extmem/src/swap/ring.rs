@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use io_uring::{IoUring, opcode, types};
 
 use super::{Direction, SwapError, Transfer};
+use crate::pager::yield_now;
 use crate::{descriptor, syscall};
 
 /// Transfers that one ring has in flight at most.
@@ -125,6 +126,32 @@ impl Ring {
     /// Starts what was pushed and waits until `want` transfers can be taken with
     /// [`Self::pop`]. False when the ring is lost; then nothing more comes out.
     pub fn submit(&mut self, want: usize) -> bool {
+        self.enter(want, if want > 0 { GETEVENTS } else { 0 })
+    }
+
+    /// Starts what was pushed and looks for a finished transfer, for so long at most; then
+    /// sleeps until there is one. None when the ring is lost, or nothing was pushed.
+    pub fn poll(&mut self, longest_ns: u64) -> Option<(u64, i32)> {
+        if self.in_flight == 0 || !self.submit(0) {
+            return None;
+        }
+        let end_ns = crate::clock::now_ns() + longest_ns;
+        loop {
+            // Whoever else wants the CPU has it first. In the kernel the device's answer
+            // becomes a completion.
+            yield_now();
+            if let Some(finished) = self.pop() {
+                return Some(finished);
+            }
+            let is_late = crate::clock::now_ns() > end_ns;
+            if !self.enter(usize::from(is_late), GETEVENTS) {
+                return None;
+            }
+        }
+    }
+
+    /// Hands over what was pushed, under these flags.
+    fn enter(&mut self, want: usize, flags: usize) -> bool {
         if self.broken {
             return false;
         }
@@ -138,14 +165,7 @@ impl Ring {
             let result = unsafe {
                 syscall::call(
                     libc::SYS_io_uring_enter,
-                    [
-                        self.uring.as_raw_fd() as usize,
-                        pending,
-                        want,
-                        if want > 0 { GETEVENTS } else { 0 },
-                        0,
-                        0,
-                    ],
+                    [self.uring.as_raw_fd() as usize, pending, want, flags, 0, 0],
                 )
             };
             match i32::try_from(-result).unwrap_or(0) {
@@ -156,7 +176,7 @@ impl Ring {
                     if !self.uring.completion().is_empty() {
                         return true;
                     }
-                    std::thread::yield_now();
+                    yield_now();
                 }
                 _ => {
                     self.broken = true;
