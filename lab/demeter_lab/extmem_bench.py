@@ -31,6 +31,10 @@ class BenchError(Exception):
     """A program failed; the message says which and how."""
 
 
+class KilledError(BenchError):
+    """The kernel killed a program for want of memory, time and again."""
+
+
 @dataclass(frozen=True)
 class Tools:
     """Where the programs are; ``policy`` is that of PageRank."""
@@ -86,9 +90,13 @@ class Program:
             try:
                 return self._ask(line)
             except BenchError:
-                killed = self.process.poll() == -signal.SIGKILL
-                if not (killed and self.may_restart and self.restarts < self.MOST_RESTARTS):
+                if self.process.poll() != -signal.SIGKILL or not self.may_restart:
                     raise
+                if self.restarts == self.MOST_RESTARTS:
+                    raise KilledError(
+                        f"the kernel killed {self.name} {self.restarts} times; "
+                        "next: give it more DRAM, or leave this setting out"
+                    ) from None
                 self.restarts += 1
                 self.start()
 
@@ -165,6 +173,7 @@ class Bench:
         self.swap_bytes = swap_bytes
         self.cells: list[Cell] = []
         self.killed = 0
+        self.rejected: list[str] = []
         self.bill: linux.ZswapBill | None = None
         self.peaks: dict[str, dict[str, int]] = {}
         self.file = (out / "series.csv").open("w", newline="")
@@ -230,14 +239,15 @@ class Bench:
                 linux.Knobs.apply(linux.Setting(3, name == "on"))
                 line = [*managed, "--", *command] if name == "extmem" else command
                 greets = arguments[0] == "mmapbench"
-                program = Program(name, group.command(line), greets, name != "extmem")
+                said = "extmem" if name == "extmem" else f"Linux with zswap {name}"
+                program = Program(said, group.command(line), greets, name != "extmem")
                 stack.callback(program.kill)
                 started[name] = program
                 if greets:
                     self.note("fill", 1, name, "", "start", program.greeting)
             others = {name == "on": started[name] for name in groups if name != "extmem"}
             yield started["extmem"], others
-            for program in started.values():
+            for program in (started["extmem"], *others.values()):
                 program.finish()
             self.peaks[" ".join(arguments)] = {
                 name: group.peak_bytes() for name, group in groups.items()
@@ -261,10 +271,15 @@ class Bench:
         rates: dict[linux.Setting, list[float]] = {}
         for _ in range(repetitions):
             for cluster in self.plan.page_clusters:
-                for zswap, program in others.items():
+                for zswap, program in list(others.items()):
                     setting = linux.Setting(cluster, zswap)
                     linux.Knobs.apply(setting)
-                    row = rated(program.ask(line))
+                    try:
+                        row = rated(program.ask(line))
+                    except KilledError as error:
+                        self.reject(pattern, setting, others, error)
+                        rates = {key: value for key, value in rates.items() if key.zswap != zswap}
+                        continue
                     # With more DRAM than its share it is no alternative.
                     is_paid = not zswap or self.bill is None or self.bill.is_paid()
                     phase = "tune" if is_paid else "over-dram"
@@ -273,6 +288,20 @@ class Bench:
                 row = rated(managed.ask(line))
                 self.note(pattern, threads, "extmem", "", "warm", row)
         return max(rates, key=lambda setting: statistics.median(rates[setting]))
+
+    def reject(
+        self,
+        pattern: str,
+        setting: linux.Setting,
+        others: dict[bool, Program],
+        error: KilledError,
+    ) -> None:
+        """Go on without a way of swapping under which the program cannot live."""
+        self.rejected.append(f"{pattern}: {setting}: {error}")
+        print(f"{pattern}: {setting} is left out: {error}", flush=True)
+        del others[setting.zswap]
+        if not others:
+            raise BenchError(f"{pattern}: no setting of Linux keeps the program alive") from error
 
     def compare(
         self,
@@ -301,8 +330,14 @@ class Bench:
                 (managed, "extmem", cell.extmem),
                 (other, "linux", cell.linux),
             ]
-            for program, system, into in order if index % 2 == 0 else order[::-1]:
-                slice_of(program, system, into)
+            try:
+                for program, system, into in order if index % 2 == 0 else order[::-1]:
+                    slice_of(program, system, into)
+            except KilledError as error:
+                self.reject(name, setting, others, error)
+                setting = linux.Setting(setting.page_cluster, not setting.zswap)
+                self.compare(name, threads, line, mark, setting, programs, rounds)
+                return
         self.cells.append(cell)
         print(f"{name} T={threads}: {json.dumps(cell.summary())}", flush=True)
 
@@ -392,8 +427,15 @@ class Bench:
         """Compare an application with half its memory; the first slices warm it up."""
         with self.programs(arguments, footprint_bytes // 2, policy) as programs:
             threads = self.plan.application_threads
-            for program in (programs[0], *programs[1].values()):
-                program.ask(line(threads[-1]))
+            managed, others = programs
+            managed.ask(line(threads[-1]))
+            for zswap, program in list(others.items()):
+                setting = linux.Setting(self.plan.page_clusters[0], zswap)
+                linux.Knobs.apply(setting)
+                try:
+                    program.ask(line(threads[-1]))
+                except KilledError as error:
+                    self.reject(name, setting, others, error)
             setting = self.best_setting(name, line(threads[-1]), threads[-1], programs)
             for count in threads:
                 self.compare(
@@ -478,6 +520,7 @@ def run(tools: Tools, plan: Plan, out: Path, only: set[str]) -> dict[str, dict[s
                 application()
         manifest |= {"load_at_end": os.getloadavg(), "group_peak_bytes": bench.peaks}
         manifest["linux_programs_killed_by_the_kernel"] = bench.killed
+        manifest["linux_settings_left_out"] = bench.rejected
         (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
         summary: dict[str, dict[str, object]] = {}
         for cell in bench.cells:

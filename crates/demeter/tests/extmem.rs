@@ -158,6 +158,30 @@ fn no_moment_of_the_start_loses_a_signal() {
     assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
 }
 
+/// Nobody can pass SIGKILL on. The program then hears of it as of a SIGTERM, and ends.
+#[test]
+fn a_killed_runner_leaves_no_program() {
+    let Some(folder) = library() else { return };
+    let swap = tempfile::tempdir_in(&folder).unwrap();
+    let mut child = waiting(&folder, swap.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let mut ready = [0; 6];
+    std::io::Read::read_exact(&mut output, &mut ready).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // The last writer's end is the end of the file.
+        let rest = std::io::Read::read_to_end(&mut output, &mut Vec::new());
+        ended.send(rest.is_ok())
+    });
+    assert_eq!(end.recv_timeout(Duration::from_secs(60)), Ok(true));
+    assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn statistics_can_be_watched() {
     let Some(folder) = library() else { return };

@@ -2,7 +2,8 @@
 //! Signals while a managed program runs: it decides what they mean.
 //!
 //! The terminal sends SIGINT and SIGQUIT to the whole group, so the program has them
-//! already and we ignore them. What somebody sends to us alone is passed on.
+//! already and we ignore them. What somebody sends to us alone is passed on; what nobody
+//! can pass on, SIGKILL, ends the program by SIGTERM: nobody waits for it any more.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -58,9 +59,15 @@ fn spawn_held(command: &mut Command, mask: SigSet) -> std::io::Result<Child> {
     if interrupt::raised() {
         return Err(std::io::ErrorKind::Interrupted.into());
     }
+    let us = nix::unistd::getpid();
     // SAFETY: all that is called may be called between fork and exec.
     unsafe {
         command.pre_exec(move || {
+            nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+            if nix::unistd::getppid() != us {
+                // Too late to be told.
+                return Err(std::io::ErrorKind::Interrupted.into());
+            }
             for signal in IGNORED.into_iter().chain(PASSED_ON) {
                 nix::sys::signal::signal(signal, SigHandler::SigDfl)?;
             }

@@ -260,9 +260,11 @@ impl SwapStore {
         let ring = self.polling.next().then(|| self.free_ring()).flatten();
         let polls = ring.is_some();
         // SAFETY: as above.
-        let result = match ring {
-            Some(ring) => unsafe { self.run_polled(ring, &transfer) },
-            None => unsafe { self.run_plain(&transfer) },
+        let result = unsafe {
+            match ring {
+                Some(ring) => self.run_polled(ring, &transfer),
+                None => self.run_plain(&transfer),
+            }
         };
         self.polling.took(polls, crate::clock::now_ns() - began_ns);
         result
