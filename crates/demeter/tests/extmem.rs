@@ -2,6 +2,7 @@
 //! `demeter extmem` on real programs. What needs the pager's library is passed over
 //! where it was not built (`make test` builds everything first).
 
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output};
@@ -84,6 +85,15 @@ fn a_real_program_gives_the_same_output_and_leaves_nothing() {
         .map(|process| process["counters"]["first_touches"].as_u64().unwrap())
         .sum();
     assert!(touched > 4096, "{touched}");
+    // What a managed shell starts pages as well as the shell, under the filter it inherits.
+    let engines: BTreeSet<_> = summary["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|process| process["command"] != "(fork)")
+        .map(|process| process["engine"].as_str().unwrap())
+        .collect();
+    assert_eq!(engines.len(), 1, "{engines:?}");
     std::fs::remove_file(&json).unwrap();
     assert_eq!(std::fs::read_dir(swap.path()).unwrap().count(), 0);
 }

@@ -9,7 +9,7 @@ use libc::c_long;
 use crate::fault::{Access, Resolution};
 use crate::interpose::arguments::{Extent, Pointer, may_be_short, pointers};
 use crate::page::PageIndex;
-use crate::pager::Pager;
+use crate::pager::{Pager, block_signals, restore_signals};
 use crate::queue::Window;
 use crate::region::PAGE_BYTES;
 use crate::syscall;
@@ -194,11 +194,14 @@ impl<'a> Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        // Not through the gate: somebody inside may wait for the frames that are given
+        // up here, and a fork in front of it for him. One compare-and-swap a page leaves
+        // nothing half done, and a child takes all pins off its copy anyway.
+        let signals = block_signals();
         for &(first, pages) in &self.ranges[..self.used] {
-            let operation = self.pager.enter();
             self.pager.unpin(first, pages);
-            drop(operation);
         }
+        restore_signals(signals);
     }
 }
 

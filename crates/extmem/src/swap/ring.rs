@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, Parameters, opcode, types};
 
 use super::{Direction, SwapError, Transfer};
 use crate::pager::yield_now;
@@ -20,6 +20,37 @@ pub const DEPTH: u32 = 64;
 
 /// `IORING_ENTER_GETEVENTS`: wait for completions.
 const GETEVENTS: usize = 1;
+
+/// `IORING_SETUP_COOP_TASKRUN`: completions may wait until we are in the kernel.
+const IORING_SETUP_COOP_TASKRUN: u32 = 1 << 8;
+/// Words of `struct io_uring_params`, and which of them has the flags.
+const PARAMETER_WORDS: usize = 30;
+const FLAGS_WORD: usize = 2;
+
+/// Makes a ring through the pager's own door: the filter of the program image before an
+/// exec refuses rings to everybody else. Fails with an error number.
+fn set_up(flags: u32) -> Result<IoUring, i32> {
+    let mut words = [0u32; PARAMETER_WORDS];
+    words[FLAGS_WORD] = flags;
+    let parameters = words.as_mut_ptr() as usize;
+    // SAFETY: the kernel fills in a structure of that size.
+    let descriptor = unsafe {
+        syscall::call(
+            libc::SYS_io_uring_setup,
+            [DEPTH as usize, parameters, 0, 0, 0, 0],
+        )
+    };
+    if descriptor < 0 {
+        return Err(-descriptor as i32);
+    }
+    // SAFETY: `Parameters` is that structure, transparently, and the kernel filled it in
+    // for this descriptor, which is given away.
+    unsafe {
+        let parameters = std::mem::transmute::<[u32; PARAMETER_WORDS], Parameters>(words);
+        IoUring::from_fd(descriptor as RawFd, parameters)
+    }
+    .map_err(|error| error.raw_os_error().unwrap_or(libc::ENOSYS))
+}
 
 /// One ring with the swap file as its registered file 0.
 pub struct Ring {
@@ -40,17 +71,14 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// Sets a ring up. It is not inherited by forked children.
+    /// Sets a ring up. A forked child must leave it alone.
     pub fn new(swap: RawFd) -> Result<Self, SwapError> {
         let refused = |error: std::io::Error| SwapError::Uring {
             errno: error.raw_os_error().unwrap_or(libc::ENOSYS),
         };
-        let low = IoUring::builder()
-            .dontfork()
-            .setup_coop_taskrun()
-            .build(DEPTH)
-            .or_else(|_| IoUring::builder().dontfork().build(DEPTH))
-            .map_err(refused)?;
+        let low = set_up(IORING_SETUP_COOP_TASKRUN)
+            .or_else(|_| set_up(0))
+            .map_err(|errno| SwapError::Uring { errno })?;
         // SAFETY: duplicates an open descriptor.
         let second = unsafe { libc::fcntl(low.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
         let uring = if second < 0 {
