@@ -4,7 +4,10 @@
 //! User space has no accessed bits. What it has is faults, and so this follows 2Q
 //! (Johnson and Shasha, VLDB 1994): a page starts on probation, and becomes hot when it
 //! comes back so soon that a slightly larger DRAM would have kept it, or when it was
-//! wanted while it lay in the victim cache. Pages of streams have a queue of their own
+//! wanted while it lay in the victim cache. Each page that becomes hot by coming back from
+//! swap puts the oldest hot one on probation: what was hot once must not stay so for ever
+//! (after CAR, Bansal and Modha, FAST 2004, which balances its two clocks like this).
+//! Pages of streams have a queue of their own
 //! that may only hold a small share: a long walk passes through without pushing out
 //! what is used, and of a walk repeated over more than fits the part that is in DRAM
 //! stays there.
@@ -27,7 +30,7 @@ const PROBATION_SHARE: u32 = 40;
 /// A page that comes back before one in so many pages of DRAM were evicted is hot.
 const SOON_SHARE: u32 = 12;
 /// Limits of the victim cache: one page in so many at least, and at most.
-const VICTIM_SHARES: (u32, u32) = (64, 8);
+const VICTIM_SHARES: (u32, u32) = (32, 4);
 
 /// The default policy.
 #[derive(Debug)]
@@ -88,6 +91,9 @@ impl Algorithm for Default2Q {
             } else if arrival.flags & STREAMING != 0 {
                 STREAM
             } else if arrival.distance != NEVER && arrival.distance < soon {
+                if let Some(oldest) = self.pages.pop_oldest(HOT) {
+                    self.pages.push(PROBATION, oldest);
+                }
                 HOT
             } else {
                 PROBATION

@@ -20,7 +20,7 @@ impl VictimSize {
             pages: dram_pages / 16,
             least: dram_pages / shares.0.max(1),
             most: dram_pages / shares.1.max(1),
-            period: (dram_pages / 4).max(256),
+            period: (dram_pages / 16).max(64),
             passed: 0,
             saved: 0,
         }
@@ -32,9 +32,10 @@ impl VictimSize {
         if self.passed < self.period {
             return;
         }
-        // More than one in sixteen saved: worth more room. Hardly any: worth less.
+        // More than one in sixteen saved: worth more room, and at once, for pages that are
+        // hot come in waves as they grow old together. Hardly any: worth less.
         if self.saved > self.passed / 16 {
-            self.pages = (self.pages + self.pages / 4 + 1).min(self.most);
+            self.pages = (self.pages * 2 + 1).min(self.most);
         } else if self.saved < self.passed / 128 {
             self.pages = (self.pages - self.pages / 4).max(self.least);
         }
