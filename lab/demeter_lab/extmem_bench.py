@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from demeter_lab import extmem_linux as linux
@@ -140,6 +140,29 @@ class Cell:
     mark: float | None
     extmem: list[float]
     linux: list[float]
+    # What the programs said of each slice.
+    extmem_rows: list[dict[str, float]] = field(default_factory=list)
+    linux_rows: list[dict[str, float]] = field(default_factory=list)
+
+    def profile(self) -> dict[str, float]:
+        """Return why a cell is as it is, medians over its slices; empty for applications.
+
+        Per touch: pages that extmem read from swap, faults of Linux that had to wait for
+        a page (from swap or zswap), CPU time of the program in microseconds.
+        """
+
+        def per_touch(rows: list[dict[str, float]], key: str, unit: float) -> float:
+            return round(statistics.median(row[key] * unit / row["touches"] for row in rows), 4)
+
+        rows = (*self.extmem_rows, *self.linux_rows)
+        if not rows or not all(row.get("touches") for row in rows):
+            return {}
+        return {
+            "extmem_pages_read_per_touch": per_touch(self.extmem_rows, "read_bytes", 1 / 4096),
+            "linux_major_faults_per_touch": per_touch(self.linux_rows, "major_faults", 1),
+            "extmem_cpu_us_per_touch": per_touch(self.extmem_rows, "cpu_seconds", 1e6),
+            "linux_cpu_us_per_touch": per_touch(self.linux_rows, "cpu_seconds", 1e6),
+        }
 
     def summary(self) -> dict[str, object]:
         """Return medians and spread; ratios are of neighbouring slices."""
@@ -158,7 +181,7 @@ class Cell:
         }
         if self.mark is not None:
             row |= {"mark": self.mark, "met": median >= self.mark}
-        return row
+        return row | self.profile()
 
 
 class Bench:
@@ -324,6 +347,7 @@ class Bench:
             if row.get("wrong_words", 0) != 0:
                 raise BenchError(f"{name}: {system} returned wrong data; next: report it")
             into.append(self.note(name, threads, system, str(setting), "measure", row))
+            (cell.extmem_rows if system == "extmem" else cell.linux_rows).append(row)
 
         for index in range(rounds):
             order: list[tuple[Program, str, list[float]]] = [

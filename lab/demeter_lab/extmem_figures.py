@@ -28,6 +28,7 @@ def rows(directory: Path) -> pl.DataFrame:
                 **{key: float(cell[key]) for key in ("ratio_median", "ratio_min", "ratio_max")},
                 "mark": cell.get("mark"),
                 "linux_setting": cell.get("linux_setting", ""),
+                "profile": profile(cell),
             }
             for name, by_threads in summary.items()
             for threads, cell in by_threads.items()
@@ -41,11 +42,25 @@ def rows(directory: Path) -> pl.DataFrame:
     return pl.DataFrame(cells, schema_overrides={"mark": pl.Float64})
 
 
+def profile(cell: dict[str, float]) -> str:
+    """Return what a cell's programs did per touch, extmem's number first."""
+    if "extmem_cpu_us_per_touch" not in cell:
+        return ""
+    return (
+        f"{cell['extmem_pages_read_per_touch']:.3g}, {cell['linux_major_faults_per_touch']:.3g}; "
+        f"{cell['extmem_cpu_us_per_touch']:.2g}, {cell['linux_cpu_us_per_touch']:.2g} µs"
+    )
+
+
 def table(cells: pl.DataFrame) -> str:
-    """Return the cells as a table in Markdown, missed marks in bold."""
+    """Return the cells as a table in Markdown, missed marks in bold.
+
+    The last column has extmem's number before Linux's.
+    """
     lines = [
-        "| pattern | variant | threads | extmem / best Linux | spread | mark | Linux setting |",
-        "|---|---|---|---|---|---|---|",
+        "| pattern | variant | threads | extmem / best Linux | spread | mark | Linux setting "
+        "| reads per touch; CPU per touch |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in cells.iter_rows(named=True):
         missed = row["mark"] is not None and row["ratio_median"] < row["mark"]
@@ -55,7 +70,7 @@ def table(cells: pl.DataFrame) -> str:
             f"| {row['pattern']} | {row['variant']} | {row['threads']} "
             f"| {f'**{ratio} missed**' if missed else ratio} "
             f"| {row['ratio_min']:.2f} to {row['ratio_max']:.2f} | {mark} "
-            f"| {row['linux_setting']} |"
+            f"| {row['linux_setting']} | {row['profile']} |"
         )
     return "\n".join(lines) + "\n"
 

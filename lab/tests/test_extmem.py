@@ -27,6 +27,15 @@ def test_a_missed_mark_is_said(tmp_path: Path) -> None:
     assert (tmp_path / "sequential-read.svg").stat().st_size > 1000
 
 
+def test_a_cell_has_its_profile(tmp_path: Path) -> None:
+    cell = Cell("random-read", 1, "page-cluster=0,zswap=off", 1.0, [1.0], [2.0])
+    cell.extmem_rows.append({"touches": 10, "read_bytes": 5 * 4096, "cpu_seconds": 1e-3})
+    cell.linux_rows.append({"touches": 20, "major_faults": 5, "cpu_seconds": 1e-3})
+    summary = {"random-read": {"1": cell.summary()}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert "| 0.5, 0.25; 1e+02, 50 µs |" in extmem_figures.write(tmp_path)
+
+
 def test_bad_summaries_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="missing"):
         extmem_figures.rows(tmp_path)
