@@ -125,9 +125,7 @@ impl Algorithm for PageRank {
 
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
-            if arrival.source == VICTIM_CACHE {
-                self.victims.saved();
-            }
+            self.victims.arrived(arrival);
             self.pages.push(self.list_for(arrival), arrival.page);
         }
     }
@@ -153,6 +151,10 @@ impl Algorithm for PageRank {
             };
             self.pages.push(list, page);
         }
+    }
+
+    fn evicted(&mut self, pages: &[u32]) {
+        self.victims.left(pages.len());
     }
 
     fn hint(&mut self, first: u32, pages: u32, hint: u32) {

@@ -84,9 +84,9 @@ impl Algorithm for Default2Q {
 
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
+            self.victims.arrived(arrival);
             let soon = self.host.dram_pages() / SOON_SHARE;
             let list = if arrival.source == VICTIM_CACHE {
-                self.victims.saved();
                 HOT
             } else if arrival.flags & STREAMING != 0 {
                 STREAM
@@ -119,6 +119,10 @@ impl Algorithm for Default2Q {
         for &page in pages {
             self.pages.push(PROBATION, page);
         }
+    }
+
+    fn evicted(&mut self, pages: &[u32]) {
+        self.victims.left(pages.len());
     }
 
     fn hint(&mut self, first: u32, pages: u32, hint: u32) {
