@@ -379,6 +379,14 @@ impl Pager {
         })
     }
 
+    /// Whether all pages of the range have the protection of the first.
+    pub fn is_uniform(&self, pages: Pages) -> bool {
+        let protection = self.protection_of(pages.first);
+        pages
+            .iter()
+            .all(|page| self.protection_of(page) == protection)
+    }
+
     /// The protection a page was given (what the pager knows of it).
     pub fn protection_of(&self, page: PageIndex) -> i32 {
         let entry = self.table.load(page);

@@ -339,6 +339,10 @@ pub fn mremap(pager: &Pager, arguments: [usize; 6]) -> isize {
     if !pager.is_managed(old) {
         return fails(libc::EFAULT);
     }
+    // The kernel would have to move more than one mapping of its own.
+    if (fixed || new_count > old.count) && !pager.is_uniform(old) {
+        return fails(libc::EFAULT);
+    }
     if fixed && !in_arena(target) {
         return move_out(pager, old, new_count, target);
     }

@@ -99,6 +99,8 @@ static void protect(void)
 	CHECK(holds(memory, 0, pages / 2, 7));
 	CHECK(faults(memory + PAGE, 1) && !faults(memory + PAGE, 0));
 	CHECK(faults(memory + 8 * MIB, 0));
+	// Three mappings by now: they grow no more, and stay as they are.
+	CHECK(mremap(memory, 16 * MIB, 32 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
 	CHECK(mprotect(memory + 8 * MIB, 4 * MIB, PROT_READ | PROT_WRITE) == 0);
 	CHECK(holds(memory, 0, pages, 7));
 	CHECK(mprotect(memory, 16 * MIB, PROT_READ | PROT_WRITE) == 0);
