@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::log::SEGMENT_BYTES;
+use super::slab::SPAN_BYTES;
 use super::*;
 use crate::region::PAGE_BYTES;
 
@@ -58,9 +58,9 @@ fn pages_come_back_and_memory_goes_back() {
     }
     handles.iter().for_each(|&handle| tier.free(handle));
     assert_eq!(tier.live_bytes(), 0);
-    // Open segments and a few spare ones stay.
+    // A few spare spans stay.
     assert!(
-        tier.resident_bytes() < empty + 20 * SEGMENT_BYTES,
+        tier.resident_bytes() < empty + 20 * SPAN_BYTES,
         "{}",
         tier.resident_bytes()
     );
@@ -91,7 +91,7 @@ fn a_full_tier_drains_oldest_first() {
         owner += 1;
     }
     assert!(tier.wants_drain());
-    assert!(tier.resident_bytes() <= (2 << 20) + 3 * SEGMENT_BYTES);
+    assert!(tier.resident_bytes() <= (2 << 20) + 3 * SPAN_BYTES);
     let mut out = [Aged {
         owner: 0,
         handle: Handle(0),
@@ -119,7 +119,7 @@ fn a_full_tier_drains_oldest_first() {
 fn holes_are_mended_by_relocation() {
     let tier = tier(16 << 20);
     let mut handles: Vec<_> = (0..8000).map(|owner| store(&tier, owner, 30)).collect();
-    // Random faults take most pages out of every segment.
+    // Random faults take most pages out of every span.
     for (owner, handle) in handles.iter_mut().enumerate() {
         if owner % 5 != 0 {
             tier.free(handle.take().unwrap());
@@ -167,7 +167,7 @@ fn wrong_handles_and_damage_are_errors() {
         assert_eq!(error, CompressedError::Handle { handle: wrong });
         tier.free(Handle(wrong));
     }
-    let (_, data) = tier.log.get(handle).unwrap();
+    let (_, data) = tier.slab.get(handle).unwrap();
     // SAFETY: nobody reads it: this is the wild write.
     unsafe { std::ptr::write_bytes(data.as_ptr().cast_mut(), 0xee, 64) };
     // SAFETY: a living page.
