@@ -189,7 +189,7 @@ impl Pager {
     /// Empties the compressed tier from its old end, as far as it asks for that. Returns
     /// objects looked at.
     fn drain_tier(&self, context: &mut Context) -> usize {
-        const MOST: usize = 64;
+        const MOST: usize = BATCH_PAGES;
         let Some(tier) = &self.tier else { return 0 };
         let mut aged = [Aged {
             owner: 0,
@@ -316,6 +316,10 @@ extern "C" fn evictor(_seat: usize) -> ! {
         // Twice the reserve: a little ahead, so that it is not woken for each page.
         while pager.budget.free_pages() < 2 * pager.budget.reserve_pages() {
             let mut operation = pager.enter_masked();
+            // What is oldest in the tier goes to swap, not what would come to the tier now.
+            if pager.tier.as_ref().is_some_and(|tier| tier.is_full()) {
+                pager.drain_tier(&mut operation.context);
+            }
             let done = pager.evict(EVICTION_BATCH, &mut operation.context);
             drop(operation);
             if done == 0 {

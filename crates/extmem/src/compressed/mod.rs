@@ -146,7 +146,8 @@ impl CompressedTier {
     /// # Safety
     /// `page` must be readable for a page and not change meanwhile.
     pub unsafe fn store(&self, owner: u32, page: *const u8) -> Option<Handle> {
-        if !self.adaptive.tries_next() {
+        // Where nothing will fit, to compress would be for nothing.
+        if self.slab.is_exhausted() || !self.adaptive.tries_next() {
             return None;
         }
         let handle = self.with_lane(|lane| {
@@ -260,6 +261,11 @@ impl CompressedTier {
     /// A period ends: the tier may take as much DRAM as it earns.
     pub fn settle(&self) {
         self.set_limit_bytes(self.worth.settle());
+    }
+
+    /// No room but for few objects more: the oldest should go to swap.
+    pub fn is_full(&self) -> bool {
+        self.slab.is_full()
     }
 
     /// Whether it takes pages just now without any of them being written out for that.

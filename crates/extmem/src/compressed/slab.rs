@@ -110,7 +110,7 @@ pub struct Slab {
     used: AtomicUsize,
     spares: AtomicUsize,
     limit: AtomicUsize,
-    /// Bytes of slots with an object.
+    /// Bytes of slots with an object, with their part of what is behind the last slot.
     taken_bytes: AtomicUsize,
     /// Bytes of the objects.
     live_bytes: AtomicUsize,
@@ -185,7 +185,7 @@ impl Slab {
         self.live_bytes.load(RELAXED)
     }
 
-    /// Bytes of free slots, and of what is behind the last slot of a span.
+    /// Bytes of free slots.
     fn free_bytes(&self) -> usize {
         (self.used.load(RELAXED) * SPAN_BYTES).saturating_sub(self.taken_bytes.load(RELAXED))
     }
@@ -199,6 +199,12 @@ impl Slab {
     /// Close to the limit, and not for want of order.
     pub fn is_full(&self) -> bool {
         self.is_near_limit() && self.free_bytes() < self.used.load(RELAXED) * SPAN_BYTES / 16
+    }
+
+    /// New objects are refused but for what slots are free by chance.
+    pub fn is_exhausted(&self) -> bool {
+        let (used, limit) = (self.used.load(RELAXED), self.limit.load(RELAXED));
+        used + kept_spans(limit) >= limit && self.free_bytes() < used * SPAN_BYTES / 64
     }
 
     /// Much of it is free slots: worth moving objects. Less will do when there is no room.
@@ -343,7 +349,7 @@ impl Slab {
         span.taken[at].store(word | 1 << bit, Ordering::Release);
         class.free_slots -= 1;
         self.recount(&mut class, index, number, 1);
-        self.taken_bytes.fetch_add(slot_bytes(number), RELAXED);
+        self.taken_bytes.fetch_add(SPAN_BYTES / slots(number), RELAXED);
         Some(Handle::new(index, at * 64 + bit))
     }
 
@@ -357,7 +363,7 @@ impl Slab {
             if before & mask == 0 {
                 return;
             }
-            self.taken_bytes.fetch_sub(slot_bytes(number), RELAXED);
+            self.taken_bytes.fetch_sub(SPAN_BYTES / slots(number), RELAXED);
             class.free_slots += 1;
             if self.recount(&mut class, index, number, -1) > 0 {
                 return;
@@ -418,7 +424,7 @@ impl Slab {
     /// A span without a class.
     fn open(&self, moved: bool) -> Option<u32> {
         let limit = self.limit.load(RELAXED);
-        let kept = if moved { 0 } else { (limit / 64).max(2) };
+        let kept = if moved { 0 } else { kept_spans(limit) };
         let mut pool = self.pool.lock();
         if self.used.load(RELAXED) + kept >= limit {
             return None;
@@ -475,4 +481,9 @@ impl Slab {
         span.next.store(pool.empty, RELAXED);
         pool.empty = index;
     }
+}
+
+/// Of the limit, spans kept for what is moved.
+fn kept_spans(limit: usize) -> usize {
+    (limit / 64).max(2)
 }
