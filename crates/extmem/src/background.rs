@@ -10,7 +10,7 @@ use crate::config::Mode;
 use crate::context::{BATCH_PAGES, Context};
 use crate::evict::Packs;
 use crate::fatal;
-use crate::fault::{Access, trusts_predictions};
+use crate::fault::{Access, NO_PAYLOAD, trusts_predictions};
 use crate::futex::{self, pause};
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{HANDLERS, PREFETCHERS, Pager, pager, yield_now};
@@ -65,15 +65,15 @@ impl Pager {
         }
     }
 
-    /// Brings the swapped pages of a window into DRAM: many reads at once, as few as their
-    /// slots allow.
+    /// Brings the pages of a window into DRAM: those in swap by many reads at once, as few
+    /// as their slots allow.
     pub fn prefetch(&self, window: Window, context: &mut Context) {
         let end = (window.first as usize + window.pages as usize).min(self.table.pages()) as u32;
         let mut page = window.first;
         while page < end {
             let most = ((end - page) as usize).min(MOST_RUN);
             self.take_frames(most, context);
-            let claimed = self.claim_swapped(page, most, context);
+            let claimed = self.claim_out(page, most, context);
             self.budget.give((most - claimed) as i64);
             if claimed > 0 {
                 self.read_claimed(claimed, context);
@@ -83,13 +83,13 @@ impl Pager {
         }
     }
 
-    /// Claims the swapped pages among `most` from `first` on.
-    fn claim_swapped(&self, first: PageIndex, most: usize, context: &mut Context) -> usize {
+    /// Claims the swapped and compressed pages among `most` from `first` on.
+    fn claim_out(&self, first: PageIndex, most: usize, context: &mut Context) -> usize {
         let scratch = context.scratch();
         let mut claimed = 0;
         for page in first..first + most as u32 {
             let entry = self.table.load(page);
-            if entry.state() == State::Swapped && self.table.claim(page, entry) {
+            if entry.is_out() && self.table.claim(page, entry) {
                 scratch.pages[claimed] = page;
                 scratch.entries[claimed] = entry;
                 claimed += 1;
@@ -98,18 +98,32 @@ impl Pager {
         claimed
     }
 
-    /// Reads the first `count` pages of scratch into the buffer, in order.
+    /// Reads or unpacks the first `count` pages of scratch into the buffer, in order. Those
+    /// that were compressed have no payload then.
     fn read_claimed(&self, count: usize, context: &mut Context) {
         let buffer = context.buffer();
         let scratch = context.scratch();
         let empty = Transfer::new(Direction::Read, Slot::NONE, std::ptr::null(), 0);
         let mut batch = [empty; MOST_RUN];
-        let mut transfers = 0;
+        let (mut transfers, mut unpacked) = (0, 0);
         let mut at = 0;
         while at < count {
-            let slot = scratch.entries[at].payload();
+            let entry = scratch.entries[at];
+            let slot = entry.payload();
+            if entry.state() == State::Compressed {
+                // SAFETY: as below.
+                let place = unsafe { buffer.add(at * PAGE_BYTES) };
+                self.unpack(scratch.pages[at], Handle(slot), place);
+                scratch.entries[at] = entry.with_payload(NO_PAYLOAD);
+                unpacked += 1;
+                at += 1;
+                continue;
+            }
+            let follows = |entry: Entry, run: usize| {
+                entry.state() == State::Swapped && entry.payload() == slot + run as u32
+            };
             let mut run = 1;
-            while at + run < count && scratch.entries[at + run].payload() == slot + run as u32 {
+            while at + run < count && follows(scratch.entries[at + run], run) {
                 run += 1;
             }
             scratch.vectors[transfers] = libc::iovec {
@@ -121,6 +135,13 @@ impl Pager {
             batch[transfers] = Transfer::new(Direction::Read, Slot(slot), vector, 1);
             transfers += 1;
             at += run;
+        }
+        if unpacked > 0 {
+            self.counters().decompressions.add(unpacked);
+            self.charge_tier();
+        }
+        if transfers == 0 {
+            return;
         }
         // SAFETY: the vectors point to pages of the buffer, which is ours until the end.
         if let Err(error) = unsafe { self.store.transfer(&mut batch[..transfers]) } {
@@ -137,7 +158,12 @@ impl Pager {
         let scratch = context.scratch();
         // All alike, so that what was read together is mapped together.
         let trusted = trusts_predictions();
-        let writable = |entry: Entry| write || (trusted && entry.has(Flag::PredictDirty));
+        // What was compressed has no slot to be the same in.
+        let writable = |entry: Entry| {
+            write
+                || entry.state() == State::Compressed
+                || (trusted && entry.has(Flag::PredictDirty))
+        };
         let mut at = 0;
         while at < count {
             let (first, open) = (scratch.pages[at], writable(scratch.entries[at]));
@@ -157,10 +183,10 @@ impl Pager {
                     .with(Flag::Stream, true)
                     .with(Flag::PredictDirty, open);
                 let entry = if open {
-                    self.free_slots(Slot(entry.payload()), 1);
-                    entry
-                        .with_state(State::Dirty)
-                        .with_payload(crate::fault::NO_PAYLOAD)
+                    if entry.payload() != NO_PAYLOAD {
+                        self.free_slots(Slot(entry.payload()), 1);
+                    }
+                    entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
                 } else {
                     entry.with_state(State::Clean)
                 };
@@ -170,10 +196,15 @@ impl Pager {
             at += run;
         }
         let mut arrivals = [Arrival::default(); MOST_RUN];
-        for (arrival, &page) in arrivals.iter_mut().zip(&scratch.pages[..count]) {
+        let came = scratch.pages[..count].iter().zip(&scratch.entries[..count]);
+        for (arrival, (&page, entry)) in arrivals.iter_mut().zip(came) {
             *arrival = Arrival {
                 page,
-                source: abi::SWAP,
+                source: if entry.state() == State::Compressed {
+                    abi::COMPRESSED
+                } else {
+                    abi::SWAP
+                },
                 flags: abi::STREAM | abi::PREFETCHED | if write { abi::WRITE } else { 0 },
                 ..Arrival::default()
             };
@@ -216,9 +247,7 @@ impl Pager {
             self.unpack(aged.owner, aged.handle, place);
             let scratch = context.scratch();
             scratch.pages[count] = aged.owner;
-            scratch.entries[count] = entry
-                .with_state(State::Dirty)
-                .with_payload(crate::fault::NO_PAYLOAD);
+            scratch.entries[count] = entry.with_state(State::Dirty).with_payload(NO_PAYLOAD);
             scratch.positions[count] = count as u32;
             count += 1;
         }

@@ -63,6 +63,13 @@ impl Age {
         link_newest(slab, &mut ends, handle, header);
     }
 
+    /// An object will be freed in a moment: fetches what `leave` will want.
+    pub fn prepare(&self, slab: &Slab, header: &Header) {
+        for link in [&header.older, &header.newer] {
+            slab.fetch(Handle(link.load(RELAXED)));
+        }
+    }
+
     /// An object that is about to be freed.
     pub fn leave(&self, slab: &Slab, header: &Header) {
         let mut ends = self.list(header.owner()).lock();

@@ -168,7 +168,8 @@ impl CompressedTier {
     /// # Safety
     /// `into` must be writable for a page, and the caller hold the object.
     pub unsafe fn load(&self, handle: Handle, into: *mut u8) -> Result<(), CompressedError> {
-        let (_, data) = self.slab.get(handle)?;
+        let (header, data) = self.slab.get(handle)?;
+        self.age.prepare(&self.slab, header);
         // SAFETY: the caller vouches for the page.
         if unsafe { lz4::decompress(data, into) } {
             Ok(())

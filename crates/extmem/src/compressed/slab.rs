@@ -214,6 +214,16 @@ impl Slab {
         used > 2 * SPARE && self.free_bytes() >= used * SPAN_BYTES / share
     }
 
+    /// Has the processor fetch an object's header, should there be one.
+    pub fn fetch(&self, handle: Handle) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(class) = self.class_of(handle) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint; it may be given any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.address(handle, class) as *const i8) };
+        }
+    }
+
     /// Stores an object; None when the slab may not grow. What is moved within it may take
     /// the last spans, so that there is room to do so.
     pub fn insert(&self, owner: u32, data: &[u8], moved: bool) -> Option<Handle> {
@@ -349,7 +359,8 @@ impl Slab {
         span.taken[at].store(word | 1 << bit, Ordering::Release);
         class.free_slots -= 1;
         self.recount(&mut class, index, number, 1);
-        self.taken_bytes.fetch_add(SPAN_BYTES / slots(number), RELAXED);
+        self.taken_bytes
+            .fetch_add(SPAN_BYTES / slots(number), RELAXED);
         Some(Handle::new(index, at * 64 + bit))
     }
 
@@ -363,7 +374,8 @@ impl Slab {
             if before & mask == 0 {
                 return;
             }
-            self.taken_bytes.fetch_sub(SPAN_BYTES / slots(number), RELAXED);
+            self.taken_bytes
+                .fetch_sub(SPAN_BYTES / slots(number), RELAXED);
             class.free_slots += 1;
             if self.recount(&mut class, index, number, -1) > 0 {
                 return;
