@@ -236,13 +236,12 @@ impl Pager {
             if !is_there || !self.table.claim(aged.owner, entry) {
                 continue;
             }
-            if aged.advice == Advice::Relocate
-                && let Some(handle) = tier.relocate(aged.handle)
-            {
+            if aged.advice == Advice::Relocate {
+                let handle = tier.relocate(aged.handle).unwrap_or(aged.handle);
                 self.table.publish(aged.owner, entry.with_payload(handle.0));
                 continue;
             }
-            // SAFETY: the buffer has BATCH_PAGES pages, more than MOST.
+            // SAFETY: the buffer has BATCH_PAGES pages, as many as MOST.
             let place = unsafe { buffer.add(count * PAGE_BYTES) };
             self.unpack(aged.owner, aged.handle, place);
             let scratch = context.scratch();

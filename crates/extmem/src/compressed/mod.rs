@@ -271,7 +271,7 @@ impl CompressedTier {
 
     /// Whether it takes pages just now without any of them being written out for that.
     pub fn has_room(&self) -> bool {
-        self.is_on() && !self.slab.is_full()
+        self.is_on() && self.slab.has_room()
     }
 
     /// Whether pages are compressed just now.

@@ -201,6 +201,13 @@ impl Slab {
         self.is_near_limit() && self.free_bytes() < self.used.load(RELAXED) * SPAN_BYTES / 16
     }
 
+    /// Far enough from the limit to take what need not be taken: less room than this is
+    /// for what would have to be written.
+    pub fn has_room(&self) -> bool {
+        let limit_bytes = self.limit.load(RELAXED) * SPAN_BYTES;
+        self.taken_bytes.load(RELAXED) + limit_bytes / 12 < limit_bytes
+    }
+
     /// New objects are refused but for what slots are free by chance.
     pub fn is_exhausted(&self) -> bool {
         let (used, limit) = (self.used.load(RELAXED), self.limit.load(RELAXED));
@@ -209,7 +216,7 @@ impl Slab {
 
     /// Much of it is free slots: worth moving objects. Less will do when there is no room.
     pub fn is_sparse(&self) -> bool {
-        let share = if self.is_near_limit() { 16 } else { 8 };
+        let share = if self.is_near_limit() { 16 } else { 10 };
         let used = self.used.load(RELAXED);
         used > 2 * SPARE && self.free_bytes() >= used * SPAN_BYTES / share
     }
