@@ -32,6 +32,13 @@ const SAMPLE_NS: u32 = 100_000_000;
 /// Rest of the evictor when nothing can be evicted.
 const NOTHING_EVICTABLE_NS: u32 = 200_000;
 
+/// Faults so far, by where the page was.
+#[derive(Default)]
+struct Faults {
+    tier: u64,
+    swap: u64,
+}
+
 impl Pager {
     /// Starts the evictor and the prefetchers, once. Signals must be blocked.
     pub fn start_threads(&self) {
@@ -264,7 +271,29 @@ impl Pager {
         found
     }
 
-    /// Brings gauges, history and the size of the victim cache up to date.
+    /// How large the victim cache should be, from what happened since `before`. The policy
+    /// says; but where evicted pages come back from the tier, the cache spares next to
+    /// nothing, and what it holds faults more often than it would in its place.
+    fn victim_cache_target_pages(&self, before: &mut Faults) -> u32 {
+        /// Of faults, one in so many may read from swap.
+        const MOST_SWAP_SHARE: u64 = 8;
+        const LEAST_SHARE: u32 = 64;
+        let counters = self.counters();
+        let now = Faults {
+            tier: counters.faults_compressed.get(),
+            swap: counters.faults_swap.get(),
+        };
+        let (tier, swap) = (now.tier - before.tier, now.swap - before.swap);
+        *before = now;
+        let wanted = self.policy.victim_cache_pages();
+        if tier > swap * MOST_SWAP_SHARE {
+            wanted.min(self.budget.dram_pages() as u32 / LEAST_SHARE)
+        } else {
+            wanted
+        }
+    }
+
+    /// Brings gauges and history up to date.
     pub fn sample(&self) {
         let gauges = &self.statistics.block().gauges;
         let bytes = |pages: i64| pages.max(0) as u64 * PAGE_BYTES as u64;
@@ -308,6 +337,7 @@ fn this_pager() -> &'static Pager {
 extern "C" fn evictor(_seat: usize) -> ! {
     let pager = this_pager();
     let mut sampled_ns = 0;
+    let mut faults = Faults::default();
     loop {
         pager.wait_for_eviction();
         let now_ns = crate::clock::now_ns();
@@ -319,9 +349,8 @@ extern "C" fn evictor(_seat: usize) -> ! {
             if let Some(tier) = &pager.tier {
                 tier.settle();
             }
-            pager
-                .victims
-                .set_target_pages(pager.policy.victim_cache_pages());
+            let target_pages = pager.victim_cache_target_pages(&mut faults);
+            pager.victims.set_target_pages(target_pages);
             drop(operation);
             pager
                 .counters()
