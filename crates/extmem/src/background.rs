@@ -10,7 +10,7 @@ use crate::config::Mode;
 use crate::context::{BATCH_PAGES, Context};
 use crate::evict::Packs;
 use crate::fatal;
-use crate::fault::{Access, trusts_predictions};
+use crate::fault::{Access, NO_PAYLOAD, trusts_predictions};
 use crate::futex::{self, pause};
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{HANDLERS, PREFETCHERS, Pager, pager, yield_now};
@@ -31,6 +31,13 @@ const TIER_ROUNDS: usize = 16;
 const SAMPLE_NS: u32 = 100_000_000;
 /// Rest of the evictor when nothing can be evicted.
 const NOTHING_EVICTABLE_NS: u32 = 200_000;
+
+/// Faults so far, by where the page was.
+#[derive(Default)]
+struct Faults {
+    tier: u64,
+    swap: u64,
+}
 
 impl Pager {
     /// Starts the evictor and the prefetchers, once. Signals must be blocked.
@@ -65,15 +72,15 @@ impl Pager {
         }
     }
 
-    /// Brings the swapped pages of a window into DRAM: many reads at once, as few as their
-    /// slots allow.
+    /// Brings the pages of a window into DRAM: those in swap by many reads at once, as few
+    /// as their slots allow.
     pub fn prefetch(&self, window: Window, context: &mut Context) {
         let end = (window.first as usize + window.pages as usize).min(self.table.pages()) as u32;
         let mut page = window.first;
         while page < end {
             let most = ((end - page) as usize).min(MOST_RUN);
             self.take_frames(most, context);
-            let claimed = self.claim_swapped(page, most, context);
+            let claimed = self.claim_out(page, most, context);
             self.budget.give((most - claimed) as i64);
             if claimed > 0 {
                 self.read_claimed(claimed, context);
@@ -83,13 +90,13 @@ impl Pager {
         }
     }
 
-    /// Claims the swapped pages among `most` from `first` on.
-    fn claim_swapped(&self, first: PageIndex, most: usize, context: &mut Context) -> usize {
+    /// Claims the swapped and compressed pages among `most` from `first` on.
+    fn claim_out(&self, first: PageIndex, most: usize, context: &mut Context) -> usize {
         let scratch = context.scratch();
         let mut claimed = 0;
         for page in first..first + most as u32 {
             let entry = self.table.load(page);
-            if entry.state() == State::Swapped && self.table.claim(page, entry) {
+            if entry.is_out() && self.table.claim(page, entry) {
                 scratch.pages[claimed] = page;
                 scratch.entries[claimed] = entry;
                 claimed += 1;
@@ -98,18 +105,32 @@ impl Pager {
         claimed
     }
 
-    /// Reads the first `count` pages of scratch into the buffer, in order.
+    /// Reads or unpacks the first `count` pages of scratch into the buffer, in order. Those
+    /// that were compressed have no payload then.
     fn read_claimed(&self, count: usize, context: &mut Context) {
         let buffer = context.buffer();
         let scratch = context.scratch();
         let empty = Transfer::new(Direction::Read, Slot::NONE, std::ptr::null(), 0);
         let mut batch = [empty; MOST_RUN];
-        let mut transfers = 0;
+        let (mut transfers, mut unpacked) = (0, 0);
         let mut at = 0;
         while at < count {
-            let slot = scratch.entries[at].payload();
+            let entry = scratch.entries[at];
+            let slot = entry.payload();
+            if entry.state() == State::Compressed {
+                // SAFETY: as below.
+                let place = unsafe { buffer.add(at * PAGE_BYTES) };
+                self.unpack(scratch.pages[at], Handle(slot), place);
+                scratch.entries[at] = entry.with_payload(NO_PAYLOAD);
+                unpacked += 1;
+                at += 1;
+                continue;
+            }
+            let follows = |entry: Entry, run: usize| {
+                entry.state() == State::Swapped && entry.payload() == slot + run as u32
+            };
             let mut run = 1;
-            while at + run < count && scratch.entries[at + run].payload() == slot + run as u32 {
+            while at + run < count && follows(scratch.entries[at + run], run) {
                 run += 1;
             }
             scratch.vectors[transfers] = libc::iovec {
@@ -121,6 +142,13 @@ impl Pager {
             batch[transfers] = Transfer::new(Direction::Read, Slot(slot), vector, 1);
             transfers += 1;
             at += run;
+        }
+        if unpacked > 0 {
+            self.counters().decompressions.add(unpacked);
+            self.charge_tier();
+        }
+        if transfers == 0 {
+            return;
         }
         // SAFETY: the vectors point to pages of the buffer, which is ours until the end.
         if let Err(error) = unsafe { self.store.transfer(&mut batch[..transfers]) } {
@@ -137,7 +165,12 @@ impl Pager {
         let scratch = context.scratch();
         // All alike, so that what was read together is mapped together.
         let trusted = trusts_predictions();
-        let writable = |entry: Entry| write || (trusted && entry.has(Flag::PredictDirty));
+        // What was compressed has no slot to be the same in.
+        let writable = |entry: Entry| {
+            write
+                || entry.state() == State::Compressed
+                || (trusted && entry.has(Flag::PredictDirty))
+        };
         let mut at = 0;
         while at < count {
             let (first, open) = (scratch.pages[at], writable(scratch.entries[at]));
@@ -157,10 +190,10 @@ impl Pager {
                     .with(Flag::Stream, true)
                     .with(Flag::PredictDirty, open);
                 let entry = if open {
-                    self.free_slots(Slot(entry.payload()), 1);
-                    entry
-                        .with_state(State::Dirty)
-                        .with_payload(crate::fault::NO_PAYLOAD)
+                    if entry.payload() != NO_PAYLOAD {
+                        self.free_slots(Slot(entry.payload()), 1);
+                    }
+                    entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
                 } else {
                     entry.with_state(State::Clean)
                 };
@@ -170,10 +203,15 @@ impl Pager {
             at += run;
         }
         let mut arrivals = [Arrival::default(); MOST_RUN];
-        for (arrival, &page) in arrivals.iter_mut().zip(&scratch.pages[..count]) {
+        let came = scratch.pages[..count].iter().zip(&scratch.entries[..count]);
+        for (arrival, (&page, entry)) in arrivals.iter_mut().zip(came) {
             *arrival = Arrival {
                 page,
-                source: abi::SWAP,
+                source: if entry.state() == State::Compressed {
+                    abi::COMPRESSED
+                } else {
+                    abi::SWAP
+                },
                 flags: abi::STREAM | abi::PREFETCHED | if write { abi::WRITE } else { 0 },
                 ..Arrival::default()
             };
@@ -189,7 +227,7 @@ impl Pager {
     /// Empties the compressed tier from its old end, as far as it asks for that. Returns
     /// objects looked at.
     fn drain_tier(&self, context: &mut Context) -> usize {
-        const MOST: usize = 64;
+        const MOST: usize = BATCH_PAGES;
         let Some(tier) = &self.tier else { return 0 };
         let mut aged = [Aged {
             owner: 0,
@@ -205,20 +243,17 @@ impl Pager {
             if !is_there || !self.table.claim(aged.owner, entry) {
                 continue;
             }
-            if aged.advice == Advice::Relocate
-                && let Some(handle) = tier.relocate(aged.handle)
-            {
+            if aged.advice == Advice::Relocate {
+                let handle = tier.relocate(aged.handle).unwrap_or(aged.handle);
                 self.table.publish(aged.owner, entry.with_payload(handle.0));
                 continue;
             }
-            // SAFETY: the buffer has BATCH_PAGES pages, more than MOST.
+            // SAFETY: the buffer has BATCH_PAGES pages, as many as MOST.
             let place = unsafe { buffer.add(count * PAGE_BYTES) };
             self.unpack(aged.owner, aged.handle, place);
             let scratch = context.scratch();
             scratch.pages[count] = aged.owner;
-            scratch.entries[count] = entry
-                .with_state(State::Dirty)
-                .with_payload(crate::fault::NO_PAYLOAD);
+            scratch.entries[count] = entry.with_state(State::Dirty).with_payload(NO_PAYLOAD);
             scratch.positions[count] = count as u32;
             count += 1;
         }
@@ -236,7 +271,29 @@ impl Pager {
         found
     }
 
-    /// Brings gauges, history and the size of the victim cache up to date.
+    /// How large the victim cache should be, from what happened since `before`. The policy
+    /// says; but where evicted pages come back from the tier, the cache spares next to
+    /// nothing, and what it holds faults more often than it would in its place.
+    fn victim_cache_target_pages(&self, before: &mut Faults) -> u32 {
+        /// Of faults, one in so many may read from swap.
+        const MOST_SWAP_SHARE: u64 = 8;
+        const LEAST_SHARE: u32 = 64;
+        let counters = self.counters();
+        let now = Faults {
+            tier: counters.faults_compressed.get(),
+            swap: counters.faults_swap.get(),
+        };
+        let (tier, swap) = (now.tier - before.tier, now.swap - before.swap);
+        *before = now;
+        let wanted = self.policy.victim_cache_pages();
+        if tier > swap * MOST_SWAP_SHARE {
+            wanted.min(self.budget.dram_pages() as u32 / LEAST_SHARE)
+        } else {
+            wanted
+        }
+    }
+
+    /// Brings gauges and history up to date.
     pub fn sample(&self) {
         let gauges = &self.statistics.block().gauges;
         let bytes = |pages: i64| pages.max(0) as u64 * PAGE_BYTES as u64;
@@ -280,6 +337,7 @@ fn this_pager() -> &'static Pager {
 extern "C" fn evictor(_seat: usize) -> ! {
     let pager = this_pager();
     let mut sampled_ns = 0;
+    let mut faults = Faults::default();
     loop {
         pager.wait_for_eviction();
         let now_ns = crate::clock::now_ns();
@@ -291,9 +349,8 @@ extern "C" fn evictor(_seat: usize) -> ! {
             if let Some(tier) = &pager.tier {
                 tier.settle();
             }
-            pager
-                .victims
-                .set_target_pages(pager.policy.victim_cache_pages());
+            let target_pages = pager.victim_cache_target_pages(&mut faults);
+            pager.victims.set_target_pages(target_pages);
             drop(operation);
             pager
                 .counters()
@@ -316,6 +373,10 @@ extern "C" fn evictor(_seat: usize) -> ! {
         // Twice the reserve: a little ahead, so that it is not woken for each page.
         while pager.budget.free_pages() < 2 * pager.budget.reserve_pages() {
             let mut operation = pager.enter_masked();
+            // What is oldest in the tier goes to swap, not what would come to the tier now.
+            if pager.tier.as_ref().is_some_and(|tier| tier.is_full()) {
+                pager.drain_tier(&mut operation.context);
+            }
             let done = pager.evict(EVICTION_BATCH, &mut operation.context);
             drop(operation);
             if done == 0 {

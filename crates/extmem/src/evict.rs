@@ -45,6 +45,12 @@ impl Pager {
             if drained > 0 {
                 return drained;
             }
+            // Somebody else empties it. To move ever more pages in frees no frame, and
+            // takes pages from the program that it uses.
+            if fill >= 2 * u64::from(self.victims.target_pages()) + BATCH_PAGES as u64 {
+                drop(self.victims.draining.lock());
+                return 0;
+            }
         }
         let claimed = self.claim_victims(want, context);
         if claimed == 0 {

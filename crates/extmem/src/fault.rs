@@ -205,15 +205,7 @@ impl Pager {
         let start = crate::clock::now_ns();
         // What comes next is on its way while this page is read.
         let (streams, late_pages) = self.look_ahead(page, access);
-        if late_pages > 1 && self.is_out(page + 1) {
-            // The thread is faster than the prefetchers: a read of several pages takes
-            // hardly longer than one of a single page.
-            let late = Window {
-                first: page,
-                pages: late_pages,
-                write: access.write,
-            };
-            self.prefetch(late, context);
+        if self.catch_up(page, late_pages, access, context) {
             let counters = self.counters();
             counters.faults_swap.add(1);
             counters.fault_ns.add(crate::clock::now_ns() - start);
@@ -236,18 +228,39 @@ impl Pager {
         true
     }
 
-    /// Whether a page is in swap and nobody is bringing it.
+    /// Whether a page is in swap or compressed, and nobody is bringing it.
     fn is_out(&self, page: PageIndex) -> bool {
-        (page as usize) < self.table.pages() && self.table.load(page).state() == State::Swapped
+        (page as usize) < self.table.pages() && self.table.load(page).is_out()
+    }
+
+    /// The thread of a stream is faster than the prefetchers: to bring several pages takes
+    /// hardly longer than one. False when they are not out.
+    fn catch_up(
+        &self,
+        page: PageIndex,
+        late_pages: u32,
+        access: Access,
+        context: &mut Context,
+    ) -> bool {
+        if late_pages <= 1 || !self.is_out(page + 1) {
+            return false;
+        }
+        let late = Window {
+            first: page,
+            pages: late_pages,
+            write: access.write,
+        };
+        self.prefetch(late, context);
+        true
     }
 
     /// Tells the stream detector, and asks for what it advises. Whether this is part of a
     /// stream, and how many pages of it are worth one read.
     fn look_ahead(&self, page: PageIndex, access: Access) -> (bool, u32) {
         let write = access.write;
-        let advice = self.streams.observe(access.thread, page, write, |page| {
-            self.table.load(page).state() == State::Swapped
-        });
+        let advice = self
+            .streams
+            .observe(access.thread, page, write, |page| self.is_out(page));
         for &window in advice.windows() {
             self.start_threads();
             if self.windows.push(window) {
@@ -299,14 +312,19 @@ impl Pager {
         access: Access,
         context: &mut Context,
     ) -> bool {
+        let (streams, late_pages) = self.look_ahead(page, access);
+        if self.catch_up(page, late_pages, access, context) {
+            self.counters().faults_compressed.add(1);
+            return false;
+        }
         if !self.claim_with_frame(page, entry, context) {
             return false;
         }
         let buffer = context.buffer();
         self.unpack(page, Handle(entry.payload()), buffer);
-        let entry = entry.with_payload(NO_PAYLOAD);
+        let entry = entry.with_payload(NO_PAYLOAD).with(Flag::Stream, streams);
         self.land(page, entry, buffer, true, access);
-        self.arrive(page, abi::COMPRESSED, access, false);
+        self.arrive(page, abi::COMPRESSED, access, streams);
         let counters = self.counters();
         counters.faults_compressed.add(1);
         counters.decompressions.add(1);

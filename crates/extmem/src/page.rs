@@ -92,6 +92,11 @@ impl Entry {
         Self((self.0 & !STATE_MASK) | state as u64)
     }
 
+    /// In swap or compressed.
+    pub fn is_out(self) -> bool {
+        matches!(self.state(), State::Swapped | State::Compressed)
+    }
+
     /// Slot, handle or ring position, by state.
     pub fn payload(self) -> u32 {
         (self.0 >> PAYLOAD_SHIFT) as u32

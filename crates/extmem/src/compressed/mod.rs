@@ -10,8 +10,10 @@
 //! free that page's object. Call with signals blocked.
 
 mod adaptive;
-mod log;
+mod age;
+mod class;
 mod lz4;
+mod slab;
 mod worth;
 mod zero;
 
@@ -20,13 +22,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::lock::Lock;
 use crate::region::{Region, carved_bytes};
 use adaptive::Adaptive;
-pub use log::Handle;
-use log::{Head, Log};
+use age::Age;
 use lz4::State;
+pub use slab::Handle;
+use slab::Slab;
 use worth::Worth;
 pub use zero::is_zero_page;
 
-/// A page must shrink to this or less: a larger gain than the log's holes cost.
+/// A page must shrink to this or less: a larger gain than what slots waste.
 const MOST_BYTES: usize = 3072;
 /// Threads that compress at one time.
 const LANES: usize = 4;
@@ -65,13 +68,13 @@ pub struct CompressedOptions {
 /// What to do with an aged object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// Its segment is mostly holes: [`CompressedTier::relocate`] it.
+    /// Its span is mostly free slots: [`CompressedTier::relocate`] it.
     Relocate,
     /// The tier is full: write it out and free it.
     WriteBack,
 }
 
-/// An object of an old segment.
+/// An object that should go elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub struct Aged {
     /// The page it was stored for.
@@ -82,16 +85,16 @@ pub struct Aged {
     pub advice: Advice,
 }
 
-/// A compressor and the segment it appends to.
+/// A compressor and what it makes.
 struct Lane {
     state: State,
     buffer: [u8; MOST_BYTES],
-    head: Head,
 }
 
 /// The tier.
 pub struct CompressedTier {
-    log: Log,
+    slab: Slab,
+    age: Age,
     lanes: &'static [Lock<Lane>],
     next_lane: AtomicUsize,
     adaptive: Adaptive,
@@ -102,7 +105,7 @@ impl std::fmt::Debug for CompressedTier {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("CompressedTier")
-            .field("log", &self.log)
+            .field("slab", &self.slab)
             .field("adaptive", &self.adaptive)
             .finish_non_exhaustive()
     }
@@ -111,23 +114,25 @@ impl std::fmt::Debug for CompressedTier {
 impl CompressedTier {
     /// Bytes that [`Self::new`] wants; few are physical before they are used.
     pub fn footprint_bytes(options: &CompressedOptions) -> usize {
-        Log::footprint_bytes(options.pool_bytes) + carved_bytes::<Lock<Lane>>(LANES)
+        Slab::footprint_bytes(options.pool_bytes)
+            + Age::footprint_bytes()
+            + carved_bytes::<Lock<Lane>>(LANES)
     }
 
     /// An empty tier.
     pub fn new(options: &CompressedOptions, mut region: Region) -> Result<Self, CompressedError> {
-        let log = Log::new(options.pool_bytes, &mut region)?;
-        // SAFETY: zero is an open lock over bytes and a head that is set below.
+        let slab = Slab::new(options.pool_bytes, &mut region)?;
+        let age = Age::new(&mut region)?;
+        // SAFETY: zero is an open lock over bytes.
         let lanes = unsafe { region.carve::<Lock<Lane>>(LANES) }.ok_or(CompressedError::Memory)?;
         for lane in lanes.iter() {
-            let mut lane = lane.lock();
-            lane.head = Head::NEW;
-            if !lane.state.prepare() {
+            if !lane.lock().state.prepare() {
                 return Err(CompressedError::Memory);
             }
         }
         Ok(Self {
-            log,
+            slab,
+            age,
             lanes,
             next_lane: AtomicUsize::new(0),
             adaptive: Adaptive::new(options.always_on),
@@ -141,20 +146,21 @@ impl CompressedTier {
     /// # Safety
     /// `page` must be readable for a page and not change meanwhile.
     pub unsafe fn store(&self, owner: u32, page: *const u8) -> Option<Handle> {
-        if !self.adaptive.tries_next() {
+        // Where nothing will fit, to compress would be for nothing.
+        if self.slab.is_exhausted() || !self.adaptive.tries_next() {
             return None;
         }
-        self.with_lane(|lane| {
-            let Lane {
-                state,
-                buffer,
-                head,
-            } = lane;
+        let handle = self.with_lane(|lane| {
+            let Lane { state, buffer } = lane;
             // SAFETY: the caller vouches for the page.
             let length = unsafe { state.compress(page, buffer) };
             self.adaptive.tried(length.is_some());
-            self.log.append(head, owner, &buffer[..length?], false)
-        })
+            self.slab.insert(owner, &buffer[..length?], false)
+        })?;
+        if let Some(header) = self.slab.header(handle) {
+            self.age.enter(&self.slab, handle, header);
+        }
+        Some(handle)
     }
 
     /// Decompresses an object into a page. It stays until freed.
@@ -162,7 +168,8 @@ impl CompressedTier {
     /// # Safety
     /// `into` must be writable for a page, and the caller hold the object.
     pub unsafe fn load(&self, handle: Handle, into: *mut u8) -> Result<(), CompressedError> {
-        let (_, data) = self.log.get(handle)?;
+        let (header, data) = self.slab.get(handle)?;
+        self.age.prepare(&self.slab, header);
         // SAFETY: the caller vouches for the page.
         if unsafe { lz4::decompress(data, into) } {
             Ok(())
@@ -171,88 +178,84 @@ impl CompressedTier {
         }
     }
 
-    /// Frees an object.
+    /// Frees an object. A second time changes nothing.
     pub fn free(&self, handle: Handle) {
-        self.log.free(handle);
+        if let Some(header) = self.slab.header(handle) {
+            self.age.leave(&self.slab, header);
+            self.slab.remove(handle);
+        }
     }
 
-    /// Moves an object to the young end and frees the old place. None when there is no
-    /// room or no such object; then nothing changed.
+    /// Moves an object to a fuller span and frees the old place. None when there is none,
+    /// or no such object; then nothing changed.
     pub fn relocate(&self, handle: Handle) -> Option<Handle> {
-        let (owner, data) = self.log.get(handle).ok()?;
-        let moved = self.with_lane(|lane| self.log.append(&mut lane.head, owner, data, true))?;
-        self.log.free(handle);
-        Some(moved)
+        let (from, data) = self.slab.get(handle).ok()?;
+        let moved = self.slab.insert(from.owner(), data, true)?;
+        match self.slab.header(moved) {
+            Some(header) if !Slab::share_span(handle, moved) => {
+                self.age.moved(&self.slab, from, moved, header);
+                self.slab.remove(handle);
+                Some(moved)
+            }
+            _ => {
+                self.slab.remove(moved);
+                None
+            }
+        }
     }
 
     /// DRAM that the tier takes now: count it against the program's share.
     pub fn resident_bytes(&self) -> usize {
-        self.log.resident_bytes() + size_of_val(self.lanes)
+        self.slab.resident_bytes() + size_of_val(self.lanes)
     }
 
     /// Bytes of the objects it holds.
     pub fn live_bytes(&self) -> usize {
-        self.log.live_bytes()
+        self.slab.live_bytes()
     }
 
     /// How far it may grow. It does not shrink by this: [`Self::wants_drain`] then holds.
     pub fn set_limit_bytes(&self, bytes: usize) {
-        self.log.set_limit_bytes(bytes);
+        self.slab.set_limit_bytes(bytes);
     }
 
-    /// It is full, or full of holes: [`Self::drain`] it in the background.
+    /// It is full, or much of it is free slots: [`Self::drain`] it in the background.
     pub fn wants_drain(&self) -> bool {
-        self.log.is_tight() || self.log.is_sparse()
+        self.slab.is_full() || self.slab.is_sparse()
     }
 
-    /// Objects of the oldest segments, at most as many as `out` takes. For each: claim the
-    /// page, see that its handle is still this one, then follow the advice.
+    /// Objects that should go elsewhere, at most as many as `out` takes. For each: claim
+    /// the page, see that its handle is still this one, then follow the advice.
     pub fn drain(&self, out: &mut [Aged]) -> usize {
-        /// Dense segments are passed over that often.
-        const PATIENCE: usize = 16;
-        /// A segment with less is always worth moving.
-        const SPARSE_PERCENT: usize = 60;
-        /// So is one with less than this while the tier is full of holes: copying costs a
-        /// hundredth of reading back what would be written out instead.
-        const DENSE_PERCENT: usize = 92;
-        /// With more the tier is full, not full of holes.
-        const FULL_PERCENT: usize = 88;
-        let tight = self.log.is_tight();
-        let full = self.log.live_percent() >= FULL_PERCENT;
-        for turn in 1..=PATIENCE {
-            let mut count = 0;
-            let percent = self.log.oldest(|owner, handle| match out.get_mut(count) {
-                Some(place) => {
-                    *place = Aged {
-                        owner,
-                        handle,
-                        advice: Advice::WriteBack,
-                    };
-                    count += 1;
-                    true
-                }
-                None => false,
-            });
-            let Some(percent) = percent else {
-                return 0;
-            };
-            if percent < SPARSE_PERCENT || (tight && !full && percent < DENSE_PERCENT) {
-                for aged in &mut out[..count] {
-                    aged.advice = Advice::Relocate;
-                }
-                return count;
+        let mut count = 0;
+        let advice = if self.slab.is_full() {
+            Advice::WriteBack
+        } else {
+            Advice::Relocate
+        };
+        let each = |owner, handle| match out.get_mut(count) {
+            Some(place) => {
+                *place = Aged {
+                    owner,
+                    handle,
+                    advice,
+                };
+                count += 1;
+                true
             }
-            if tight && (full || turn == PATIENCE) {
-                return count;
-            }
+            None => false,
+        };
+        match advice {
+            Advice::WriteBack => self.age.oldest(&self.slab, each),
+            Advice::Relocate => self.slab.sparsest(each),
         }
-        0
+        count
     }
 
     /// A fault was served from the tier or from swap, so many evictions after its page had
     /// left DRAM.
     pub fn fault(&self, from_tier: bool, distance_pages: u32) {
-        let taken_pages = (self.log.resident_bytes() / crate::region::PAGE_BYTES) as u32;
+        let taken_pages = (self.slab.resident_bytes() / crate::region::PAGE_BYTES) as u32;
         self.worth.fault(from_tier, distance_pages, taken_pages);
     }
 
@@ -261,9 +264,14 @@ impl CompressedTier {
         self.set_limit_bytes(self.worth.settle());
     }
 
+    /// No room but for few objects more: the oldest should go to swap.
+    pub fn is_full(&self) -> bool {
+        self.slab.is_full()
+    }
+
     /// Whether it takes pages just now without any of them being written out for that.
     pub fn has_room(&self) -> bool {
-        self.is_on() && !self.log.is_tight()
+        self.is_on() && self.slab.has_room()
     }
 
     /// Whether pages are compressed just now.

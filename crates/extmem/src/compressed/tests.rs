@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::log::SEGMENT_BYTES;
+use super::slab::SPAN_BYTES;
 use super::*;
 use crate::region::PAGE_BYTES;
 
@@ -58,9 +58,9 @@ fn pages_come_back_and_memory_goes_back() {
     }
     handles.iter().for_each(|&handle| tier.free(handle));
     assert_eq!(tier.live_bytes(), 0);
-    // Open segments and a few spare ones stay.
+    // A few spare spans stay.
     assert!(
-        tier.resident_bytes() < empty + 20 * SEGMENT_BYTES,
+        tier.resident_bytes() < empty + 20 * SPAN_BYTES,
         "{}",
         tier.resident_bytes()
     );
@@ -91,7 +91,7 @@ fn a_full_tier_drains_oldest_first() {
         owner += 1;
     }
     assert!(tier.wants_drain());
-    assert!(tier.resident_bytes() <= (2 << 20) + 3 * SEGMENT_BYTES);
+    assert!(tier.resident_bytes() <= (2 << 20) + 3 * SPAN_BYTES);
     let mut out = [Aged {
         owner: 0,
         handle: Handle(0),
@@ -115,32 +115,38 @@ fn a_full_tier_drains_oldest_first() {
     }
 }
 
+/// Follows the tier's advice once, as the pager does.
+fn relocate_some(tier: &CompressedTier, handles: &mut [Option<Handle>]) {
+    let mut out = [Aged {
+        owner: 0,
+        handle: Handle(0),
+        advice: Advice::WriteBack,
+    }; 256];
+    let count = tier.drain(&mut out);
+    for aged in &out[..count] {
+        assert_eq!(aged.advice, Advice::Relocate);
+        let place = &mut handles[aged.owner as usize];
+        assert_eq!(*place, Some(aged.handle));
+        if let Some(handle) = tier.relocate(aged.handle) {
+            *place = Some(handle);
+        }
+    }
+}
+
 #[test]
-fn holes_are_mended_by_relocation() {
+fn sparse_spans_are_emptied_by_relocation() {
     let tier = tier(16 << 20);
     let mut handles: Vec<_> = (0..8000).map(|owner| store(&tier, owner, 30)).collect();
-    // Random faults take most pages out of every segment.
+    // Random faults take most pages out of every span.
     for (owner, handle) in handles.iter_mut().enumerate() {
         if owner % 5 != 0 {
             tier.free(handle.take().unwrap());
         }
     }
     let before = tier.resident_bytes();
-    let mut out = [Aged {
-        owner: 0,
-        handle: Handle(0),
-        advice: Advice::WriteBack,
-    }; 256];
     let mut rounds = 0;
     while tier.wants_drain() {
-        let count = tier.drain(&mut out);
-        for aged in &out[..count] {
-            assert_eq!(aged.advice, Advice::Relocate);
-            let place = &mut handles[aged.owner as usize];
-            if *place == Some(aged.handle) {
-                *place = Some(tier.relocate(aged.handle).unwrap());
-            }
-        }
+        relocate_some(&tier, &mut handles);
         rounds += 1;
         assert!(rounds < 1000);
     }
@@ -157,6 +163,41 @@ fn holes_are_mended_by_relocation() {
 }
 
 #[test]
+fn little_is_wasted_while_pages_come_and_go_at_random() {
+    // Pages of one kind, and of so many that each class has but a few spans.
+    for (kinds, most_percent) in [(30..31, 5), (5..70, 13)] {
+        let tier = tier(64 << 20);
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        let mut handles: Vec<Option<Handle>> = vec![None; 24_000];
+        for _ in 0..200_000 {
+            let owner = random(handles.len());
+            handles[owner] = match handles[owner] {
+                Some(handle) => {
+                    tier.free(handle);
+                    None
+                }
+                None => store(&tier, owner as u32, kinds.start + random(kinds.len())),
+            };
+            if tier.wants_drain() {
+                relocate_some(&tier, &mut handles);
+            }
+        }
+        let (live, resident) = (tier.live_bytes(), tier.resident_bytes());
+        assert!(live > 10 << 20, "{live}");
+        assert!(
+            (resident - live) * 100 < resident * most_percent,
+            "{live} of {resident}"
+        );
+    }
+}
+
+#[test]
 fn wrong_handles_and_damage_are_errors() {
     let tier = tier(1 << 20);
     let mut into = vec![0u8; PAGE_BYTES];
@@ -167,7 +208,7 @@ fn wrong_handles_and_damage_are_errors() {
         assert_eq!(error, CompressedError::Handle { handle: wrong });
         tier.free(Handle(wrong));
     }
-    let (_, data) = tier.log.get(handle).unwrap();
+    let (_, data) = tier.slab.get(handle).unwrap();
     // SAFETY: nobody reads it: this is the wild write.
     unsafe { std::ptr::write_bytes(data.as_ptr().cast_mut(), 0xee, 64) };
     // SAFETY: a living page.
