@@ -172,7 +172,8 @@ impl Uffd {
         Ok(())
     }
 
-    /// Moves present pages to a missing range without copying.
+    /// Moves present pages to a missing range without copying. The caller owns both: what
+    /// lies in the new place afterwards has been moved there.
     pub fn transplant(&self, to: usize, from: usize, pages: usize) -> Moved {
         let mut done = 0;
         let bytes = pages * PAGE_BYTES;
@@ -192,6 +193,10 @@ impl Uffd {
                 Err(libc::EINVAL | libc::ENOENT) if piece > PAGE_BYTES => piece = PAGE_BYTES,
                 Err(_) if request.done > 0 => done += request.done as usize,
                 Err(libc::EAGAIN) => {}
+                // Linux 6.18 forgets to count what it moved after it had to wait for a
+                // page (one that compaction was migrating), tries it again, and finds its
+                // place taken. Nobody else puts anything there.
+                Err(libc::EEXIST) if is_empty(from + done) => done += PAGE_BYTES,
                 // Busy for a moment (a folio lock) or for good (shared by a fork).
                 Err(libc::EBUSY) if busy < 3 => busy += 1,
                 Err(errno) => {
@@ -309,5 +314,25 @@ fn open_descriptor() -> Result<RawFd, i32> {
         Err(-fd as i32)
     } else {
         Ok(fd as RawFd)
+    }
+}
+/// Whether nothing at all lies at a page's address. False where the kernel does not say.
+#[cold]
+fn is_empty(address: usize) -> bool {
+    /// In memory, in swap (or under migration).
+    const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
+    let path = c"/proc/self/pagemap".as_ptr() as usize;
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let mut word = [u64::MAX];
+    // SAFETY: a constant path, a descriptor of our own, one word to fill.
+    unsafe {
+        let file = syscall::call(libc::SYS_open, [path, flags, 0, 0, 0, 0]);
+        if file < 0 {
+            return false;
+        }
+        let (into, offset) = (word.as_mut_ptr() as usize, address / PAGE_BYTES * 8);
+        let read = syscall::call(libc::SYS_pread64, [file as usize, into, 8, offset, 0, 0]);
+        syscall::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
+        read == 8 && word[0] & PRESENT_OR_SWAPPED == 0
     }
 }

@@ -5,6 +5,8 @@
 mod bench;
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bench::{Bench, text};
 
@@ -62,6 +64,29 @@ fn threads() {
 #[test]
 fn mappings_move_beside_walks() {
     in_every_mode("neighbours", &["6"]);
+}
+
+/// Compaction migrates pages while the pager moves them.
+#[test]
+fn pages_move_while_the_kernel_moves_them_too() {
+    const COMPACT: &str = "/proc/sys/vm/compact_memory";
+    if std::fs::write(COMPACT, "1").is_err() {
+        println!("skipped: {COMPACT} cannot be written; next: run as root");
+        return;
+    }
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                std::fs::write(COMPACT, "1").unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        // Ended by a failure, too: the scope waits for the thread above.
+        let outcome = std::panic::catch_unwind(|| in_every_mode("threads", &["20000"]));
+        ended.store(true, Ordering::Relaxed);
+        outcome.unwrap();
+    });
 }
 
 #[test]

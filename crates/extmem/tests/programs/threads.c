@@ -6,6 +6,7 @@
 #define PAGES (32 * MIB / PAGE)
 #define THREADS 4
 
+static int rounds = 3000;
 static char *shared;
 static pthread_mutex_t *mutex;
 static uint64_t *counter;
@@ -14,7 +15,7 @@ static void *work(void *argument)
 {
 	uint64_t self = (uintptr_t)argument, state = self + 1;
 
-	for (int round = 0; round < 3000; round++) {
+	for (int round = 0; round < rounds; round++) {
 		state ^= state << 13;
 		state ^= state >> 7;
 		state ^= state << 17;
@@ -47,9 +48,13 @@ static void *brief(void *argument)
 	return NULL;
 }
 
-int main(void)
+// usage: threads [ROUNDS]
+int main(int argc, char **argv)
 {
 	pthread_t threads[THREADS];
+
+	if (argc > 1)
+		rounds = atoi(argv[1]);
 
 	shared = map(PAGES * PAGE);
 	// Lock and counter live in pages that come and go.
@@ -61,7 +66,7 @@ int main(void)
 		CHECK(pthread_create(&threads[index], NULL, work, (void *)index) == 0);
 	for (int index = 0; index < THREADS; index++)
 		CHECK(pthread_join(threads[index], NULL) == 0);
-	CHECK(*counter == THREADS * 47);
+	CHECK(*counter == THREADS * (((uint64_t)rounds + 63) / 64));
 	for (uintptr_t index = 0; index < 300; index++) {
 		CHECK(pthread_create(&threads[0], NULL, brief, (void *)(index * 27)) == 0);
 		CHECK(pthread_join(threads[0], NULL) == 0);
