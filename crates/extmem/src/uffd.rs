@@ -187,6 +187,9 @@ impl Uffd {
                 done: 0,
             };
             match self.ioctl(IOC_MOVE, &raw mut request as usize) {
+                // While the kernel migrates pages (compaction) it moves some without
+                // counting them, seen on Linux 6.18: there where nothing was, gone here.
+                Err(libc::EEXIST) if !is_present(from + done) => done += PAGE_BYTES,
                 Ok(()) => done += request.len as usize,
                 // More than one kernel mapping: page by page.
                 Err(libc::EINVAL | libc::ENOENT) if piece > PAGE_BYTES => piece = PAGE_BYTES,
@@ -288,6 +291,19 @@ impl Uffd {
             Ok(())
         }
     }
+}
+
+/// Whether a page is mapped; asks without touching it.
+fn is_present(address: usize) -> bool {
+    let mut residency = 0u8;
+    // SAFETY: writes one byte for one page.
+    let result = unsafe {
+        syscall::call(
+            libc::SYS_mincore,
+            [address, PAGE_BYTES, &raw mut residency as usize, 0, 0, 0],
+        )
+    };
+    result == 0 && residency & 1 != 0
 }
 
 /// With kernel faults if we may: what is missed by the system call filter then waits
