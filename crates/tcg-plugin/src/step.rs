@@ -105,3 +105,57 @@ impl Step {
         self.publish(STEP_ENDED);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    fn config(path: &std::path::Path, index: usize) -> StepConfig {
+        StepConfig {
+            path: path.to_owned(),
+            index,
+            guests: 2,
+            window_ns: 1000,
+        }
+    }
+
+    #[test]
+    fn one_that_is_ahead_waits() {
+        let path = std::env::temp_dir().join(format!("demeter-step-{}", std::process::id()));
+        let Ok(mut slow) = Step::new(config(&path, 1)) else {
+            panic!("no clocks");
+        };
+        let (said, heard) = channel();
+        let fast_config = config(&path, 0);
+        let fast = std::thread::spawn(move || {
+            let Ok(mut fast) = Step::new(fast_config) else {
+                return;
+            };
+            assert!(!fast.due(u64::MAX - 1));
+            // Clocks of guests differ when modelling begins; time since then counts.
+            fast.begin(70_000);
+            let _ = said.send("began");
+            assert!(fast.due(70_000));
+            fast.keep(71_000);
+            let _ = said.send("within the window");
+            fast.keep(72_000);
+            let _ = said.send("after the slow one");
+            fast.keep(99_000);
+            let _ = said.send("after its end");
+        });
+        let short = Duration::from_millis(30);
+        assert!(heard.recv_timeout(short).is_err());
+        slow.begin(5_000);
+        assert_eq!(heard.recv(), Ok("began"));
+        assert_eq!(heard.recv(), Ok("within the window"));
+        assert!(heard.recv_timeout(short).is_err());
+        slow.keep(6_000);
+        assert_eq!(heard.recv(), Ok("after the slow one"));
+        assert!(heard.recv_timeout(short).is_err());
+        slow.end();
+        assert_eq!(heard.recv(), Ok("after its end"));
+        assert!(fast.join().is_ok());
+        let _ = std::fs::remove_file(&path);
+    }
+}
