@@ -17,6 +17,7 @@
 
 #include <linux/kobject.h>
 #include <linux/list.h>
+#include <linux/mmzone.h>
 #include <linux/mutex.h>
 #include <linux/types.h>
 #include <linux/virtio.h>
@@ -100,6 +101,10 @@ struct demeter_done {
  * @evacuate_order: size of what this pass over the node looks at
  * @evacuate_left: how many of them it has not looked at
  * @evacuate_failed: how many it could not empty
+ * @half_free_left: how many half-free blocks it may still try to empty for this
+ *	request; @work only
+ * @piece_pages_left: how much free memory beside the kernel's own it may still take
+ *	for this request; @work only
  * @lock: protects all that follows, and the report queue. Never held while
  *	memory is allocated or waited for, so that oom.c can take it.
  * @vq: report queue; NULL without a device
@@ -116,7 +121,8 @@ struct demeter_done {
  * @request_id: its id, or 0 for the driver's own account
  * @target_pages: its target
  * @stuck: no more can be reached of it
- * @evacuate_fresh: no block has been looked at for it
+ * @tried_again: nothing more was found for it once already
+ * @evacuate_fresh: all blocks are to be looked at for it, from the first on
  * @resized: a RESIZE ended and the statistics do not tell it yet
  * @oom: it met an out-of-memory guest
  * @unloading: give everything back and stay so
@@ -141,6 +147,8 @@ struct demeter_balloon_node {
 	unsigned int evacuate_order;
 	unsigned long evacuate_left;
 	unsigned long evacuate_failed;
+	u64 half_free_left;
+	u64 piece_pages_left;
 
 	struct mutex lock; /* see above */
 	struct virtqueue *vq;
@@ -157,6 +165,7 @@ struct demeter_balloon_node {
 	u64 request_id;
 	u64 target_pages;
 	bool stuck;
+	bool tried_again;
 	bool oom;
 	bool evacuate_fresh;
 	bool resized;
@@ -241,10 +250,14 @@ void demeter_taken(struct demeter_taking *taking, struct page *page, unsigned in
 u64 demeter_spare_pages(void);
 
 /* free_blocks.c: free blocks, without allocating them */
+struct zone *demeter_zone_to_take(pg_data_t *pgdat, int index);
 u64 demeter_take_free_blocks(struct demeter_taking *taking);
+void demeter_kernel_pieces_restart(struct demeter_balloon_node *node, u64 missing_pages);
+u64 demeter_take_kernel_pieces(struct demeter_taking *taking);
 
 /* evacuate.c: blocks whose pages can move elsewhere */
-void demeter_evacuate_restart(struct demeter_balloon_node *node);
+void demeter_evacuate_restart(struct demeter_balloon_node *node, u64 missing_pages);
+u64 demeter_take_half_free(struct demeter_taking *taking);
 u64 demeter_take_evacuated(struct demeter_taking *taking, bool pieces);
 
 /* deflate.c */

@@ -2,12 +2,13 @@
 /*
  * Where pages to inflate come from.
  *
- * In this order: free blocks (free_blocks.c); blocks that can be emptied
- * (evacuate.c), which costs copying but keeps huge pages possible and the
- * host's work small; smaller pieces that are free, largest first; pieces that
- * can be emptied; and single pages by reclaim. All come from the node that was
- * asked for. The guest keeps a floor of available memory throughout, and no
- * step may wake the OOM killer.
+ * In this order: for a small part of a request, what is free beside the kernel's
+ * own memory (free_blocks.c) and blocks that are half free already (evacuate.c);
+ * free blocks, which most of it is; blocks that can be emptied (evacuate.c), which
+ * costs copying but keeps huge pages possible and the host's work small; smaller
+ * pieces that are free, largest first; pieces that can be emptied; and single pages
+ * by reclaim. All come from the node that was asked for. The guest keeps a floor of
+ * available memory throughout, and no step may wake the OOM killer.
  */
 #include <linux/gfp.h>
 #include <linux/mm.h>
@@ -120,7 +121,9 @@ bool demeter_take_pages(struct demeter_taking *taking)
 	u64 taken;
 
 	taking->left_pages = min(taking->left_pages, demeter_spare_pages());
-	taken = demeter_take_free_blocks(taking);
+	taken = demeter_take_kernel_pieces(taking);
+	taken += demeter_take_half_free(taking);
+	taken += demeter_take_free_blocks(taking);
 	if (!taken)
 		taken = demeter_take_evacuated(taking, false);
 	if (!taken || taking->left_pages < pageblock_nr_pages)

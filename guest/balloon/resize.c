@@ -86,6 +86,7 @@ void demeter_node_resize(struct demeter_balloon_node *node, u64 id, u64 target_p
 	node->request_id = id;
 	node->target_pages = target_pages;
 	node->stuck = false;
+	node->tried_again = false;
 	node->oom = false;
 	node->resize_started_ns = ktime_get_ns();
 	WRITE_ONCE(node->interrupt, true);
@@ -152,7 +153,8 @@ static enum node_step node_step(struct demeter_balloon_node *node,
 		*missing_pages = min_t(u64, target - coming, DEMETER_REPORT_PAGES);
 		WRITE_ONCE(node->interrupt, false);
 		if (node->evacuate_fresh) {
-			demeter_evacuate_restart(node);
+			demeter_evacuate_restart(node, target - coming);
+			demeter_kernel_pieces_restart(node, target - coming);
 			node->evacuate_fresh = false;
 		}
 		return STEP_INFLATE;
@@ -193,8 +195,12 @@ static void inflate(struct demeter_balloon_node *node, struct demeter_report_slo
 		taken += 1ULL << page_private(page);
 
 	mutex_lock(&node->lock);
-	if (!found && !node->interrupt)
-		node->stuck = true;
+	if (!found && !node->interrupt) {
+		/* What was in use for a moment may be free by now: all is tried twice. */
+		node->stuck = node->tried_again;
+		node->tried_again = true;
+		node->evacuate_fresh = true;
+	}
 	if (found && node->vq && node->resizing && !node->oom && !node->unloading &&
 	    coming_pages(node) + taken <= node->target_pages) {
 		node->nr_free_block_pages += taking.free_block_pages;

@@ -301,6 +301,7 @@ static void epoch_run(void)
 	WRITE_ONCE(demeter_stats.epochs, demeter_stats.epochs + 1);
 	demeter_stats_update_lost();
 	demeter_stats_publish();
+	demeter_provider_epoch_ended();
 	mutex_unlock(&demeter_lock);
 }
 

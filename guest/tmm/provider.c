@@ -3,7 +3,10 @@
  * Provider: the figures that the balloon's driver tells the host.
  */
 #include <linux/export.h>
+#include <linux/lockdep.h>
 #include <linux/math64.h>
+#include <linux/mutex.h>
+#include <linux/spinlock.h>
 
 #include "provider.h"
 #include "tmm.h"
@@ -62,23 +65,24 @@ static void hot_pages_read(u64 hot_pages[DEMETER_TIERS])
 	}
 }
 
-/**
- * demeter_provider_read() - read the figures
- * @provider: out
- *
- * Sleeps, for an epoch's work at most.
- *
- * Return: 0, or -ENODATA while nothing is managed: they would say nothing then.
+/*
+ * Whoever reads holds a reference to this module, which could not be unloaded if
+ * reading waited for an epoch's work. So a reader that finds one going on gets the
+ * figures of the last reading, and the epoch makes new ones when it ends.
  */
-int demeter_provider_read(struct demeter_provider *provider)
+static DEFINE_SPINLOCK(figures_lock);
+static struct demeter_provider figures; /* protected by figures_lock */
+static bool figures_known;		/* too */
+static bool figures_wanted;		/* by a reader that could not make them */
+
+static void make_figures(void)
 {
 	u64 hot_pages[DEMETER_TIERS] = {};
+	struct demeter_provider now;
 
-	if (!demeter_is_enabled())
-		return -ENODATA;
-	mutex_lock(&demeter_lock);
+	lockdep_assert_held(&demeter_lock);
 	hot_pages_read(hot_pages);
-	*provider = (struct demeter_provider){
+	now = (struct demeter_provider){
 		.fmem = {
 			.node = demeter_params.fmem_node,
 			.samples = demeter_stats.tier_samples[DEMETER_FMEM],
@@ -92,7 +96,52 @@ int demeter_provider_read(struct demeter_provider *provider)
 			.arrived_pages = demeter_stats.demoted_pages,
 		},
 	};
-	mutex_unlock(&demeter_lock);
-	return 0;
+	WRITE_ONCE(figures_wanted, false);
+	spin_lock(&figures_lock);
+	figures = now;
+	figures_known = true;
+	spin_unlock(&figures_lock);
+}
+
+/**
+ * demeter_provider_epoch_ended() - make the figures that a reader could not make
+ *
+ * The caller holds demeter_lock.
+ */
+void demeter_provider_epoch_ended(void)
+{
+	if (READ_ONCE(figures_wanted))
+		make_figures();
+}
+
+/**
+ * demeter_provider_read() - read the figures
+ * @provider: out
+ *
+ * Does not wait. Figures are of this moment, or of the last reading if an epoch is at
+ * work.
+ *
+ * Return: 0, or -ENODATA while nothing is managed, as they would say nothing then, or
+ * before there are any.
+ */
+int demeter_provider_read(struct demeter_provider *provider)
+{
+	int ret = -ENODATA;
+
+	if (!demeter_is_enabled())
+		return ret;
+	if (mutex_trylock(&demeter_lock)) {
+		make_figures();
+		mutex_unlock(&demeter_lock);
+	} else {
+		WRITE_ONCE(figures_wanted, true);
+	}
+	spin_lock(&figures_lock);
+	if (figures_known) {
+		*provider = figures;
+		ret = 0;
+	}
+	spin_unlock(&figures_lock);
+	return ret;
 }
 EXPORT_SYMBOL_GPL(demeter_provider_read);

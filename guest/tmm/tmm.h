@@ -261,6 +261,9 @@ void demeter_stats_update_lost(void);
 void demeter_stats_settle_lost(void);
 void demeter_stats_publish(void);
 
+/* provider.c */
+void demeter_provider_epoch_ended(void);
+
 /* sysfs.c */
 int demeter_sysfs_init(void);
 void demeter_sysfs_exit(void);

@@ -97,6 +97,18 @@ pub struct SizeWish {
     pub wait_ms: u64,
 }
 
+/// Whose clock a policy's interval goes by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyClock {
+    /// The host's.
+    #[default]
+    Host,
+    /// The guests': a decision when the last of them has come so far, for guests
+    /// whose clocks are a simulation's.
+    Guests,
+}
+
 /// Which policy decides, and what it distributes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -107,6 +119,9 @@ pub struct PolicyView {
     pub fmem_pool_bytes: u64,
     /// Period of decisions.
     pub interval_ms: u64,
+    /// Whose milliseconds these are.
+    #[serde(default)]
+    pub clock: PolicyClock,
 }
 
 /// Any failure.

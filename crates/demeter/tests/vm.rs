@@ -321,3 +321,65 @@ fn guests_share_fmem_under_a_policy() {
     let hot_pages = statistics["hot_wanted_pages"].as_u64().unwrap();
     assert!((5_000..20_000).contains(&hot_pages), "{hot_pages}");
 }
+
+/// Processes whose command line names that path.
+fn processes_of(path: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(path) {
+            found.push(format!("{} {line}", entry.file_name().display()));
+        }
+    }
+    found
+}
+
+/// The daemon of a run is killed outright: one clear error, and neither guest,
+/// daemon, sockets nor memory are left.
+#[test]
+fn a_killed_daemon_ends_its_run() {
+    let Some(place) = Place::for_guests() else {
+        return;
+    };
+    let ram = place.path("ram");
+    std::fs::create_dir(&ram).unwrap();
+    let ram_path = ram.to_str().unwrap();
+    let out = place.path("r");
+    let run = Command::new(env!("CARGO_BIN_EXE_demeter"))
+        .args(["vm", "run", "--balloon", "demeter", "--fmem", "32M"])
+        .args(["--smem", "64M", "--out", out.to_str().unwrap(), "--"])
+        .args(["sleep", "1000"])
+        .env("DEMETER_RAM_DIR", &ram)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let daemon = |line: &&String| line.contains("demeterd") && line.contains("--control");
+    let mut killed = false;
+    for _ in 0..600 {
+        // With a guest beside it: that must go too.
+        let found = processes_of(ram_path);
+        if let (Some(line), true) = (found.iter().find(daemon), found.len() > 1) {
+            let pid: i32 = line.split(' ').next().unwrap().parse().unwrap();
+            nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(pid),
+                nix::sys::signal::Signal::SIGKILL,
+            )
+            .unwrap();
+            killed = true;
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let output = run.wait_with_output().unwrap();
+    assert!(killed, "no daemon was seen: {}", stderr(&output));
+    assert_one_error(&output, 1);
+    let said = stderr(&output);
+    assert!(said.contains("demeterd ended (signal: 9"), "{said}");
+    assert!(!out.exists());
+    let left: Vec<_> = std::fs::read_dir(&ram).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
+    let left = processes_of(ram_path);
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -280,6 +280,7 @@ async fn put_policy(
         steering.policy = chosen;
         steering.fmem_pool_bytes = wish.fmem_pool_bytes;
         steering.interval_ms = wish.interval_ms;
+        steering.clock = wish.clock;
     });
     tracing::info!(policy = wish.name, "policy");
     Ok(Json(fleet.policy_view()))

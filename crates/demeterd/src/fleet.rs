@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use demeter_balloon::view::{PolicyView, VmView};
+use demeter_balloon::view::{PolicyClock, PolicyView, VmView};
 use tokio::sync::watch;
 
 use crate::policy::{self, Policy};
@@ -18,6 +18,8 @@ pub struct Steering {
     pub fmem_pool_bytes: u64,
     /// Period of decisions.
     pub interval_ms: u64,
+    /// Whose milliseconds these are.
+    pub clock: PolicyClock,
 }
 
 /// All of it.
@@ -76,6 +78,7 @@ impl Fleet {
                 .to_owned(),
             fmem_pool_bytes: steering.fmem_pool_bytes,
             interval_ms: steering.interval_ms,
+            clock: steering.clock,
         })
     }
 }

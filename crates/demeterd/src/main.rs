@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use demeter_balloon::view::PolicyClock;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
@@ -94,6 +95,7 @@ async fn serve(settings: Settings) -> Result<(), Error> {
         policy: policy::by_name(&settings.policy).flatten(),
         fmem_pool_bytes: settings.fmem_pool_bytes,
         interval_ms: settings.interval_ms,
+        clock: PolicyClock::Host,
     };
     let fleet = Arc::new(Fleet::new(vms, changes, steering));
     tokio::spawn(steer::run(fleet.clone()));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use demeter_balloon::NodeStatistics;
-use demeter_balloon::view::{Stage, VmView};
+use demeter_balloon::view::{PolicyClock, Stage, TierView, VmView};
 use demeter_balloon::wire::PAGE_SHIFT;
 
 use crate::fleet::Fleet;
@@ -19,6 +19,13 @@ const FMEM: u16 = 0;
 const SMEM: u16 = 1;
 /// Differences below this part of a tier are not worth a request.
 const DEAD_BAND: u64 = 64;
+/// How often guests' clocks are looked at.
+const LOOK: Duration = Duration::from_millis(5);
+/// A decision comes after so long on the host, wherever the guests' clocks are:
+/// one that says nothing must not hold up the others.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A guest that stopped before its size is asked again after so many decisions.
+const RETRY_ROUNDS: u32 = 10;
 /// Weight of the newest rate in the smoothed one.
 const NEWEST: f64 = 0.3;
 
@@ -79,11 +86,80 @@ impl Memory {
 /// Decides for ever.
 pub async fn run(fleet: Arc<Fleet>) {
     let mut memories = BTreeMap::new();
+    let mut decided = Instant::now();
     loop {
-        let interval_ms = fleet.with_steering(|steering| steering.interval_ms);
-        let next = Instant::now() + Duration::from_millis(interval_ms);
-        round(&fleet, &mut memories);
+        let (interval_ms, clock) =
+            fleet.with_steering(|steering| (steering.interval_ms, steering.clock));
+        let interval = Duration::from_millis(interval_ms);
+        let next = match clock {
+            PolicyClock::Host => Instant::now() + interval,
+            PolicyClock::Guests => Instant::now() + LOOK,
+        };
+        if clock == PolicyClock::Host
+            || decided.elapsed() >= PATIENCE
+            || all_went_on(&fleet, &memories, interval)
+        {
+            decided = Instant::now();
+            round(&fleet, &mut memories);
+        }
         tokio::time::sleep_until(next.into()).await;
+    }
+}
+
+/// By their own clocks, has all that can be told something gone on for so long
+/// since the last decision? A guest that was rebooted has.
+fn all_went_on(fleet: &Fleet, memories: &BTreeMap<String, Memory>, interval: Duration) -> bool {
+    let mut any = false;
+    for vm in fleet.vms() {
+        let view = vm.view();
+        if view.stage != Stage::Driven {
+            continue;
+        }
+        any = true;
+        let now_ns = view.statistics.map_or(0, |now| now.guest_time_ns);
+        let then_ns = (memories.get(&view.name)).map_or(0, |memory| memory.guest_time_ns);
+        if (now_ns.checked_sub(then_ns))
+            .is_some_and(|gone_ns| u128::from(gone_ns) < interval.as_nanos())
+        {
+            return false;
+        }
+    }
+    any
+}
+
+/// A guest that can be told something.
+struct Known {
+    vm: Arc<Vm>,
+    view: VmView,
+    /// FMEM as it was last asked for.
+    wanted_pages: u64,
+    /// Decisions since that changed.
+    steady_rounds: u32,
+}
+
+impl Known {
+    fn size_pages(&self) -> u64 {
+        self.view.tiers[0].size_bytes >> PAGE_SHIFT
+    }
+
+    /// What it has or was promised, whichever is more.
+    fn held_pages(&self) -> u64 {
+        self.size_pages().max(self.wanted_pages)
+    }
+}
+
+/// Is that size worth a request, `steady_rounds` decisions after the last one? A
+/// guest that stopped before its size is asked again now and then: it may have room
+/// by now.
+fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32) -> bool {
+    let band = ((tier.total_bytes >> PAGE_SHIFT) / DEAD_BAND).max(1);
+    let differs = |bytes: u64| (bytes >> PAGE_SHIFT).abs_diff(size_pages) >= band;
+    let stopped = tier.ended_ticket == tier.ticket && differs(tier.size_bytes);
+    match tier.wanted_size_bytes {
+        None => true,
+        Some(wanted_bytes) => {
+            differs(wanted_bytes) || (stopped && steady_rounds % RETRY_ROUNDS == RETRY_ROUNDS - 1)
+        }
     }
 }
 
@@ -98,25 +174,34 @@ fn round(fleet: &Fleet, memories: &mut BTreeMap<String, Memory>) {
             continue;
         };
         let wanted_bytes = tier.wanted_size_bytes.unwrap_or(tier.size_bytes);
-        let held_pages = tier.size_bytes.max(wanted_bytes) >> PAGE_SHIFT;
-        if view.stage == Stage::Driven {
-            known.push((vm.clone(), view.clone(), wanted_bytes >> PAGE_SHIFT));
-        } else {
+        if view.stage != Stage::Driven {
             // It cannot be told anything: what it has is not there to divide.
-            kept_pages += held_pages;
+            kept_pages += tier.size_bytes.max(wanted_bytes) >> PAGE_SHIFT;
+            continue;
         }
+        let wanted_pages = wanted_bytes >> PAGE_SHIFT;
+        memory.steady_rounds = if memory.size_pages == wanted_pages {
+            memory.steady_rounds.saturating_add(1)
+        } else {
+            0
+        };
+        memory.size_pages = wanted_pages;
+        known.push(Known {
+            vm: vm.clone(),
+            wanted_pages,
+            steady_rounds: memory.steady_rounds,
+            view,
+        });
     }
-    let guests: Vec<Guest> = known
-        .iter()
-        .map(|(vm, view, wanted_pages)| {
-            let memory = memories.entry(view.name.clone()).or_default();
-            memory.steady_rounds = if memory.size_pages == *wanted_pages {
-                memory.steady_rounds.saturating_add(1)
-            } else {
-                0
-            };
-            memory.size_pages = *wanted_pages;
-            guest(&vm.spec.share, view, *wanted_pages, memory)
+    let guests: Vec<Guest> = (known.iter())
+        .map(|known| {
+            let memory = memories.entry(known.view.name.clone()).or_default();
+            guest(
+                &known.vm.spec.share,
+                &known.view,
+                known.wanted_pages,
+                memory,
+            )
         })
         .collect();
     let decided = fleet.with_steering(|steering| {
@@ -176,55 +261,56 @@ fn held_pages(total_pages: u64, node: &NodeStatistics) -> u64 {
 
 /// Losers at once; winners as far as the losers have let go. The rest follows
 /// in a later round.
-fn apply(known: &[(Arc<Vm>, VmView, u64)], sizes: &[u64], policy: &str, pool_pages: u64) {
+fn apply(known: &[Known], sizes: &[u64], policy: &str, pool_pages: u64) {
     let why = format!("policy {policy}");
-    // What a guest has or was promised, whichever is more.
-    let mut taken: u64 = known
-        .iter()
-        .map(|(_, view, wanted)| (view.tiers[0].size_bytes >> PAGE_SHIFT).max(*wanted))
-        .sum();
+    let mut taken: u64 = known.iter().map(Known::held_pages).sum();
     let order = |loses: bool| {
-        (known.iter().zip(sizes)).filter(move |((_, _, wanted), size)| (**size < *wanted) == loses)
+        (known.iter().zip(sizes))
+            .filter(move |(known, size)| (**size < known.wanted_pages) == loses)
     };
-    for ((vm, view, wanted), &size) in order(true).chain(order(false)) {
-        let total = view.tiers[0].total_bytes >> PAGE_SHIFT;
-        let has = (view.tiers[0].size_bytes >> PAGE_SHIFT).max(*wanted);
+    for (known, &size) in order(true).chain(order(false)) {
+        let has = known.held_pages();
         let more = size
             .saturating_sub(has)
             .min(pool_pages.saturating_sub(taken));
         let size = if size > has { has + more } else { size };
-        let asked_before = view.tiers[0].wanted_size_bytes.is_some();
-        if asked_before && size.abs_diff(*wanted) < (total / DEAD_BAND).max(1) {
-            continue;
+        if is_worth(&known.view.tiers[0], size, known.steady_rounds) {
+            taken += more;
+            give(known, size, &why);
         }
-        taken += more;
-        give(vm, view, size, &why);
     }
 }
 
 /// What FMEM loses SMEM gains, if the guest has a right to memory as a whole.
-/// SMEM grows before FMEM shrinks, so that the guest has room for what moves.
-fn give(vm: &Vm, view: &VmView, fmem_pages: u64, why: &str) {
-    let smem = vm
-        .spec
-        .share
-        .memory_bytes
-        .zip(view.tiers.get(1))
-        .map(|(memory_bytes, tier)| {
-            (memory_bytes.saturating_sub(fmem_pages << PAGE_SHIFT)).min(tier.total_bytes)
-        });
-    let shrinks = fmem_pages < view.tiers[0].size_bytes >> PAGE_SHIFT;
-    let fmem = (FMEM, Some(fmem_pages << PAGE_SHIFT));
-    let asks = if shrinks {
-        [(SMEM, smem), fmem]
-    } else {
-        [fmem, (SMEM, smem)]
-    };
-    for (node, size_bytes) in asks {
-        if let Some(size_bytes) = size_bytes
-            && let Err(error) = vm.ask(node, size_bytes, why)
-        {
+/// SMEM grows before FMEM shrinks, so that the guest has room for what moves:
+/// FMEM is asked for in a later round then.
+fn give(known: &Known, fmem_pages: u64, why: &str) {
+    let (vm, view) = (&known.vm, &known.view);
+    let ask = |node, size_bytes| {
+        if let Err(error) = vm.ask(node, size_bytes, why) {
             tracing::warn!(vm = vm.spec.name, node, "{error}");
+        }
+    };
+    let fmem_bytes = fmem_pages << PAGE_SHIFT;
+    let smem = (vm.spec.share.memory_bytes.zip(view.tiers.get(1))).map(|(memory_bytes, tier)| {
+        let size_bytes = memory_bytes
+            .saturating_sub(fmem_bytes)
+            .min(tier.total_bytes);
+        (tier, size_bytes)
+    });
+    let Some((tier, smem_bytes)) = smem else {
+        return ask(FMEM, fmem_bytes);
+    };
+    let asked = tier.wanted_size_bytes == Some(smem_bytes);
+    if fmem_pages >= known.size_pages() {
+        ask(FMEM, fmem_bytes);
+        ask(SMEM, smem_bytes);
+    } else if !asked && smem_bytes > tier.size_bytes {
+        ask(SMEM, smem_bytes);
+    } else if !(asked && tier.busy) {
+        ask(FMEM, fmem_bytes);
+        if !asked {
+            ask(SMEM, smem_bytes);
         }
     }
 }
@@ -232,6 +318,33 @@ fn give(vm: &Vm, view: &VmView, fmem_pages: u64, why: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_that_stopped_early_is_asked_again_later() {
+        let mut tier = TierView {
+            tier: "fmem".into(),
+            node: 0,
+            total_bytes: 6400 << PAGE_SHIFT,
+            balloon_bytes: 0,
+            size_bytes: 6000 << PAGE_SHIFT,
+            wanted_size_bytes: Some(5000 << PAGE_SHIFT),
+            backing_bytes: None,
+            busy: false,
+            last: None,
+            ticket: 7,
+            ended_ticket: 7,
+            traffic: demeter_balloon::device::Traffic::default(),
+        };
+        assert!(is_worth(&tier, 4000, 1), "another size");
+        assert!(!is_worth(&tier, 5000 + 99, 1), "within the dead band");
+        assert!(!is_worth(&tier, 5000, 1), "not at once");
+        assert!(is_worth(&tier, 5000, RETRY_ROUNDS - 1));
+        tier.ended_ticket = 6;
+        assert!(!is_worth(&tier, 5000, RETRY_ROUNDS - 1), "still at work");
+        tier.ended_ticket = 7;
+        tier.size_bytes = 5000 << PAGE_SHIFT;
+        assert!(!is_worth(&tier, 5000, RETRY_ROUNDS - 1), "it is there");
+    }
 
     #[test]
     fn what_the_kernel_holds_is_no_room_for_hot_pages() {

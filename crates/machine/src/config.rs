@@ -242,6 +242,23 @@ pub struct NodeConfig {
     pub size_bytes: u64,
 }
 
+/// What a guest's clock says in the file of [`StepConfig`] when it has ended.
+pub const STEP_ENDED: u64 = u64::MAX;
+
+/// Guests whose clocks are kept in step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepConfig {
+    /// File of 64-bit words, one a guest, zero at first.
+    pub path: PathBuf,
+    /// Which of them this guest is.
+    pub index: usize,
+    /// How many there are.
+    pub guests: usize,
+    /// Modelled time that one may be ahead of another.
+    pub window_ns: u64,
+}
+
 /// The plugin's configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -260,6 +277,9 @@ pub struct PluginConfig {
     /// The machine to model.
     #[serde(default)]
     pub machine: MachineConfig,
+    /// Other guests to keep in step with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepConfig>,
 }
 
 const fn default_series_interval_ns() -> u64 {
@@ -290,6 +310,15 @@ impl PluginConfig {
                 field: "series_interval_ns",
                 value: self.series_interval_ns,
                 reason: "less than a microsecond",
+            });
+        }
+        if let Some(step) = &self.step
+            && (step.guests == 0 || step.guests > 64 || step.index >= step.guests)
+        {
+            return Err(ConfigError::Value {
+                field: "index",
+                value: step.index as u64,
+                reason: "not below the number of guests, of which there are 1 to 64",
             });
         }
         self.machine.validate()

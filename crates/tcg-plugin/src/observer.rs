@@ -19,6 +19,7 @@ use crate::output::Output;
 use crate::qemu::{Api, PerVcpu, QemuError, Registers};
 use crate::ram::{Mapping, Ram};
 use crate::round_robin::{self, Running};
+use crate::step::Step;
 use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
 
 /// Charged time after which the clock is compared with the next tick.
@@ -63,6 +64,7 @@ pub struct Observer {
     pub user_insn: PerVcpu,
     pub kernel_insn: PerVcpu,
     output: Output,
+    step: Option<Step>,
     config: MachineConfig,
     interval_ns: u64,
     next_tick_ns: u64,
@@ -145,6 +147,7 @@ impl Observer {
                 offset: 8,
             },
             output,
+            step: config.step.map(Step::new).transpose()?,
             config: config.machine,
             interval_ns: config.series_interval_ns,
             next_tick_ns: 0,
@@ -277,6 +280,9 @@ impl Observer {
 
     fn tick(&mut self, vcpu: usize) {
         let now = self.now_ns(vcpu);
+        if let Some(step) = self.step.as_mut().filter(|step| step.due(now)) {
+            step.keep(now);
+        }
         if now >= self.next_tick_ns {
             let missed = (now - self.next_tick_ns) / self.interval_ns;
             self.next_tick_ns += (missed + 1) * self.interval_ns;
@@ -400,10 +406,16 @@ impl Observer {
             self.on_since_ns = now;
             self.next_tick_ns = now + self.interval_ns;
             self.on = true;
+            if let Some(step) = &mut self.step {
+                step.begin(now);
+            }
             self.row(vcpu, RowKind::On, 0);
         } else {
             self.model_ns += now - self.on_since_ns;
             self.on = false;
+            if let Some(step) = &mut self.step {
+                step.end();
+            }
             self.last_off_ns = now;
             self.row(vcpu, RowKind::Off, 0);
             self.summary(now);

@@ -115,8 +115,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn ram() -> Ram {
+        // Tests run side by side, each in a thread of its own.
+        let test = std::thread::current().id();
         let path = |node| {
-            std::env::temp_dir().join(format!("demeter-ram-test-{}-{node}", std::process::id()))
+            let name = format!("demeter-ram-test-{}-{test:?}-{node}", std::process::id());
+            std::env::temp_dir().join(name)
         };
         let nodes = [0, 1].map(|node| {
             let mapping = Mapping::shared(&path(node), 4 << 20).unwrap();

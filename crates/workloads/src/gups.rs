@@ -62,7 +62,7 @@ pub struct Arguments {
 
 /// Where the hot part lies in the array.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub enum Place {
     /// Touched first
     Begin,
     /// Touched last
@@ -94,7 +94,7 @@ struct Outcome {
 
 /// Word ranges of the two parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layout {
+pub struct Layout {
     hot_first: u64,
     hot_words: u64,
     cold_first: u64,
@@ -102,14 +102,14 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(arguments: &Arguments) -> Result<Self, Error> {
+    /// Of an array and its hot part, sizes in bytes.
+    pub fn new(footprint: u64, hot: u64, place: Place) -> Result<Self, Error> {
         let page_words = PAGE_BYTES / 8;
-        let words = arguments.footprint / PAGE_BYTES * page_words;
-        let hot_words = arguments.hot / PAGE_BYTES * page_words;
+        let words = footprint / PAGE_BYTES * page_words;
+        let hot_words = hot / PAGE_BYTES * page_words;
         if hot_words == 0 || hot_words >= words {
             return Err(Error::Usage(format!(
-                "hot part of {} bytes does not fit into {} bytes",
-                arguments.hot, arguments.footprint
+                "hot part of {hot} bytes does not fit into {footprint} bytes"
             )));
         }
         // The index is (32 random bits x words) >> 32.
@@ -117,7 +117,7 @@ impl Layout {
             return Err(Error::Usage("footprint is above 32 GiB".into()));
         }
         let cold_words = words - hot_words;
-        let (hot_first, cold_first) = match arguments.place {
+        let (hot_first, cold_first) = match place {
             Place::Begin => (0, hot_words),
             Place::End => (cold_words, 0),
         };
@@ -127,6 +127,15 @@ impl Layout {
             cold_first,
             cold_words,
         })
+    }
+
+    fn of(arguments: &Arguments) -> Result<Self, Error> {
+        Self::new(arguments.footprint, arguments.hot, arguments.place)
+    }
+
+    /// Words of both parts.
+    pub fn words(&self) -> u64 {
+        self.hot_words + self.cold_words
     }
 }
 
@@ -138,8 +147,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
             arguments.updates, arguments.progress, arguments.threads
         )));
     }
-    let layout = Layout::new(arguments)?;
-    let region = Region::map((layout.hot_words + layout.cold_words) * 8)?;
+    let layout = Layout::of(arguments)?;
+    let region = Region::map(layout.words() * 8)?;
     match arguments.pages {
         Pages::System => {}
         Pages::Huge => region.advise_huge(true),
@@ -247,7 +256,8 @@ fn share(total: u64, parts: u64, index: u64) -> u64 {
     until(index + 1) - until(index)
 }
 
-fn seed_of(seed: u64, thread: u64) -> u64 {
+/// First state of a thread.
+pub fn seed_of(seed: u64, thread: u64) -> u64 {
     let mut state = seed ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for _ in 0..8 {
         state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
@@ -255,9 +265,9 @@ fn seed_of(seed: u64, thread: u64) -> u64 {
     state
 }
 
-/// The inner loop: about a dozen instructions an update.
+/// The inner loop: about a dozen instructions an update. Returns the state to go on with.
 #[inline(never)]
-fn update(layout: &Layout, region: &Region, hot_permille: u32, seed: u64, updates: u64) -> u64 {
+pub fn update(layout: &Layout, region: &Region, hot_permille: u32, seed: u64, updates: u64) -> u64 {
     let hot = region.base().wrapping_add(layout.hot_first as usize);
     let cold = region.base().wrapping_add(layout.cold_first as usize);
     let (hot_words, cold_words) = (layout.hot_words, layout.cold_words);
@@ -300,7 +310,7 @@ mod tests {
 
     #[test]
     fn paper_proportions_are_the_default() {
-        let layout = Layout::new(&arguments("")).unwrap();
+        let layout = Layout::of(&arguments("")).unwrap();
         assert_eq!(layout.hot_words * 14, layout.hot_words + layout.cold_words);
         assert_eq!(layout.hot_first, layout.cold_words);
     }
@@ -318,7 +328,7 @@ mod tests {
     #[test]
     fn hot_share_is_kept() {
         let arguments = arguments("--footprint 8M --hot 1M --hot-permille 900");
-        let layout = Layout::new(&arguments).unwrap();
+        let layout = Layout::of(&arguments).unwrap();
         let region = Region::map(8 << 20).unwrap();
         let threshold = (900_u64 << 32) / 1000;
         let mut state = seed_of(1, 0);
@@ -350,6 +360,6 @@ mod tests {
 
     #[test]
     fn refuses_a_hot_part_larger_than_the_array() {
-        assert!(Layout::new(&arguments("--footprint 1M --hot 2M")).is_err());
+        assert!(Layout::of(&arguments("--footprint 1M --hot 2M")).is_err());
     }
 }

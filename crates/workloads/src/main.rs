@@ -2,6 +2,7 @@
 //! `demeter-workloads`: one binary, one workload a verb. Runs in a guest of
 //! the testbed and on any Linux machine.
 
+mod alternate;
 mod gups;
 mod hold;
 mod memory;
@@ -28,6 +29,8 @@ struct Arguments {
 enum Verb {
     /// Random updates of a large array, most of them in a small hot part
     Gups(gups::Arguments),
+    /// Random updates in every other phase, idle in between
+    Alternate(alternate::Arguments),
     /// Allocate and touch memory, then hold it while a command runs
     Hold(hold::Arguments),
     /// Touch pages of a large mapping in several orders; one CSV row a second
@@ -103,6 +106,7 @@ enum Error {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Gups(arguments) => gups::run(&arguments).map(|()| 0),
+        Verb::Alternate(arguments) => alternate::run(&arguments).map(|()| 0),
         Verb::Hold(arguments) => hold::run(&arguments),
         Verb::Mmapbench(arguments) => mmapbench::run(&arguments).map(|()| 0),
         Verb::Pagerank(arguments) => pagerank::run(&arguments).map(|()| 0),

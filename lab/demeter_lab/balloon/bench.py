@@ -4,7 +4,8 @@
 Demeter's balloon, virtio-balloon and virtio-mem: all three are in one guest and
 take the same amount from it in turns, several times, so that the machine's moods
 meet all of them alike. Times are the host's, from the request to the moment when
-the device says that it is done. What guests are worth is in composition.py.
+the device says that it is done. What guests are worth is in composition.py, what
+policies are in policies.py.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from demeter_lab.balloon import composition
+from demeter_lab.balloon import composition, policies
 from demeter_lab.balloon.daemon import Daemon
 from demeter_lab.balloon.guest import (
     MIB,
@@ -249,8 +250,11 @@ def main() -> int:
     parser.add_argument("--kernel", default="6.12")
     parser.add_argument("--repeats", type=int, default=6, help="best a multiple of 3")
     parser.add_argument("--updates", type=int, default=30_000_000, help="of GUPS")
-    parser.add_argument("--seeds", type=int, default=3, help="of GUPS")
-    parser.add_argument("--only", choices=["rates", "composition"])
+    parser.add_argument("--seeds", type=int, default=5, help="of GUPS")
+    every = (("methods", composition.METHODS), ("managers", composition.MANAGERS))
+    for what, names in every:
+        parser.add_argument(f"--{what}", nargs="+", choices=names, default=list(names))
+    parser.add_argument("--only", choices=["rates", "composition", "policies"])
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm/demeter-balloon-bench"))
     arguments = parser.parse_args()
     end_on_sigterm()
@@ -266,18 +270,29 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "summary.json"
     if arguments.only and path.exists():
-        # The other part stays as it was measured.
+        # The other parts stay as they were measured.
         summary = json.loads(path.read_text()) | summary
-    if arguments.only != "composition":
+    if arguments.only in (None, "rates"):
         cases = measure_rates(arguments.directory, arguments.kernel, arguments.repeats)
         summary |= {"amount_mib": AMOUNT_MIB, "repeats": arguments.repeats, "rows": cases}
         print(f"accelerator: {accel}; {AMOUNT_MIB} MiB, {arguments.repeats} repetitions")
         print(table(cases))
-    if arguments.only != "rates":
-        measured = composition.measure(arguments.out, arguments.updates, arguments.seeds)
+    if arguments.only in (None, "composition"):
+        measured = composition.measure(
+            arguments.out,
+            arguments.methods,
+            arguments.managers,
+            arguments.updates,
+            arguments.seeds,
+        )
         summary["composition"] = measured
         print(f"GUPS, {arguments.updates} updates, {arguments.seeds} seeds; times modelled")
         print(composition.table(measured))
+    if arguments.only in (None, "policies"):
+        measured = policies.measure(arguments.out)
+        summary["policies"] = measured
+        print(f"an hour of alternating load, 1:{policies.SCALE}; times modelled")
+        print(policies.table(measured))
     path.write_text(json.dumps(summary, indent=2) + "\n")
     return 0
 

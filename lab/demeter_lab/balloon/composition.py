@@ -26,15 +26,23 @@ TITLES = {
     "virtio": "virtio-balloon",
     "virtio-mem": "virtio-mem",
 }
+#: Memory of the guest's kernel. Whether a huge page finds room in FMEM is decided by
+#: how free memory lies, which is the same in every guest of one size: so each seed
+#: gets another size.
+RESERVE_MIB = 216
+RESERVE_STEP_MIB = 4
 
 
-def run_method(out: Path, method: str, updates: int, seed: int) -> dict[str, dict]:
-    """Run the two guests of one method; return their rows."""
+def run_method(
+    out: Path, method: str, managers: list[str], updates: int, seed: int
+) -> dict[str, dict]:
+    """Run the guests of one method; return their rows."""
     # What a run left that was ended is no results directory.
     shutil.rmtree(out, ignore_errors=True)
     line = [str(program("demeter")), "vm", "demo", "--balloon", method]
-    line += ["--tmm", ",".join(MANAGERS.values()), "--updates", str(updates)]
-    line += ["--seed", str(seed), "--out", str(out), "--json"]
+    line += ["--tmm", ",".join(MANAGERS[name] for name in managers)]
+    line += ["--kernel-reserve", f"{RESERVE_MIB + (seed - 1) * RESERVE_STEP_MIB}M"]
+    line += ["--updates", str(updates), "--seed", str(seed), "--out", str(out), "--json"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=7200, check=False)
     if done.returncode != 0:
         raise GuestError(f"{' '.join(line)}: {done.stderr.strip()}")
@@ -45,11 +53,11 @@ def run_method(out: Path, method: str, updates: int, seed: int) -> dict[str, dic
     return rows
 
 
-def summary_of(runs: dict[str, list[dict[str, dict]]]) -> dict[str, object]:
+def summary_of(runs: dict[str, list[dict[str, dict]]], managers: list[str]) -> dict[str, object]:
     """Return medians and spreads, and ratios to the static guest, seed by seed."""
     summary: dict[str, object] = {}
     for method, by_seed in runs.items():
-        for manager in MANAGERS:
+        for manager in managers:
             row: dict[str, object] = {"free_mib": by_seed[0][manager]["free_mib"]}
             for figure in FIGURES:
                 values = [rows[manager][figure] for rows in by_seed]
@@ -69,17 +77,20 @@ def summary_of(runs: dict[str, list[dict[str, dict]]]) -> dict[str, object]:
     return summary
 
 
-def measure(out: Path, updates: int, seeds: int) -> dict[str, object]:
+def measure(
+    out: Path, methods: list[str], managers: list[str], updates: int, seeds: int
+) -> dict[str, object]:
     """Run everything; return what belongs into ``summary.json``."""
     runs: dict[str, list[dict[str, dict]]] = {}
-    for method in METHODS:
+    # Always the first one, which the others are compared with.
+    for method in [METHODS[0], *(method for method in methods if method != METHODS[0])]:
         runs[method] = []
         for seed in range(1, seeds + 1):
-            rows = run_method(out / f"gups-{method}", method, updates, seed)
+            rows = run_method(out / f"gups-{method}", method, managers, updates, seed)
             told = {name: round(row["updates_per_s_last_quarter"]) for name, row in rows.items()}
             print(f"       {method}, seed {seed}: {told} updates/s, last quarter", flush=True)
             runs[method].append(rows)
-    return {"updates": updates, "seeds": seeds, "rows": summary_of(runs)}
+    return {"updates": updates, "seeds": seeds, "rows": summary_of(runs, managers)}
 
 
 def table(composition: dict) -> str:

@@ -4,6 +4,8 @@
 //! of them while the guest runs.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use demeter_agent::protocol::{GUEST_DIR, Module, Record, Resize};
 use demeter_balloon::view::{PolicyView, SizeWish, Stage, VmView, tier_name};
+use demeter_machine::config::{STEP_ENDED, StepConfig};
 use serde::Serialize;
 use serde_json::json;
 
@@ -176,6 +179,21 @@ pub struct Seat {
     pub control: PathBuf,
     /// Told when the guest has its sizes, where others wait for that.
     pub together: Option<Arc<Together>>,
+    /// Its clock's place among those of the others.
+    pub step: Option<StepConfig>,
+}
+
+impl Seat {
+    /// The guest is gone, in whatever way: nobody waits for its clock any more.
+    pub fn leave(&self) {
+        if let Some(step) = &self.step
+            && let Ok(file) = File::options().write(true).open(&step.path)
+        {
+            let at = step.index as u64 * 8;
+            // The directory may be gone too, and with it whoever would wait.
+            let _ = file.write_all_at(&STEP_ENDED.to_ne_bytes(), at);
+        }
+    }
 }
 
 /// Guests of one daemon, whose policy begins when all have their sizes.
@@ -235,6 +253,8 @@ struct Report {
     fmem: Option<Sizes>,
     /// What the daemon saw last, COMMAND's end or a little before.
     guest: Option<VmView>,
+    /// What the guest was given, when and why, as the daemon remembers it.
+    ledger: serde_json::Value,
 }
 
 impl Host {
@@ -277,6 +297,7 @@ impl Host {
                     keys: String::new(),
                     control: ram.join("control"),
                     together: None,
+                    step: None,
                 });
                 let log = results.join("balloon.log");
                 host.daemon = Some(Daemon::start(std::slice::from_ref(&seat), &log)?);
@@ -369,6 +390,16 @@ impl Host {
         if let Some(daemon) = &mut self.daemon {
             daemon.check()?;
         }
+        let served = self.serve();
+        // If the daemon ended just now, that is the cause, not what it led to.
+        if let (Err(_), Some(daemon)) = (&served, &mut self.daemon) {
+            std::thread::sleep(LOOK);
+            daemon.check()?;
+        }
+        served
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
         if let Some(guest) = &mut self.guest {
             guest.look(self.resized)?;
         }
@@ -404,11 +435,13 @@ impl Host {
     pub fn finish(self, results: &ResultsDir) -> Result<Option<Sizes>, Error> {
         let alone = (self.guest.as_ref()).is_some_and(|guest| guest.seat.together.is_none());
         let fmem = self.guest.as_ref().and_then(|guest| guest.fmem);
+        let ledger = (self.guest.as_ref()).and_then(|guest| guest.ledger().ok());
         let report = Report {
             method: self.balloon.method,
             taken_bytes: self.balloon.taken_bytes,
             fmem,
             guest: self.guest.and_then(|guest| guest.view),
+            ledger: ledger.unwrap_or_default(),
         };
         if let Some(view) = report.guest.as_ref().filter(|_| self.resized && alone) {
             for (tier, taken) in view.tiers.iter().zip(self.balloon.taken_bytes) {
@@ -454,7 +487,7 @@ impl Daemon {
         while !seats.iter().all(ready) {
             daemon.check()?;
             if Instant::now() > deadline {
-                return Err(dead(log));
+                return Err(dead("is not ready", log));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -465,7 +498,8 @@ impl Daemon {
     fn check(&mut self) -> Result<(), Error> {
         match self.process.poll() {
             Ok(None) => Ok(()),
-            _ => Err(dead(&self.log)),
+            Ok(Some(status)) => Err(dead(&format!("ended ({status})"), &self.log)),
+            Err(cause) => Err(dead(&format!("was lost ({cause})"), &self.log)),
         }
     }
 }
@@ -529,6 +563,10 @@ impl Guest {
         Ok(true)
     }
 
+    fn ledger(&self) -> Result<serde_json::Value, Error> {
+        self.client.get(&format!("{}/ledger", self.path()))
+    }
+
     /// The last guest that has its sizes lets the policy begin.
     fn begin_together(&self) -> Result<(), Error> {
         if let Some(together) = &self.seat.together
@@ -540,11 +578,11 @@ impl Guest {
     }
 }
 
-fn dead(log: &Path) -> Error {
+fn dead(how: &str, log: &Path) -> Error {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let last = text.lines().last().unwrap_or("nothing");
     Error::Daemon {
-        cause: format!("demeterd does not work, its last words: {last}"),
+        cause: format!("demeterd {how}, its last words: {last}"),
         next: "read balloon.log of the run, then run again".into(),
     }
 }

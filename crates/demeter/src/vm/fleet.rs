@@ -3,9 +3,10 @@
 //! which a policy of one daemon divides while they run.
 //!
 //! All begin with --fmem and --smem; the policy begins when all have these. What
-//! a guest loses of FMEM it gains of SMEM. Guests run side by side on the host,
-//! each with a modelled clock of its own, while the policy decides by the host's:
-//! what a decision costs is real, when it comes is not.
+//! a guest loses of FMEM it gains of SMEM. Guests run side by side on the host, each
+//! with a modelled clock of its own; these are kept in step, and the policy decides
+//! by them. What is left to the host's clock is how long a guest waits for the
+//! daemon's answers, so that runs are alike and not equal.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +15,8 @@ use std::sync::atomic::AtomicU64;
 
 use clap::builder::PossibleValuesParser;
 use demeter_agent::size;
-use demeter_balloon::view::PolicyView;
+use demeter_balloon::view::{PolicyClock, PolicyView};
+use demeter_machine::config::StepConfig;
 use serde::Serialize;
 
 use super::balloon::{Daemon, Method, Seat, Sizes, Together};
@@ -30,8 +32,9 @@ use crate::testbed::Testbed;
 
 /// Tells COMMAND which guest it is in, from 0 on.
 const INDEX_ENV: &str = "DEMETER_VM";
-/// Period of the policy's decisions, on the host.
-const INTERVAL_MS: u64 = 500;
+/// Modelled time that a guest may be ahead of another: far below any epoch, far
+/// above what waiting for each other costs the host.
+const STEP_WINDOW_NS: u64 = 2_000_000;
 /// A guest keeps this part of --fmem whatever the policy says.
 const FLOOR: u64 = 4;
 const MIB: u64 = 1 << 20;
@@ -53,6 +56,15 @@ pub struct Options {
     /// FMEM that is divided [default: --fmem for each guest]
     #[arg(long, requires = "vms", value_name = "SIZE", value_parser = size::parse)]
     pub fmem_pool: Option<u64>,
+    /// Modelled time between the policy's decisions; statistics come every 100 ms
+    #[arg(
+        long,
+        requires = "vms",
+        default_value_t = 100,
+        value_name = "MS",
+        value_parser = clap::value_parser!(u64).range(10..=3_600_000)
+    )]
+    pub policy_interval: u64,
 }
 
 /// What is run.
@@ -82,6 +94,12 @@ struct Guest<'a> {
 struct Summary<'a> {
     policy: &'a str,
     fmem_pool_bytes: u64,
+    /// In modelled time.
+    policy_interval_ms: u64,
+    /// Below this no guest gets, COMMAND's part.
+    fmem_floor_bytes: u64,
+    /// What the kernel has of FMEM beside COMMAND's part.
+    kernel_bytes: u64,
     guests: Vec<Guest<'a>>,
 }
 
@@ -115,14 +133,22 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
     let policy = PolicyView {
         name: fleet.options.policy.clone(),
         fmem_pool_bytes: pool_bytes + fleet.vms * kernel_bytes,
-        interval_ms: INTERVAL_MS,
+        interval_ms: fleet.options.policy_interval,
+        clock: PolicyClock::Guests,
+    };
+    let clocks = ram.file("clocks", fleet.vms * 8)?;
+    let step = |index: u64| StepConfig {
+        path: clocks.clone(),
+        index: index as usize,
+        guests: fleet.vms as usize,
+        window_ns: STEP_WINDOW_NS,
     };
     let together = Arc::new(Together {
         waiting: AtomicU64::new(fleet.vms),
         policy,
     });
     let jobs = (0..fleet.vms)
-        .map(|index| job(index, &settings, fleet.tmm, &ram, &together))
+        .map(|index| job(index, step(index), &settings, fleet.tmm, &ram, &together))
         .collect::<Result<Vec<Job>, Error>>()?;
     let seats: Vec<Arc<Seat>> = jobs.iter().filter_map(|job| job.seat.clone()).collect();
     let daemon = Daemon::start(&seats, &out.join("balloon.log"))?;
@@ -136,6 +162,9 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
     let summary = Summary {
         policy: &fleet.options.policy,
         fmem_pool_bytes: pool_bytes,
+        policy_interval_ms: fleet.options.policy_interval,
+        fmem_floor_bytes: settings.tier_bytes[0] / FLOOR,
+        kernel_bytes,
         guests,
     };
     let text = session::to_json(&summary)?;
@@ -157,6 +186,7 @@ fn kernel_bytes(settings: &Settings) -> u64 {
 
 fn job(
     index: u64,
+    step: StepConfig,
     settings: &Settings,
     tmm: Tmm,
     ram: &RamDir,
@@ -177,6 +207,7 @@ fn job(
         keys: format!(",memory={memory},fmem-floor={floor}"),
         control: ram.join("control"),
         together: Some(together.clone()),
+        step: Some(step),
         name: name.clone(),
     };
     Ok(Job {

@@ -56,6 +56,7 @@ pub fn run(
     seat: Option<&Arc<balloon::Seat>>,
     show: &Show<'_>,
 ) -> Result<Finished, Error> {
+    let _leave = Leave(seat);
     let kernel = testbed.kernel(&settings.kernel)?;
     if settings.tmm == super::tmm::Tmm::Damon {
         damon::supported(kernel)?;
@@ -125,6 +126,7 @@ pub fn run(
         summary: absolute(&results.join("machine.json"))?,
         series_interval_ns: settings.series_interval_ns,
         machine: settings.machine.clone(),
+        step: seat.and_then(|seat| seat.step.clone()),
     };
     results.write("plugin.json", &to_json(&plugin_config)?)?;
     let arguments = qemu::arguments(settings, &files);
@@ -180,6 +182,17 @@ pub fn run(
         summary,
         fmem,
     })
+}
+
+/// Has a guest leave its seat however its run ends.
+struct Leave<'a>(Option<&'a Arc<balloon::Seat>>);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        if let Some(seat) = self.0 {
+            seat.leave();
+        }
+    }
 }
 
 /// How watching ended.
