@@ -36,30 +36,27 @@ impl Pager {
     /// that nothing could be done just now.
     pub fn evict(&self, want: usize, context: &mut Context) -> usize {
         let want = want.clamp(1, BATCH_PAGES);
-        let fill = {
-            let span = self.victims.span.lock();
-            span.tail - span.head
-        };
-        if fill > 0 && fill >= u64::from(self.victims.target_pages()) {
+        let drains = self.victims.drains();
+        let (idle, target) = (
+            self.victims.idle_pages(),
+            u64::from(self.victims.target_pages()),
+        );
+        if idle > 0 && idle >= target {
             let drained = self.drain(want, context);
             if drained > 0 {
                 return drained;
             }
-            // Somebody else empties it. To move ever more pages in frees no frame, and
-            // takes pages from the program that it uses.
-            if fill >= 2 * u64::from(self.victims.target_pages()) + BATCH_PAGES as u64 {
-                drop(self.victims.draining.lock());
-                return 0;
-            }
+        }
+        // Others empty it. To move ever more pages in frees no frame, and takes pages from
+        // the program that it uses.
+        if self.victims.fill_pages() >= 2 * target + BATCH_PAGES as u64 {
+            self.victims.wait_for_drain(drains);
+            return 0;
         }
         let claimed = self.claim_victims(want, context);
         if claimed == 0 {
             // Everything left in DRAM may be in the victim cache, or pinned.
-            return if fill > 0 {
-                self.drain(want, context)
-            } else {
-                0
-            };
+            return self.drain(want, context);
         }
         sort_by_page(context, claimed);
         let direct = self.stash(claimed, context);
@@ -165,22 +162,12 @@ impl Pager {
     }
 
     /// Empties the oldest positions of the victim cache. Returns positions freed; 0 if
-    /// another thread is at it, or the cache is empty.
+    /// other threads are at all of them, or the cache is empty.
     pub fn drain(&self, want: usize, context: &mut Context) -> usize {
-        let Some(_draining) = self.victims.draining.try_lock() else {
+        let Some((number, count)) = self.victims.take_oldest(want) else {
             return 0;
         };
-        let (head, tail) = {
-            let span = self.victims.span.lock();
-            (span.head, span.tail)
-        };
-        let count = (tail - head)
-            .min(want as u64)
-            .min(self.victims.until_wrap(head)) as usize;
-        if count == 0 {
-            return 0;
-        }
-        let first = self.victims.position(head);
+        let first = self.victims.position(number);
         let (live, physical) = self.claim_tenants(first, count, context);
         self.write_out(live, Packs::All, context, |victims, at| victims.address(at));
         let scratch = context.scratch();
@@ -189,11 +176,8 @@ impl Pager {
             self.table.publish(page, departed(entry));
         }
         self.policy.evicted(&scratch.pages[..live]);
-        for position in first..first + count as u32 {
-            self.victims.clear(position);
-        }
         self.drop_memory(self.victims.address(first), count);
-        self.victims.span.lock().head = head + count as u64;
+        self.victims.emptied(number, count);
         self.budget.give(physical as i64);
         count
     }

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::futex;
 use crate::lock::Lock;
 use crate::page::PageIndex;
 use crate::region::{PAGE_BYTES, Region, carved_bytes};
@@ -17,6 +18,8 @@ use crate::region::{PAGE_BYTES, Region, carved_bytes};
 const HOLE: u32 = 0;
 /// A page lies here that its owner took back (by copy): only memory to free.
 const STALE: u32 = u32::MAX;
+/// Emptied, while an older position is not yet.
+const EMPTIED: u32 = u32::MAX - 1;
 
 /// What lies at a position of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +32,13 @@ pub enum Tenant {
     Page(PageIndex),
 }
 
-/// First and one past the last used position, ever growing.
+/// Running numbers of positions, ever growing: `head <= next <= tail`.
 #[derive(Debug, Default)]
 pub struct Span {
-    /// Oldest.
+    /// Oldest in use.
     pub head: u64,
+    /// Oldest that nobody empties yet.
+    pub next: u64,
     /// Next free.
     pub tail: u64,
 }
@@ -47,8 +52,8 @@ pub struct VictimCache {
     slots: &'static [AtomicU32],
     /// Held while positions are filled.
     pub span: Lock<Span>,
-    /// Held by the one thread that empties the ring.
-    pub draining: Lock<()>,
+    /// Counts ranges that were emptied: who waits for that sleeps on it.
+    drains: AtomicU32,
     target_pages: AtomicU32,
 }
 
@@ -78,7 +83,7 @@ impl VictimCache {
             owners,
             slots,
             span: Lock::new(Span::default()),
-            draining: Lock::new(()),
+            drains: AtomicU32::new(0),
             target_pages: AtomicU32::new(most_pages),
         })
     }
@@ -93,6 +98,58 @@ impl VictimCache {
         let most = self.owners.len() - 2 * crate::context::BATCH_PAGES;
         self.target_pages
             .store(pages.min(most as u32), Ordering::Relaxed);
+    }
+
+    /// Takes the oldest positions that nobody empties yet, at most `want` and in one piece:
+    /// the first's running number, and how many. Several threads may be at it; each ends
+    /// with [`Self::emptied`].
+    pub fn take_oldest(&self, want: usize) -> Option<(u64, usize)> {
+        let mut span = self.span.lock();
+        let first = span.next;
+        let count = (span.tail - first)
+            .min(want as u64)
+            .min(self.until_wrap(first));
+        span.next += count;
+        (count > 0).then_some((first, count as usize))
+    }
+
+    /// The positions hold neither pages nor memory any more, and may be used again once
+    /// all older ones are empty, too.
+    pub fn emptied(&self, first: u64, count: usize) {
+        {
+            let mut span = self.span.lock();
+            for number in first..first + count as u64 {
+                let owner = &self.owners[self.position(number) as usize];
+                owner.store(EMPTIED, Ordering::Release);
+            }
+            while span.head < span.next {
+                let owner = &self.owners[self.position(span.head) as usize];
+                if owner.load(Ordering::Acquire) != EMPTIED {
+                    break;
+                }
+                owner.store(HOLE, Ordering::Release);
+                span.head += 1;
+            }
+        }
+        self.drains.fetch_add(1, Ordering::Release);
+        futex::wake(&self.drains, futex::ALL);
+    }
+
+    /// How often positions were emptied, for [`Self::wait_for_drain`].
+    pub fn drains(&self) -> u32 {
+        self.drains.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until positions are emptied by somebody else, or a little while.
+    pub fn wait_for_drain(&self, seen: u32) {
+        const MOST_NS: u32 = 1_000_000;
+        futex::wait(&self.drains, seen, Some(MOST_NS));
+    }
+
+    /// Positions that nobody empties yet.
+    pub fn idle_pages(&self) -> u64 {
+        let span = self.span.lock();
+        span.tail - span.next
     }
 
     /// Positions in use.
@@ -135,7 +192,7 @@ impl VictimCache {
     /// What lies at a position.
     pub fn tenant(&self, position: u32) -> Tenant {
         match self.owners[position as usize].load(Ordering::Acquire) {
-            HOLE => Tenant::Hole,
+            HOLE | EMPTIED => Tenant::Hole,
             STALE => Tenant::Stale,
             owner => Tenant::Page(owner - 1),
         }
