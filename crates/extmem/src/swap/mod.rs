@@ -19,7 +19,7 @@ mod slots;
 
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 pub use error::SwapError;
 pub use family::Ticket;
@@ -166,6 +166,8 @@ pub struct SwapStore {
     rings_usable: AtomicBool,
     injector: Injector,
     polling: Polling,
+    /// Threads that read single pages just now.
+    readers: AtomicU32,
     counts: IoCounts,
 }
 
@@ -256,17 +258,16 @@ impl SwapStore {
             // SAFETY: the caller vouches for the memory; the piece outlives the call.
             return unsafe { self.run_plain(&transfer) };
         }
-        let began_ns = crate::clock::now_ns();
-        let ring = self.polling.next().then(|| self.free_ring()).flatten();
-        let polls = ring.is_some();
+        let polls = self.polling.next(crate::clock::now_ns);
+        let is_alone = self.readers.fetch_add(1, Ordering::Relaxed) == 0;
         // SAFETY: as above.
         let result = unsafe {
-            match ring {
+            match (polls && is_alone).then(|| self.free_ring()).flatten() {
                 Some(ring) => self.run_polled(ring, &transfer),
                 None => self.run_plain(&transfer),
             }
         };
-        self.polling.took(polls, crate::clock::now_ns() - began_ns);
+        self.readers.fetch_sub(1, Ordering::Relaxed);
         result
     }
 
@@ -364,6 +365,7 @@ impl SwapStore {
     /// here, so transfers are plain from now on.
     pub fn after_fork_in_child(&self, ticket: Ticket) {
         self.rings_usable.store(false, Ordering::Relaxed);
+        self.readers.store(0, Ordering::Relaxed);
         self.slots.after_fork_in_child(ticket);
         // What the parent moved is the parent's.
         let counts = &self.counts;
@@ -414,7 +416,10 @@ impl SwapStore {
         }
         // SAFETY: the caller vouches for the memory, which we wait for.
         let moved = if unsafe { ring.push(self.backing.start_bytes, transfer, 0) } {
-            ring.poll(polling::LONGEST_NS)
+            let end_ns = crate::clock::now_ns() + polling::LONGEST_NS;
+            ring.poll(|| {
+                self.readers.load(Ordering::Relaxed) == 1 && crate::clock::now_ns() < end_ns
+            })
         } else {
             None
         };
@@ -516,6 +521,7 @@ impl Prepared {
             rings_usable: AtomicBool::new(true),
             injector: Injector::new(self.inject),
             polling: Polling::default(),
+            readers: AtomicU32::new(0),
             counts: IoCounts::default(),
         })
     }

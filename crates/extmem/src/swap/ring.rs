@@ -157,22 +157,18 @@ impl Ring {
         self.enter(want, if want > 0 { GETEVENTS } else { 0 })
     }
 
-    /// Starts what was pushed and looks for a finished transfer, for so long at most; then
-    /// sleeps until there is one. None when the ring is lost, or nothing was pushed.
-    pub fn poll(&mut self, longest_ns: u64) -> Option<(u64, i32)> {
+    /// Starts what was pushed and looks for a finished transfer while `goes_on` says so;
+    /// then sleeps until there is one. None when the ring is lost, or nothing was pushed.
+    pub fn poll(&mut self, goes_on: impl Fn() -> bool) -> Option<(u64, i32)> {
         if self.in_flight == 0 || !self.submit(0) {
             return None;
         }
-        let end_ns = crate::clock::now_ns() + longest_ns;
         loop {
-            // Whoever else wants the CPU has it first. In the kernel the device's answer
-            // becomes a completion.
-            yield_now();
             if let Some(finished) = self.pop() {
                 return Some(finished);
             }
-            let is_late = crate::clock::now_ns() > end_ns;
-            if !self.enter(usize::from(is_late), GETEVENTS) {
+            // In the kernel the device's answer becomes a completion.
+            if !self.enter(usize::from(!goes_on()), GETEVENTS) {
                 return None;
             }
         }
