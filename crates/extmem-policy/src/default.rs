@@ -7,10 +7,9 @@
 //! wanted while it lay in the victim cache. Each page that becomes hot by coming back from
 //! swap puts the oldest hot one on probation: what was hot once must not stay so for ever
 //! (after CAR, Bansal and Modha, FAST 2004, which balances its two clocks like this).
-//! Pages of streams have a queue of their own
-//! that may only hold a small share: a long walk passes through without pushing out
-//! what is used, and of a walk repeated over more than fits the part that is in DRAM
-//! stays there.
+//! Pages of streams have a queue of their own that may only hold a small share: a long
+//! walk passes through without pushing out what is used, and of a walk repeated over more
+//! than fits the part that is in DRAM stays there.
 
 use std::ffi::CStr;
 

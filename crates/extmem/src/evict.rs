@@ -41,7 +41,7 @@ impl Pager {
             self.victims.idle_pages(),
             u64::from(self.victims.target_pages()),
         );
-        if idle > 0 && idle >= target {
+        if idle >= target {
             let drained = self.drain(want, context);
             if drained > 0 {
                 return drained;

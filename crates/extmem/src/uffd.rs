@@ -316,6 +316,7 @@ fn open_descriptor() -> Result<RawFd, i32> {
         Ok(fd as RawFd)
     }
 }
+
 /// Whether nothing at all lies at a page's address. False where the kernel does not say.
 #[cold]
 fn is_empty(address: usize) -> bool {

@@ -254,9 +254,8 @@ impl Slab {
 
     /// The header of an object; None when there is no object.
     pub fn header(&self, handle: Handle) -> Option<&Header> {
-        let span = self.spans.get(handle.span())?;
-        let class = (span.class.load(RELAXED) as usize).checked_sub(1)?;
-        let word = span.taken[handle.slot() / 64].load(Ordering::Acquire);
+        let class = self.class_of(handle)?;
+        let word = self.spans[handle.span()].taken[handle.slot() / 64].load(Ordering::Acquire);
         let is_taken = word & (1 << (handle.slot() % 64)) != 0;
         (is_taken && handle.slot() < slots(class)).then(|| self.header_at(handle, class))
     }
