@@ -8,24 +8,29 @@
 //! swap puts the oldest hot one on probation: what was hot once must not stay so for ever
 //! (after CAR, Bansal and Modha, FAST 2004, which balances its two clocks like this).
 //! Pages of streams have a queue of their own that may only hold a small share: a long
-//! walk passes through without pushing out what is used, and of a walk repeated over more
-//! than fits the part that is in DRAM stays there.
+//! walk passes through without pushing out what is used. Of a walk that is repeated the
+//! lowest pages take the place of pages on probation, which win it back one by one as
+//! they are read again.
 
 use std::ffi::CStr;
 
 use crate::abi::{
     Arrival, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING, VICTIM_CACHE,
 };
-use crate::{Algorithm, Host, Lists, Memory, VictimSize};
+use crate::{Algorithm, Host, KeptWalk, Lists, Memory, VictimSize};
 
 const PROBATION: u8 = 0;
 const HOT: u8 = 1;
 const STREAM: u8 = 2;
+/// Pages of streams that stay.
+const WALK: u8 = 3;
 
 /// One page in so many may be of a stream.
 const STREAM_SHARE: u32 = 16;
 /// One page in so many is on probation at least.
 const PROBATION_SHARE: u32 = 40;
+/// Room for the kept walk is what others have beyond their shares and one page in so many.
+const WALK_MARGIN_SHARE: u32 = 48;
 /// A page that comes back before one in so many pages of DRAM were evicted is hot.
 const SOON_SHARE: u32 = 12;
 /// Limits of the victim cache: one page in so many at least, and at most.
@@ -35,7 +40,10 @@ const VICTIM_SHARES: (u32, u32) = (32, 4);
 #[derive(Debug)]
 pub struct Default2Q {
     host: Host,
-    pages: Lists<3>,
+    pages: Lists<4>,
+    walk: KeptWalk,
+    /// Pages that the kept walk owes to those on probation.
+    owed_pages: u32,
     victims: VictimSize,
 }
 
@@ -47,16 +55,50 @@ impl Default2Q {
             self.pages.len(HOT),
             self.pages.len(STREAM),
         );
+        let gives = self.owed_pages > 0 && !self.pages.is_empty(WALK);
         let order = if stream > dram_pages / STREAM_SHARE || (probation == 0 && hot == 0) {
-            [STREAM, PROBATION, HOT]
-        } else if probation > dram_pages / PROBATION_SHARE || hot == 0 {
-            [PROBATION, HOT, STREAM]
+            [STREAM, PROBATION, WALK, HOT]
+        } else if gives {
+            [WALK, PROBATION, HOT, STREAM]
+        } else if probation > dram_pages / PROBATION_SHARE {
+            [PROBATION, WALK, HOT, STREAM]
         } else {
-            [HOT, PROBATION, STREAM]
+            [WALK, HOT, PROBATION, STREAM]
         };
-        order
-            .into_iter()
-            .find_map(|list| self.pages.pop_oldest(list))
+        order.into_iter().find_map(|list| match list {
+            WALK => self.give_up_walk(),
+            _ => self.pages.pop_oldest(list),
+        })
+    }
+
+    fn give_up_walk(&mut self) -> Option<u32> {
+        if self.pages.is_empty(WALK) {
+            return None;
+        }
+        self.owed_pages = self.owed_pages.saturating_sub(1);
+        let highest = self
+            .walk
+            .give_up(|page| self.pages.list_of(page) == Some(WALK));
+        // Nothing near the border: any will do, for once.
+        let page = highest.or_else(|| self.pages.pop_newest(WALK))?;
+        self.pages.remove(page);
+        Some(page)
+    }
+
+    fn list_for_stream(&mut self, page: u32) -> u8 {
+        let is_repeated = self.walk.passes(page);
+        let dram_pages = self.host.dram_pages();
+        // Well above what those lists are cut down to: where both would be so in turns, the
+        // pages that the walk took last would leave before they are used.
+        let margin = dram_pages / WALK_MARGIN_SHARE;
+        let has_room = self.owed_pages == 0
+            && (self.pages.len(PROBATION) > dram_pages / PROBATION_SHARE + margin
+                || self.pages.len(STREAM) > dram_pages / STREAM_SHARE + margin);
+        if is_repeated && self.walk.keeps(page, has_room, margin) {
+            WALK
+        } else {
+            STREAM
+        }
     }
 }
 
@@ -64,21 +106,25 @@ impl Algorithm for Default2Q {
     const NAME: &'static CStr = c"default";
 
     fn memory_bytes(host: &Host, options: &str) -> Option<usize> {
-        options
-            .is_empty()
-            .then(|| Lists::<3>::memory_bytes(host.arena_pages()))
+        options.is_empty().then(|| {
+            Lists::<4>::memory_bytes(host.arena_pages())
+                + KeptWalk::memory_bytes(host.arena_pages())
+        })
     }
 
     fn start(memory: &mut Memory, host: Host, _options: &str) -> Option<Self> {
         Some(Self {
             host,
             pages: Lists::new(host.arena_pages(), memory)?,
+            walk: KeptWalk::new(host.arena_pages(), memory)?,
+            owed_pages: 0,
             victims: VictimSize::new(host.dram_pages(), VICTIM_SHARES),
         })
     }
 
     fn unmapped(&mut self, first: u32, pages: u32) {
         self.pages.remove_range(first, pages);
+        self.walk.forget(first, pages);
     }
 
     fn arrived(&mut self, arrivals: &[Arrival]) {
@@ -88,13 +134,16 @@ impl Algorithm for Default2Q {
             let list = if arrival.source == VICTIM_CACHE {
                 HOT
             } else if arrival.flags & STREAMING != 0 {
-                STREAM
+                self.list_for_stream(arrival.page)
             } else if arrival.distance != NEVER && arrival.distance < soon {
                 if let Some(oldest) = self.pages.pop_oldest(HOT) {
                     self.pages.push(PROBATION, oldest);
                 }
                 HOT
             } else {
+                if arrival.distance != NEVER {
+                    self.owed_pages = (self.owed_pages + 1).min(self.pages.len(WALK));
+                }
                 PROBATION
             };
             self.pages.push(list, arrival.page);

@@ -16,6 +16,7 @@ mod lists;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
 mod victim_size;
+mod walk;
 
 pub use algorithm::{Algorithm, Host, Memory, table};
 pub use clock::Clock;
@@ -23,6 +24,7 @@ pub use default::Default2Q;
 pub use fifo::Fifo;
 pub use lists::{ListId, Lists};
 pub use victim_size::VictimSize;
+pub use walk::KeptWalk;
 
 /// The table of a built-in policy.
 pub fn built_in(name: &str) -> Option<&'static abi::Policy> {

@@ -177,7 +177,9 @@ pub enum Pattern {
     Skewed,
     /// All pages in order, again and again.
     Loop,
-    /// That, and as many touches of a set half as large as DRAM.
+    /// Four walks through a quarter each, which begin anew nine sixteenths of the way.
+    BrokenWalks,
+    /// The loop, and as many touches of a set half as large as DRAM.
     ScanAndHot,
     /// A walk through three quarters of all pages, with jumps into the last quarter.
     PageRank,
@@ -185,13 +187,14 @@ pub enum Pattern {
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Uniform,
         Self::HotSet,
         Self::LargeHotSet,
         Self::Shifting,
         Self::Skewed,
         Self::Loop,
+        Self::BrokenWalks,
         Self::ScanAndHot,
         Self::PageRank,
     ];
@@ -261,6 +264,10 @@ fn run(model: &mut dyn Model, pattern: Pattern, counted: Range<u32>) -> f64 {
                 (scrambled(page % PAGES), false)
             }
             Pattern::Loop => (turn % PAGES, true),
+            Pattern::BrokenWalks => {
+                let step = turn % (PAGES / 16 * 9);
+                (step % 4 * (PAGES / 4) + step / 4, true)
+            }
             Pattern::ScanAndHot if turn % 2 == 0 => {
                 walk = (walk + 1) % PAGES;
                 (walk, true)
@@ -330,6 +337,7 @@ mod tests {
                 Pattern::Shifting => assert!(default < ideal * 1.05, "{default} against {ideal}"),
                 // Where CLOCK misses every time, what is in DRAM stays.
                 Pattern::Loop => assert!(default < 0.6 && ideal > 0.99, "{default}"),
+                Pattern::BrokenWalks => assert!(default < 0.25 && ideal > 0.99, "{default}"),
                 Pattern::ScanAndHot | Pattern::PageRank => {
                     assert!(
                         default < ideal * 0.75 && default < fifo,
