@@ -3,13 +3,19 @@
 
 use crate::abi::{Arrival, FIRST_TOUCH, VICTIM_CACHE};
 
+/// A rest, and the period after it in which the cache fills.
+const REST_PERIODS: u32 = 8;
+
 /// The victim cache is as large as it is useful. It takes no DRAM that pages could have,
 /// but a touch there costs a fault, so it must teach something: that those it saves are
 /// wanted more often than others. Where all pages are wanted alike, a share of it is saved
-/// that is as large as the cache is beside the pages in swap, and nothing is learnt.
+/// that is as large as the cache is beside the pages in swap, and nothing is learnt. Then
+/// it rests, for to move pages there has its price too, and is tried again now and then.
 #[derive(Debug)]
 pub struct VictimSize {
     pages: u32,
+    /// Periods that are not judged: it rests in them, but for the last, in which it fills.
+    rest: u32,
     least: u32,
     most: u32,
     period: u32,
@@ -24,6 +30,7 @@ impl VictimSize {
     pub fn new(dram_pages: u32, shares: (u32, u32)) -> Self {
         Self {
             pages: dram_pages / 16,
+            rest: 0,
             least: dram_pages / shares.0.max(1),
             most: dram_pages / shares.1.max(1),
             period: (dram_pages / 16).max(64),
@@ -42,11 +49,16 @@ impl VictimSize {
         let by_chance = u64::from(self.passed) * u64::from(self.pages)
             / u64::from(self.out_pages.max(self.pages).max(1));
         let saved = u64::from(self.saved);
+        let teaches_little = self.saved < self.passed / 128 || saved < by_chance + by_chance / 8;
         // Growing is done at once, for pages that are hot come in waves as they grow old
         // together.
-        if self.saved > self.passed / 16 && saved > by_chance + by_chance / 2 {
+        if self.rest > 0 {
+            self.rest -= 1;
+        } else if self.saved > self.passed / 16 && saved > by_chance + by_chance / 2 {
             self.pages = (self.pages * 2 + 1).min(self.most);
-        } else if self.saved < self.passed / 128 || saved < by_chance + by_chance / 8 {
+        } else if teaches_little && self.pages == self.least {
+            self.rest = REST_PERIODS;
+        } else if teaches_little {
             self.pages = (self.pages - self.pages / 4).max(self.least);
         }
         (self.passed, self.saved) = (0, 0);
@@ -68,7 +80,7 @@ impl VictimSize {
 
     /// What it should have now.
     pub fn pages(&self) -> u32 {
-        self.pages
+        if self.rest > 1 { 0 } else { self.pages }
     }
 }
 
@@ -84,24 +96,32 @@ mod tests {
         (0..count).for_each(|_| size.arrived(&arrival));
     }
 
+    /// Sizes in the last 18 of 60 periods, in each of which `save` pages are saved.
+    fn settled(size: &mut VictimSize, save: impl Fn(u32) -> u32) -> Vec<u32> {
+        let mut sizes = vec![];
+        for _ in 0..60 {
+            saves(size, save(size.pages()));
+            size.passed(2000);
+            sizes.push(size.pages());
+        }
+        sizes.split_off(42)
+    }
+
+    /// It rests but for the period in which it fills, and the one that is judged.
+    fn assert_rests(sizes: &[u32]) {
+        let awake: Vec<_> = sizes.iter().filter(|&&pages| pages > 0).collect();
+        assert_eq!(awake.len(), 4, "{sizes:?}");
+        assert!(awake.iter().all(|pages| (100..=110).contains(*pages)));
+    }
+
     #[test]
     fn follows_its_use_within_limits() {
         let mut size = VictimSize::new(6400, (64, 8));
         assert_eq!(size.pages(), 400);
-        (0..50).for_each(|_| size.passed(2000));
-        assert!((100..=110).contains(&size.pages()), "{}", size.pages());
+        assert_rests(&settled(&mut size, |_| 0));
         size.left(6400);
-        for _ in 0..50 {
-            saves(&mut size, 500);
-            size.passed(2000);
-        }
-        assert_eq!(size.pages(), 800);
+        assert_eq!(settled(&mut size, |_| 500), [800; 18]);
         // As many as chance saves where all pages are alike: nothing is learnt.
-        for _ in 0..50 {
-            let by_chance = 2000 * size.pages() / 6400;
-            saves(&mut size, by_chance);
-            size.passed(2000);
-        }
-        assert!((100..=110).contains(&size.pages()), "{}", size.pages());
+        assert_rests(&settled(&mut size, |pages| 2000 * pages / 6400));
     }
 }
