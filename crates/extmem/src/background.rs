@@ -10,7 +10,7 @@ use crate::config::Mode;
 use crate::context::{BATCH_PAGES, Context};
 use crate::evict::Packs;
 use crate::fatal;
-use crate::fault::{Access, NO_PAYLOAD, trusts_predictions};
+use crate::fault::{Access, NO_PAYLOAD};
 use crate::futex::{self, pause};
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{HANDLERS, PREFETCHERS, Pager, pager, yield_now};
@@ -105,8 +105,7 @@ impl Pager {
         claimed
     }
 
-    /// Reads or unpacks the first `count` pages of scratch into the buffer, in order. Those
-    /// that were compressed have no payload then.
+    /// Reads or unpacks the first `count` pages of scratch into the buffer, in order.
     fn read_claimed(&self, count: usize, context: &mut Context) {
         let buffer = context.buffer();
         let scratch = context.scratch();
@@ -121,7 +120,6 @@ impl Pager {
                 // SAFETY: as below.
                 let place = unsafe { buffer.add(at * PAGE_BYTES) };
                 self.unpack(scratch.pages[at], Handle(slot), place);
-                scratch.entries[at] = entry.with_payload(NO_PAYLOAD);
                 unpacked += 1;
                 at += 1;
                 continue;
@@ -143,10 +141,7 @@ impl Pager {
             transfers += 1;
             at += run;
         }
-        if unpacked > 0 {
-            self.counters().decompressions.add(unpacked);
-            self.charge_tier();
-        }
+        self.counters().decompressions.add(unpacked);
         if transfers == 0 {
             return;
         }
@@ -164,13 +159,12 @@ impl Pager {
         let buffer = context.buffer();
         let scratch = context.scratch();
         // All alike, so that what was read together is mapped together.
-        let trusted = trusts_predictions();
-        // What was compressed has no slot to be the same in.
-        let writable = |entry: Entry| {
-            write
-                || entry.state() == State::Compressed
-                || (trusted && entry.has(Flag::PredictDirty))
-        };
+        let trusted = self.forecast.trusts_known();
+        let keeps_objects = self.keeps_objects();
+        let written = |entry: Entry| write || (trusted && entry.has(Flag::PredictDirty));
+        let writable =
+            |entry: Entry| written(entry) || (entry.state() == State::Compressed && !keeps_objects);
+        let mut freed = 0;
         let mut at = 0;
         while at < count {
             let (first, open) = (scratch.pages[at], writable(scratch.entries[at]));
@@ -188,14 +182,18 @@ impl Pager {
                 let entry = scratch.entries[step]
                     .with(Flag::Prefetched, true)
                     .with(Flag::Stream, true)
-                    .with(Flag::PredictDirty, open);
-                let entry = if open {
-                    if entry.payload() != NO_PAYLOAD {
-                        self.free_slots(Slot(entry.payload()), 1);
-                    }
-                    entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
+                    .with(Flag::PredictDirty, written(scratch.entries[step]));
+                let entry = if entry.state() == State::Compressed {
+                    entry.with_state(State::Unpacked)
                 } else {
                     entry.with_state(State::Clean)
+                };
+                let entry = if open {
+                    freed += usize::from(entry.state() == State::Unpacked);
+                    self.free_copy(entry);
+                    entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
+                } else {
+                    entry
                 };
                 self.table.publish(scratch.pages[step], entry);
             }
@@ -217,6 +215,9 @@ impl Pager {
             };
         }
         self.policy.arrived(&mut arrivals[..count]);
+        if freed > 0 {
+            self.charge_tier();
+        }
     }
 
     /// Sleeps until eviction is wanted, or a sample is due.
@@ -239,7 +240,8 @@ impl Pager {
         let mut count = 0;
         for aged in &aged[..found] {
             let entry = self.table.load(aged.owner);
-            let is_there = entry.state() == State::Compressed && entry.payload() == aged.handle.0;
+            let is_there = matches!(entry.state(), State::Compressed | State::Unpacked)
+                && entry.payload() == aged.handle.0;
             if !is_there || !self.table.claim(aged.owner, entry) {
                 continue;
             }
@@ -248,9 +250,18 @@ impl Pager {
                 self.table.publish(aged.owner, entry.with_payload(handle.0));
                 continue;
             }
+            if entry.state() == State::Unpacked {
+                // Nothing is lost with it: the page is in DRAM.
+                self.free_copy(entry);
+                self.unprotect(aged.owner);
+                let entry = entry.with_state(State::Dirty).with_payload(NO_PAYLOAD);
+                self.table.publish(aged.owner, entry);
+                continue;
+            }
             // SAFETY: the buffer has BATCH_PAGES pages, as many as MOST.
             let place = unsafe { buffer.add(count * PAGE_BYTES) };
             self.unpack(aged.owner, aged.handle, place);
+            self.free_copy(entry);
             let scratch = context.scratch();
             scratch.pages[count] = aged.owner;
             scratch.entries[count] = entry.with_state(State::Dirty).with_payload(NO_PAYLOAD);
@@ -371,7 +382,9 @@ extern "C" fn evictor(_seat: usize) -> ! {
         }
         pager.evict_wanted.store(0, Ordering::SeqCst);
         // Twice the reserve: a little ahead, so that it is not woken for each page.
-        while pager.budget.free_pages() < 2 * pager.budget.reserve_pages() {
+        while pager.budget.free_pages() < 2 * pager.budget.reserve_pages()
+            && !pager.inline_eviction.is_second()
+        {
             let mut operation = pager.enter_masked();
             // What is oldest in the tier goes to swap, not what would come to the tier now.
             if pager.tier.as_ref().is_some_and(|tier| tier.is_full()) {

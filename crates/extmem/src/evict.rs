@@ -3,10 +3,13 @@
 //!
 //! A page leaves in two steps. First it is moved into the victim cache (still DRAM).
 //! When the cache is full enough, its oldest pages are written, many in one write, and
-//! their memory is freed. Three kinds of page take the short way, straight out: clean
-//! pages of a stream, which nobody will want back soon; pages that the kernel will not
-//! move, because a fork shares them or they are not writable; and whatever comes while
-//! the cache is switched off.
+//! their memory is freed. Four kinds of page take the short way, straight out: clean
+//! pages of a stream, which nobody will want back soon; pages whose object in the
+//! compressed tier was kept; other clean ones while the policy has no use for the cache;
+//! and pages that the kernel will not move, because a fork shares them or they are not
+//! writable. Many of them are freed by one call and one flush of the TLB.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::compressed::is_zero_page;
 use crate::context::{BATCH_PAGES, Context};
@@ -18,6 +21,7 @@ use crate::region::PAGE_BYTES;
 use crate::statistics::Event;
 use crate::swap::Slot;
 use crate::syscall;
+use crate::turns::Turns;
 use crate::victim::Tenant;
 
 /// Which pages on their way out may go to the compressed tier.
@@ -29,6 +33,20 @@ pub enum Packs {
     Dirty,
     /// Clean ones too.
     All,
+}
+
+/// Frames taken in a turn of one way of eviction: more than what the evictor keeps free.
+const TURN_FRAMES: u32 = 2048;
+
+/// The evictor and the threads that need frames make room in turns.
+///
+/// The evictor's work costs the program nothing where it runs beside it, and reads and
+/// writes at the same time. But each page that it moves is flushed from the TLBs of all
+/// processors where the program runs, by an interrupt, which a virtual machine pays for
+/// twice; a thread that moves pages itself has no TLB to flush but its own, as long as it
+/// is the only one.
+pub const fn who_evicts() -> Turns {
+    Turns::new(TURN_FRAMES, true)
 }
 
 impl Pager {
@@ -97,7 +115,18 @@ impl Pager {
     /// Moves claimed pages into the victim cache. Those that must go the short way are
     /// left, claimed, at the front of the scratch arrays; returns how many.
     fn stash(&self, claimed: usize, context: &mut Context) -> usize {
-        if self.victims.target_pages() == 0 {
+        let teaches = self.victims.target_pages() > 0;
+        let welcome = self.tier.as_ref().is_some_and(|tier| tier.has_room());
+        let goes_straight = |entry: Entry| match entry.state() {
+            _ if !entry.has(Flag::Writable) => true,
+            State::Unpacked => true,
+            State::Clean => entry.has(Flag::Stream) || !(teaches || welcome),
+            _ => false,
+        };
+        if context.scratch().entries[..claimed]
+            .iter()
+            .all(|&entry| goes_straight(entry))
+        {
             return claimed;
         }
         let mut span = loop {
@@ -119,8 +148,7 @@ impl Pager {
         let mut at = 0;
         while at < claimed {
             let (page, entry) = (scratch.pages[at], scratch.entries[at]);
-            let streams = entry.state() == State::Clean && entry.has(Flag::Stream);
-            if streams || !entry.has(Flag::Writable) {
+            if goes_straight(entry) {
                 scratch.pages[left] = page;
                 scratch.entries[left] = entry;
                 left += 1;
@@ -130,10 +158,8 @@ impl Pager {
             let room = self.victims.until_wrap(span.tail) as usize;
             let run = (1..(claimed - at).min(room))
                 .find(|&more| {
-                    let next = scratch.entries[at + more];
                     scratch.pages[at + more] != page + more as u32
-                        || !next.has(Flag::Writable)
-                        || (next.state() == State::Clean && next.has(Flag::Stream))
+                        || goes_straight(scratch.entries[at + more])
                 })
                 .unwrap_or((claimed - at).min(room));
             let first = self.victims.position(span.tail);
@@ -349,15 +375,7 @@ impl Pager {
             buffer as usize + at as usize * PAGE_BYTES
         });
         let scratch = context.scratch();
-        let mut at = 0;
-        while at < count {
-            let mut run = 1;
-            while at + run < count && scratch.pages[at + run] == scratch.pages[at] + run as u32 {
-                run += 1;
-            }
-            self.drop_memory(self.table.address(scratch.pages[at]), run);
-            at += run;
-        }
+        self.drop_pages(&scratch.pages[..count], &mut scratch.vectors);
         for at in 0..count {
             self.table
                 .publish(scratch.pages[at], departed(scratch.entries[at]));
@@ -389,6 +407,26 @@ impl Pager {
         }
     }
 
+    /// Frees the memory behind pages, in ascending order, in one call if the kernel can:
+    /// its price is the flush of the TLB on all processors.
+    fn drop_pages(&self, pages: &[PageIndex], vectors: &mut [libc::iovec]) {
+        let mut runs = 0;
+        for run in pages.chunk_by(|page, next| page + 1 == *next) {
+            vectors[runs] = libc::iovec {
+                iov_base: self.table.address(run[0]) as *mut _,
+                iov_len: run.len() * PAGE_BYTES,
+            };
+            runs += 1;
+        }
+        let mut left = &vectors[..runs];
+        if runs > 1 {
+            left = &left[drop_many(left)..];
+        }
+        for run in left {
+            self.drop_memory(run.iov_base as usize, run.iov_len / PAGE_BYTES);
+        }
+    }
+
     /// Frees the memory behind present pages.
     pub fn drop_memory(&self, address: usize, pages: usize) {
         // SAFETY: the contents are written out or not wanted.
@@ -414,6 +452,41 @@ impl Pager {
     }
 }
 
+/// Frees the memory of several ranges of this process. Returns how many were done: all, or
+/// none on kernels that do this to other processes only (before 6.13) or want a descriptor
+/// for it (before 6.15).
+fn drop_many(ranges: &[libc::iovec]) -> usize {
+    /// `PIDFD_SELF_THREAD_GROUP`.
+    const THIS_PROCESS: isize = -10_001;
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+    if REFUSED.load(Ordering::Relaxed) {
+        return 0;
+    }
+    // SAFETY: the contents are written out or not wanted.
+    let done = unsafe {
+        syscall::call(
+            libc::SYS_process_madvise,
+            [
+                THIS_PROCESS as usize,
+                ranges.as_ptr() as usize,
+                ranges.len(),
+                libc::MADV_DONTNEED as usize,
+                0,
+                0,
+            ],
+        )
+    };
+    let wanted: usize = ranges.iter().map(|range| range.iov_len).sum();
+    if done == wanted as isize {
+        return ranges.len();
+    }
+    if done < 0 {
+        REFUSED.store(true, Ordering::Relaxed);
+    }
+    // Freeing twice what is claimed changes nothing.
+    0
+}
+
 /// The slot a clean page has.
 fn slot_of(entry: Entry) -> u32 {
     if entry.state() == State::Clean {
@@ -427,6 +500,7 @@ fn slot_of(entry: Entry) -> u32 {
 pub fn departed(entry: Entry) -> Entry {
     let state = match entry.state() {
         kept @ (State::Untouched | State::Compressed) => kept,
+        State::Unpacked => State::Compressed,
         _ => State::Swapped,
     };
     entry

@@ -4,7 +4,7 @@
 //! Frames are taken before a page is claimed: whoever must evict to get a frame holds
 //! no busy page, so evictors may wait for busy pages.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::compressed::Handle;
 use crate::context::{BATCH_PAGES, Context};
@@ -19,6 +19,8 @@ use crate::{fatal, futex};
 
 /// No slot, handle or position.
 pub const NO_PAYLOAD: u32 = u32::MAX;
+/// Pages that a thread evicts at a time when it finds no frame.
+const INLINE_BATCH: usize = 32;
 /// Untouched pages that are filled together when a program walks through them.
 const FIRST_TOUCH_PAGES: usize = 16;
 
@@ -57,8 +59,10 @@ impl Pager {
                     self.table.wait(page, entry);
                     false
                 }
-                State::Clean if access.write => self.make_dirty(page, entry, access),
-                State::Clean | State::Dirty => {
+                State::Clean | State::Unpacked if access.write => {
+                    self.make_dirty(page, entry, access)
+                }
+                State::Clean | State::Unpacked | State::Dirty => {
                     if access.write && !access.pin {
                         // The program faulted on a page that is writable here: another
                         // thread was faster, or a protection is left from before a fork.
@@ -80,16 +84,24 @@ impl Pager {
 
     /// Takes frames, evicting until there are some. The caller holds no busy page.
     pub fn take_frames(&self, pages: usize, context: &mut Context) {
+        let inline = self
+            .inline_eviction
+            .step(pages as u32, crate::clock::now_ns);
         loop {
             if self.budget.try_take(pages as i64) {
-                if self.budget.free_pages() < self.budget.reserve_pages() {
+                if !inline && self.budget.free_pages() < self.budget.reserve_pages() {
                     self.want_eviction();
                 }
                 return;
             }
-            self.budget.stalled();
-            self.want_eviction();
-            match self.evict(32, context) {
+            if !inline {
+                self.budget.stalled();
+            }
+            // Whoever evicts, a full tier is emptied by the evictor.
+            if !inline || self.tier.as_ref().is_some_and(|tier| tier.is_full()) {
+                self.want_eviction();
+            }
+            match self.evict(INLINE_BATCH, context) {
                 0 => yield_now(),
                 pages => self.counters().evictions_inline_pages.add(pages as u64),
             }
@@ -106,13 +118,14 @@ impl Pager {
         claimed
     }
 
-    /// A first write to a clean page: its swap slot is out of date from here on.
+    /// A first write to a page with a copy elsewhere: that is out of date from here on.
     fn make_dirty(&self, page: PageIndex, entry: Entry, access: Access) -> bool {
         if !self.table.claim(page, entry) {
             return false;
         }
         self.counters().faults_write_protect.add(1);
-        self.free_slots(Slot(entry.payload()), 1);
+        self.forecast.written();
+        self.free_copy(entry);
         self.unprotect(page);
         self.table.publish(
             page,
@@ -138,7 +151,12 @@ impl Pager {
         let walks = page > 0
             && matches!(
                 self.table.load(page - 1).state(),
-                State::Dirty | State::Clean | State::Victim | State::Swapped | State::Compressed
+                State::Dirty
+                    | State::Clean
+                    | State::Unpacked
+                    | State::Victim
+                    | State::Swapped
+                    | State::Compressed
             )
             && self.budget.free_pages() > 2 * FIRST_TOUCH_PAGES as i64;
         let most = if walks {
@@ -215,11 +233,14 @@ impl Pager {
         if !self.claim_with_frame(page, entry, context) {
             return false;
         }
-        let writable = access.write || (entry.has(Flag::PredictDirty) && trusts_predictions());
+        let writable = access.write || self.forecast.expects_write(entry);
+        if !writable {
+            self.forecast.brought();
+        }
         let entry = entry.with(Flag::PredictDirty, writable);
         let buffer = context.buffer();
         self.read_slots(page, Slot(entry.payload()), buffer, 1);
-        let entry = entry.with(Flag::Stream, streams);
+        let entry = entry.with_state(State::Clean).with(Flag::Stream, streams);
         self.land(page, entry, buffer, writable, access);
         self.arrive(page, abi::SWAP, access, streams);
         let counters = self.counters();
@@ -285,9 +306,14 @@ impl Pager {
         }
         let position = entry.payload();
         let slot = self.victims.slot(position);
-        let entry = entry.with_payload(slot);
+        let state = if slot == NO_PAYLOAD {
+            State::Dirty
+        } else {
+            State::Clean
+        };
+        let entry = entry.with_state(state).with_payload(slot);
         let (home, stay) = (self.table.address(page), self.victims.address(position));
-        let writable = access.write || slot == NO_PAYLOAD;
+        let writable = access.write || state == State::Dirty;
         // What is moved comes back writable. A copy would hold two frames until the cache
         // is drained, so the one left behind goes at once.
         let moved = writable && self.uffd.transplant(home, stay, 1).pages == 1;
@@ -320,19 +346,29 @@ impl Pager {
         if !self.claim_with_frame(page, entry, context) {
             return false;
         }
+        let written = access.write || self.forecast.expects_write(entry);
         let buffer = context.buffer();
         self.unpack(page, Handle(entry.payload()), buffer);
-        let entry = entry.with_payload(NO_PAYLOAD).with(Flag::Stream, streams);
-        self.land(page, entry, buffer, true, access);
+        let entry = entry
+            .with_state(State::Unpacked)
+            .with(Flag::PredictDirty, written)
+            .with(Flag::Stream, streams);
+        let writable = written || !self.keeps_objects();
+        if !writable {
+            self.forecast.brought();
+        }
+        self.land(page, entry, buffer, writable, access);
         self.arrive(page, abi::COMPRESSED, access, streams);
         let counters = self.counters();
         counters.faults_compressed.add(1);
         counters.decompressions.add(1);
-        self.charge_tier();
+        if writable {
+            self.charge_tier();
+        }
         true
     }
 
-    /// Decompresses a claimed page into a buffer and frees the object.
+    /// Decompresses a claimed page into a buffer. The object stays.
     pub fn unpack(&self, page: PageIndex, handle: Handle, buffer: *mut u8) {
         let Some(tier) = &self.tier else {
             fatal!(
@@ -344,7 +380,26 @@ impl Pager {
         if let Err(error) = unsafe { tier.load(handle, buffer) } {
             fatal!("page {:#x}: {error}", self.table.address(page));
         }
-        tier.free(handle);
+    }
+
+    /// Whether pages that are only read keep their objects in the tier: they leave DRAM for
+    /// next to nothing then. Not where others must be written out for want of room.
+    pub fn keeps_objects(&self) -> bool {
+        self.tier.as_ref().is_some_and(|tier| !tier.is_full())
+    }
+
+    /// Frees what a page has outside its place in DRAM: a swap slot, or an object of the
+    /// compressed tier.
+    pub fn free_copy(&self, entry: Entry) {
+        match entry.state() {
+            State::Clean => self.free_slots(Slot(entry.payload()), 1),
+            State::Unpacked | State::Compressed => {
+                if let Some(tier) = &self.tier {
+                    tier.free(Handle(entry.payload()));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// The tier's DRAM counts: brings the charge up to date.
@@ -388,8 +443,8 @@ impl Pager {
         }
     }
 
-    /// Maps a copy of `contents` and ends the claim. `entry.payload()` is the slot with
-    /// the same contents, if there is one.
+    /// Maps a copy of `contents` and ends the claim. The state of `entry` says where the
+    /// same contents are, too.
     fn land(
         &self,
         page: PageIndex,
@@ -405,12 +460,10 @@ impl Pager {
     /// Ends the claim of a page that is mapped now.
     fn settle_in(&self, page: PageIndex, entry: Entry, writable: bool, access: Access) {
         let next = if writable {
-            if entry.payload() != NO_PAYLOAD {
-                self.free_slots(Slot(entry.payload()), 1);
-            }
+            self.free_copy(entry);
             entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
         } else {
-            entry.with_state(State::Clean)
+            entry
         };
         self.table.publish(page, settle(next, access));
     }
@@ -469,7 +522,8 @@ impl Pager {
         }
     }
 
-    fn unprotect(&self, page: PageIndex) {
+    /// Lets the program write to a claimed page.
+    pub fn unprotect(&self, page: PageIndex) {
         let address = self.table.address(page);
         if let Err(errno) = self.uffd.protect(address, 1, false) {
             fatal!("cannot make page {address:#x} writable (error {errno}); next: report this");
@@ -502,19 +556,6 @@ impl Pager {
             futex::wake(&self.evict_wanted, 1);
         }
     }
-}
-
-/// Whether pages that were written last time are loaded writable this time.
-///
-/// Most likely they will be written again, and loading them writable spares a fault; but
-/// then nobody sees whether they were, and they have to be written out. So one time in
-/// four such pages must prove it anew.
-pub fn trusts_predictions() -> bool {
-    static ASKED: AtomicU32 = AtomicU32::new(0);
-    const TRUSTED: u32 = 4;
-    !ASKED
-        .fetch_add(1, Ordering::Relaxed)
-        .is_multiple_of(TRUSTED)
 }
 
 /// The word of a resident page after an access.

@@ -229,17 +229,11 @@ impl Pager {
             };
             let Some(entry) = entry else { continue };
             match entry.state() {
-                State::Clean | State::Dirty => {
+                State::Clean | State::Unpacked | State::Dirty => {
                     resident += 1;
-                    if entry.state() == State::Clean {
-                        self.free_slots(Slot(entry.payload()), 1);
-                    }
+                    self.free_copy(entry);
                 }
-                State::Compressed => {
-                    if let Some(tier) = &self.tier {
-                        tier.free(Handle(entry.payload()));
-                    }
-                }
+                State::Compressed => self.free_copy(entry),
                 State::Swapped => self.free_slots(Slot(entry.payload()), 1),
                 State::Victim => {
                     let slot = self.victims.slot(entry.payload());
@@ -528,23 +522,24 @@ impl Pager {
                 State::Compressed => {
                     let buffer = context.buffer();
                     self.unpack(from, Handle(entry.payload()), buffer);
+                    self.free_copy(entry);
                     self.fill(to, buffer, 1, false);
                     landed = carried.with_state(State::Dirty).with_payload(NO_PAYLOAD);
                 }
-                State::Clean | State::Dirty => {
-                    if self.uffd.transplant(goal, source, 1).pages == 1 {
-                        if entry.state() == State::Clean {
-                            // A moved page is writable.
-                            self.free_slots(Slot(entry.payload()), 1);
-                            landed = carried.with_state(State::Dirty).with_payload(NO_PAYLOAD);
-                        }
-                    } else {
+                State::Clean | State::Unpacked | State::Dirty => {
+                    let moved = self.uffd.transplant(goal, source, 1).pages == 1;
+                    // A moved page is writable, and an object belongs to one address.
+                    if moved || entry.state() == State::Unpacked {
+                        self.free_copy(entry);
+                        landed = carried.with_state(State::Dirty).with_payload(NO_PAYLOAD);
+                    }
+                    if !moved {
                         let buffer = context.buffer();
                         if entry.state() == State::Dirty {
                             let _ = self.uffd.protect(source, 1, true);
                         }
                         self.copy_out(source, buffer);
-                        self.fill(to, buffer, 1, entry.state() == State::Clean);
+                        self.fill(to, buffer, 1, landed.state() == State::Clean);
                         self.drop_memory(source, 1);
                     }
                 }

@@ -35,6 +35,8 @@ pub enum State {
     Victim = 7,
     /// A mapping the pager does not manage lies here (a file inside the arena).
     Foreign = 8,
+    /// In DRAM, write-protected, and the same in the compressed tier.
+    Unpacked = 9,
 }
 
 /// The value of a page's word.
@@ -82,7 +84,8 @@ impl Entry {
             5 => State::Swapped,
             6 => State::Compressed,
             7 => State::Victim,
-            _ => State::Foreign,
+            8 => State::Foreign,
+            _ => State::Unpacked,
         }
     }
 
@@ -90,6 +93,11 @@ impl Entry {
     #[must_use]
     pub fn with_state(self, state: State) -> Self {
         Self((self.0 & !STATE_MASK) | state as u64)
+    }
+
+    /// In DRAM, write-protected, and the same elsewhere: it may leave without being written.
+    pub fn has_copy(self) -> bool {
+        matches!(self.state(), State::Clean | State::Unpacked)
     }
 
     /// In swap or compressed.
@@ -155,7 +163,7 @@ impl Entry {
 
     /// In DRAM and mapped.
     pub fn is_resident(self) -> bool {
-        matches!(self.state(), State::Clean | State::Dirty)
+        self.has_copy() || self.state() == State::Dirty
     }
 
     /// May leave DRAM now.

@@ -11,6 +11,7 @@ use crate::compressed::CompressedTier;
 use crate::config::Mode;
 use crate::context::{Context, Contexts};
 use crate::extents::Extents;
+use crate::forecast::Forecast;
 use crate::gate::{Gate, Pass};
 use crate::lock::Lock;
 use crate::page::PageTable;
@@ -20,6 +21,7 @@ use crate::statistics::{Counters, Log, Statistics};
 use crate::stream::Streams;
 use crate::swap::SwapStore;
 use crate::syscall;
+use crate::turns::Turns;
 use crate::uffd::Uffd;
 use crate::victim::VictimCache;
 use crate::worker::Seat;
@@ -65,6 +67,8 @@ pub struct Pager {
     pub tier_pages: AtomicI64,
     /// Who walks in order.
     pub streams: Streams,
+    /// Which pages will be written.
+    pub forecast: Forecast,
     /// What happened.
     pub statistics: Statistics,
     /// Decisions, on request.
@@ -85,6 +89,8 @@ pub struct Pager {
     pub seats: Vec<Seat>,
     /// The background threads run.
     pub threads_started: AtomicBool,
+    /// Who makes room: the evictor, or (second) the threads that need it.
+    pub inline_eviction: Turns,
     /// Nonzero: the evictor has work.
     pub evict_wanted: AtomicU32,
     /// Tells parent from vfork child, which shares this memory.

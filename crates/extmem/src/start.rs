@@ -12,6 +12,7 @@ use crate::config::{Compress, Config, Mode};
 use crate::context::Contexts;
 use crate::error::Error;
 use crate::extents::{Extent, Extents};
+use crate::forecast::Forecast;
 use crate::gate::Gate;
 use crate::interpose::{dispatch, filter, process};
 use crate::lock::Lock;
@@ -123,6 +124,7 @@ fn start(config: &Config) -> Result<(), Error> {
         )?,
         tier: compressed_tier(config)?,
         tier_pages: AtomicI64::new(0),
+        forecast: Forecast::default(),
         streams: Streams::new(pages as u32, dram_pages, map(Streams::footprint_bytes())?)
             .ok_or_else(out_of_room)?,
         statistics: Statistics::open(
@@ -153,6 +155,7 @@ fn start(config: &Config) -> Result<(), Error> {
         }),
         seats: seats()?,
         threads_started: AtomicBool::new(false),
+        inline_eviction: crate::evict::who_evicts(),
         evict_wanted: AtomicU32::new(0),
         process: AtomicI32::new(std::process::id() as i32),
         locked_pages: AtomicI64::new(0),
@@ -240,7 +243,7 @@ extern "C" fn state_for_policy(_: *mut c_void, page: u32) -> u32 {
     };
     let entry = pager.table.load(page);
     match entry.state() {
-        State::Clean | State::Dirty => u32::from(entry.is_evictable()),
+        State::Clean | State::Unpacked | State::Dirty => u32::from(entry.is_evictable()),
         State::Swapped | State::Compressed | State::Victim => 2,
         _ => 0,
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::c_long;
 
 use crate::fatal;
-use crate::page::{Flag, PageIndex, State};
+use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, block_signals, restore_signals};
 use crate::region::PAGE_BYTES;
 use crate::syscall;
@@ -76,11 +76,9 @@ impl Pager {
                 |entry| entry.has(Flag::Accessible) && entry.state() != State::Foreign,
                 |address, pages| self.uffd.register(address, pages * PAGE_BYTES),
             );
-            self.each_run(
-                &range,
-                |entry| entry.state() == State::Clean,
-                |address, pages| self.uffd.protect(address, pages, true),
-            );
+            self.each_run(&range, Entry::has_copy, |address, pages| {
+                self.uffd.protect(address, pages, true)
+            });
             // Calls in flight on other threads do not exist here.
             for page in range {
                 let entry = self.table.load(page);
@@ -94,7 +92,7 @@ impl Pager {
     fn each_run(
         &self,
         range: &std::ops::Range<PageIndex>,
-        alike: impl Fn(crate::page::Entry) -> bool,
+        alike: impl Fn(Entry) -> bool,
         work: impl Fn(usize, usize) -> Result<(), i32>,
     ) {
         let mut page = range.start;
@@ -112,12 +110,7 @@ impl Pager {
         }
     }
 
-    fn run_of(
-        &self,
-        first: PageIndex,
-        end: PageIndex,
-        alike: impl Fn(crate::page::Entry) -> bool,
-    ) -> u32 {
+    fn run_of(&self, first: PageIndex, end: PageIndex, alike: impl Fn(Entry) -> bool) -> u32 {
         let mut run = 0;
         while first + run < end && alike(self.table.load(first + run)) {
             run += 1;

@@ -28,9 +28,10 @@ pub use ring::DEPTH as QUEUE_DEPTH;
 
 use crate::lock::{Guard, Lock};
 use crate::region::Region;
+use crate::turns::Turns;
 use backing::Backing;
 use inject::Injector;
-use polling::Polling;
+use polling::polling;
 use ring::Ring;
 use slots::Slots;
 
@@ -165,7 +166,7 @@ pub struct SwapStore {
     rings: Vec<Lock<Ring>>,
     rings_usable: AtomicBool,
     injector: Injector,
-    polling: Polling,
+    polling: Turns,
     /// Threads that read single pages just now.
     readers: AtomicU32,
     counts: IoCounts,
@@ -258,7 +259,7 @@ impl SwapStore {
             // SAFETY: the caller vouches for the memory; the piece outlives the call.
             return unsafe { self.run_plain(&transfer) };
         }
-        let polls = self.polling.next(crate::clock::now_ns);
+        let polls = self.polling.step(1, crate::clock::now_ns);
         let is_alone = self.readers.fetch_add(1, Ordering::Relaxed) == 0;
         // SAFETY: as above.
         let result = unsafe {
@@ -520,7 +521,7 @@ impl Prepared {
             rings,
             rings_usable: AtomicBool::new(true),
             injector: Injector::new(self.inject),
-            polling: Polling::default(),
+            polling: polling(),
             readers: AtomicU32::new(0),
             counts: IoCounts::default(),
         })

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two ways of doing the same thing, the faster of which is found by trying.
+//!
+//! Which is faster depends on the machine, the program and the moment. So both take turns
+//! of so many steps by all threads together; the way whose turns are over sooner, with all
+//! that the program did meanwhile, has most of them, and the other is tried now and then.
+//! Only turns next to each other are compared, one way round and the other: what the
+//! program does changes, and with it what a turn takes.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Of so many turns, one tries the slower way.
+const PROBE_TURNS: u32 = 12;
+/// Of so many, if it is slower by half and more.
+const RARE_PROBE_TURNS: u32 = 32;
+/// No comparison counts for more than so many times longer or shorter, in permille: a
+/// program that rests is chance.
+const MOST_PERMILLE: u64 = 3000;
+const LEAST_PERMILLE: u64 = 333;
+/// The weight of one comparison, one in so many.
+const WEIGHT: u64 = 2;
+const RELAXED: Ordering = Ordering::Relaxed;
+
+/// What the turn that ends now is to its neighbours.
+const SAME: u32 = 0;
+/// The first of its way after a change that is compared.
+const COMPARED: u32 = 1;
+/// The first after a change, which is not: what one way leaves behind helps or burdens
+/// the other.
+const SETTLING: u32 = 2;
+
+/// How the ways compare. Races between threads cost a vote, nothing else.
+#[derive(Debug)]
+pub struct Turns {
+    steps_in_turn: u32,
+    settles: bool,
+    steps: AtomicU32,
+    began_ns: AtomicU64,
+    /// This turn is the second way's.
+    second: AtomicBool,
+    /// `SAME`, `COMPARED` or `SETTLING`.
+    kind: AtomicU32,
+    since_probe: AtomicU32,
+    /// The last turn of either way; 0 is not known.
+    last_ns: [AtomicU64; 2],
+    /// What a turn of the second way takes, in permille of the first; 0 is not known.
+    ratio_permille: AtomicU64,
+}
+
+impl Turns {
+    /// The first way begins.
+    pub const fn new(steps_in_turn: u32, settles: bool) -> Self {
+        Self {
+            steps_in_turn,
+            settles,
+            steps: AtomicU32::new(0),
+            began_ns: AtomicU64::new(0),
+            second: AtomicBool::new(false),
+            kind: AtomicU32::new(SAME),
+            since_probe: AtomicU32::new(0),
+            last_ns: [AtomicU64::new(0), AtomicU64::new(0)],
+            ratio_permille: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether it is the second way's turn.
+    pub fn is_second(&self) -> bool {
+        self.second.load(RELAXED)
+    }
+
+    /// So many steps are about to be done; whether by the second way. `now_ns` tells the
+    /// time, seldom asked.
+    pub fn step(&self, steps: u32, now_ns: impl FnOnce() -> u64) -> bool {
+        let before = self.steps.fetch_add(steps, RELAXED);
+        let after = before.wrapping_add(steps);
+        if before == 0 || before / self.steps_in_turn != after / self.steps_in_turn {
+            self.turn(now_ns());
+        }
+        self.is_second()
+    }
+
+    /// A turn ends and the next begins.
+    fn turn(&self, now_ns: u64) {
+        let began_ns = self.began_ns.swap(now_ns, RELAXED);
+        if began_ns == 0 {
+            return;
+        }
+        let kind = self.kind.swap(SAME, RELAXED);
+        if kind == SETTLING {
+            self.kind.store(COMPARED, RELAXED);
+            return;
+        }
+        let second = self.is_second();
+        let took_ns = now_ns.saturating_sub(began_ns).max(1);
+        self.last_ns[usize::from(second)].store(took_ns, RELAXED);
+        if kind == COMPARED {
+            self.compare();
+        }
+        // A way that is not known counts as the faster: it is tried.
+        let ratio_permille = self.ratio_permille.load(RELAXED);
+        let probe_turns = if (667..=1500).contains(&ratio_permille) {
+            PROBE_TURNS
+        } else {
+            RARE_PROBE_TURNS
+        };
+        let probes = self.since_probe.fetch_add(1, RELAXED) + 1 >= probe_turns;
+        if probes {
+            self.since_probe.store(0, RELAXED);
+        }
+        let next = (ratio_permille < 1000) != probes;
+        if next != second {
+            let kind = if self.settles { SETTLING } else { COMPARED };
+            self.kind.store(kind, RELAXED);
+        }
+        self.second.store(next, RELAXED);
+    }
+
+    fn compare(&self) {
+        let [first, second] = [0, 1].map(|way| self.last_ns[way].load(RELAXED));
+        let seen =
+            (second.saturating_mul(1000) / first.max(1)).clamp(LEAST_PERMILLE, MOST_PERMILLE);
+        let before = self.ratio_permille.load(RELAXED);
+        let now = if before == 0 {
+            seen
+        } else {
+            (before * (WEIGHT - 1) + seen) / WEIGHT
+        };
+        self.ratio_permille.store(now, RELAXED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEPS: u32 = 128;
+
+    /// How a program behaves in the tests.
+    #[derive(Clone, Copy, Default)]
+    struct Program {
+        /// Time of a step of either way, with what the program does in between.
+        way_ns: [u64; 2],
+        /// A change of way gives so many steps for next to nothing.
+        free_steps: u32,
+        /// After so many steps each takes twice as long; 0 is never.
+        doubles_after: u32,
+    }
+
+    /// Share of steps that go the second way once both are known.
+    fn second(turns: &Turns, program: Program) -> f64 {
+        const KNOWN: u32 = 100_000;
+        const COUNTED: u32 = 100_000;
+        let mut count = 0;
+        let mut free = 0;
+        let mut now_ns = turns.began_ns.load(RELAXED).max(1);
+        for step in 0..KNOWN + COUNTED {
+            let before = turns.is_second();
+            let second = turns.step(1, || now_ns);
+            count += u32::from(second && step >= KNOWN);
+            if before != second {
+                free = program.free_steps;
+            }
+            let late = if step % 1000 == 0 { 40 } else { 1 };
+            let took_ns = late * program.way_ns[usize::from(second)];
+            let drift = f64::from(step) / f64::from(program.doubles_after.max(1));
+            let drift = if program.doubles_after > 0 {
+                drift.exp2()
+            } else {
+                1.0
+            };
+            now_ns += (took_ns as f64 * drift) as u64 / if free > 0 { 10 } else { 1 };
+            free = free.saturating_sub(1);
+        }
+        f64::from(count) / f64::from(COUNTED)
+    }
+
+    #[test]
+    fn the_faster_way_has_most_turns_and_the_other_is_tried() {
+        for (settles, doubles_after) in [(false, 0), (true, 0), (false, 20_000), (true, 20_000)] {
+            let turns = Turns::new(STEPS, settles);
+            let share = |way_ns| {
+                let program = Program {
+                    way_ns,
+                    doubles_after,
+                    ..Program::default()
+                };
+                second(&turns, program)
+            };
+            for _ in 0..3 {
+                let faster = share([80_000, 68_000]);
+                assert!((0.75..0.97).contains(&faster), "{faster}");
+                let slower = share([80_000, 93_000]);
+                assert!((0.03..0.25).contains(&slower), "{slower}");
+                // Far worse: tried less often.
+                let far = share([80_000, 160_000]);
+                assert!((0.01..0.07).contains(&far), "{far}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_change_brings_for_nothing_does_not_count() {
+        let turns = Turns::new(STEPS, true);
+        let share = second(
+            &turns,
+            Program {
+                way_ns: [80_000, 160_000],
+                free_steps: STEPS,
+                ..Program::default()
+            },
+        );
+        assert!((0.01..0.07).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_clock_that_jumps_does_not_overflow() {
+        let turns = Turns::new(STEPS, false);
+        let mut times = [u64::MAX, 0, u64::MAX, 1].into_iter().cycle();
+        for _ in 0..100 * STEPS {
+            turns.step(1, || times.next().unwrap_or(0));
+        }
+        // Neither stuck at an absurd value nor at none.
+        let ratio = turns.ratio_permille.load(RELAXED);
+        assert!((LEAST_PERMILLE..=MOST_PERMILLE).contains(&ratio), "{ratio}");
+    }
+}
