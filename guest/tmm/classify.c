@@ -247,9 +247,10 @@ static u64 free_fmem_pages(void)
 {
 	int nid = demeter_params.fmem_node;
 	u64 room = demeter_relocate_room(nid);
+	u64 fillable = demeter_fillable_pages(room);
 	u64 headroom = NODE_DATA(nid)->node_present_pages >> HEADROOM_SHIFT;
 
-	return room > headroom && demeter_fill_allowed() ? room - headroom : 0;
+	return room > headroom ? min(room - headroom, fillable) : 0;
 }
 
 static void make_plan(u32 nr)

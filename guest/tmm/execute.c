@@ -29,7 +29,8 @@
 
 static u64 swap_cost_ns = SWAP_COST_NS;
 static u64 move_cost_ns = MOVE_COST_NS;
-static u64 fill_paused_until_epoch; /* demeter_lock */
+static u64 fill_paused_until_epoch; /* demeter_lock, as the next */
+static u64 refusing_pages;	    /* free FMEM that took nothing, while paused */
 
 /**
  * struct batch - steps whose folios are isolated but not yet moved
@@ -70,16 +71,21 @@ u64 demeter_move_cost_ns(void)
 }
 
 /**
- * demeter_fill_allowed() - is it worth trying to fill free FMEM this epoch
+ * demeter_fillable_pages() - how much free FMEM is worth trying to fill this epoch
+ * @room_pages: free FMEM
  *
  * Free pages that are no THP cannot take one. The planner would fill before it
- * swaps, so free FMEM that refuses what is hot has to be forgotten for a while.
+ * swaps, so free FMEM that refuses what is hot has to be forgotten for a while. Not
+ * so what came free since: a balloon gave it back, or a process ended.
  *
- * Return: whether free FMEM counts. Caller holds demeter_lock.
+ * Return: pages that may take what is hot. Caller holds demeter_lock.
  */
-bool demeter_fill_allowed(void)
+u64 demeter_fillable_pages(u64 room_pages)
 {
-	return demeter_stats.epochs >= fill_paused_until_epoch;
+	if (demeter_stats.epochs >= fill_paused_until_epoch)
+		return room_pages;
+	refusing_pages = min(refusing_pages, room_pages);
+	return room_pages - refusing_pages >= HPAGE_PMD_NR ? room_pages - refusing_pages : 0;
 }
 
 static void learn(u64 *average_ns, u64 spent_ns, u64 pages)
@@ -164,8 +170,10 @@ static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
 		if (!fill)
 			note_outcome(&ranked[step->cold], DEMETER_FMEM, well);
 	}
-	if (fill && !well)
+	if (fill && !well) {
 		fill_paused_until_epoch = demeter_stats.epochs + FILL_PAUSE_EPOCHS;
+		refusing_pages = demeter_relocate_room(demeter_params.fmem_node);
+	}
 	batch->nr = 0;
 	batch->ns = 0;
 }

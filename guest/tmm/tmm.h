@@ -198,7 +198,7 @@ u64 demeter_latency_gap_ps(void);
 /* execute.c */
 void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_entry *ranked);
 u64 demeter_swap_cost_ns(void);
-bool demeter_fill_allowed(void);
+u64 demeter_fillable_pages(u64 room_pages);
 u64 demeter_move_cost_ns(void);
 struct demeter_count *demeter_target_count(struct demeter_target *target, u64 start);
 
