@@ -143,13 +143,10 @@ impl Algorithm for PageRank {
     }
 
     fn returned(&mut self, pages: &[u32]) {
+        // They are in use. Among edges they might be all that is left there, and be named
+        // again and again.
         for &page in pages {
-            let list = if self.mappings.is_edge(page) {
-                EDGES
-            } else {
-                KEPT
-            };
-            self.pages.push(list, page);
+            self.pages.push(WANTED, page);
         }
     }
 

@@ -164,8 +164,10 @@ impl Algorithm for Default2Q {
     }
 
     fn returned(&mut self, pages: &[u32]) {
+        // They are in use. On probation they might be all that is left there, and be named
+        // again and again.
         for &page in pages {
-            self.pages.push(PROBATION, page);
+            self.pages.push(HOT, page);
         }
     }
 

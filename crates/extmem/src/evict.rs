@@ -86,28 +86,32 @@ impl Pager {
     fn claim_victims(&self, want: usize, context: &mut Context) -> usize {
         let scratch = context.scratch();
         let mut claimed = 0;
-        // Pages that went away or are in use cost a look each; do not look forever.
-        for _ in 0..4 {
-            let chosen = self.policy.choose(&mut scratch.chosen[..want - claimed]);
-            let mut back = 0;
-            for at in 0..chosen {
+        // Pages in use go back when others are found: the policy might name them again.
+        let mut back = 0;
+        while claimed == 0 && back < BATCH_PAGES {
+            let first = back;
+            let end = (first + want).min(BATCH_PAGES);
+            let chosen = self.policy.choose(&mut scratch.chosen[first..end]);
+            if chosen == 0 {
+                break;
+            }
+            for at in first..first + chosen {
                 let page = scratch.chosen[at];
                 let entry = self.table.load(page);
                 if entry.is_evictable() && self.table.claim(page, entry) {
                     scratch.pages[claimed] = page;
                     scratch.entries[claimed] = entry;
                     claimed += 1;
-                } else if entry.is_resident() || entry.state() == State::Busy {
+                } else if (entry.is_resident() || entry.state() == State::Busy)
+                    && !entry.has(Flag::Locked)
+                {
                     scratch.chosen[back] = page;
                     back += 1;
                 }
             }
-            if back > 0 {
-                self.policy.returned(&scratch.chosen[..back]);
-            }
-            if claimed > 0 || chosen == 0 {
-                break;
-            }
+        }
+        if back > 0 {
+            self.policy.returned(&scratch.chosen[..back]);
         }
         claimed
     }

@@ -429,6 +429,10 @@ impl Pager {
                 if entry.state() == State::Busy {
                     self.table.wait(page, entry);
                 } else if ready && self.table.change(page, entry, entry.with(Flag::Locked, on)) {
+                    // Who evicts does not tell the policy of locked pages again.
+                    if !on && entry.is_resident() {
+                        self.policy.returned(&[page]);
+                    }
                     break;
                 }
             }

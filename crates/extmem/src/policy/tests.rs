@@ -90,6 +90,41 @@ fn assert_keeps_books(policy: &Policy) {
     assert_eq!(all, expected, "{}", policy.name());
 }
 
+/// A few hundred pages in use must not keep a policy from naming others.
+fn assert_names_others(policy: &Policy, flags: u8, source: u8) {
+    for _ in 0..2 {
+        for page in 0..DRAM {
+            policy.arrived(&mut [Arrival {
+                page,
+                source,
+                flags,
+                ..Arrival::default()
+            }]);
+        }
+    }
+    let in_use = drain(policy, 400);
+    policy.returned(&in_use);
+    let named = (0..2000).any(|_| {
+        let chosen = drain(policy, 32);
+        let (back, others): (Vec<u32>, Vec<u32>) =
+            chosen.iter().partition(|page| in_use.contains(page));
+        policy.returned(&back);
+        !others.is_empty()
+    });
+    assert!(named, "{}: {flags} {source}", policy.name());
+    policy.unmapped(0, DRAM);
+}
+
+#[test]
+fn pages_in_use_do_not_stop_policies() {
+    for name in demeter_extmem_policy::BUILT_IN {
+        let policy = load(name).unwrap();
+        assert_names_others(&policy, 0, abi::SWAP);
+        assert_names_others(&policy, 0, abi::VICTIM_CACHE);
+        assert_names_others(&policy, abi::STREAM, abi::SWAP);
+    }
+}
+
 #[test]
 fn built_in_policies_keep_books() {
     for name in demeter_extmem_policy::BUILT_IN {
