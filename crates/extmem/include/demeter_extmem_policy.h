@@ -119,7 +119,8 @@ struct demeter_extmem_policy {
 	 * how many; with 0 the pager chooses by itself. */
 	uint32_t (*choose)(void *policy, demeter_extmem_page *victims,
 			   uint32_t want);
-	/* Victims that could not be evicted just now: they stay in DRAM. */
+	/* Victims that could not be evicted just now, being in use: they stay
+	 * in DRAM, and must not be all that is named from now on. */
 	void (*returned)(void *policy, const demeter_extmem_page *pages,
 			 uint32_t count);
 	/* Pages left DRAM. Optional. */
@@ -128,8 +129,9 @@ struct demeter_extmem_policy {
 	/* The program said something of a range. Optional. */
 	void (*hint)(void *policy, demeter_extmem_page first, uint32_t pages,
 		     uint32_t hint);
-	/* Pages that the victim cache should have now. Optional: the pager
-	 * takes a sixteenth of DRAM. */
+	/* Pages that the victim cache should have now; with 0, pages that need
+	 * not be written leave at once. Optional: the pager takes a sixteenth
+	 * of DRAM. */
 	uint32_t (*victim_cache_pages)(void *policy);
 };
 
