@@ -9,14 +9,17 @@
 
 use crate::algorithm::Memory;
 
-/// Pages looked at in one search for the highest that is kept.
-const MOST_STEPS: u32 = 1 << 16;
+/// Words of pages looked at in one search for the highest that is kept.
+const MOST_STEPS: usize = 1 << 14;
 const WORD: u32 = u64::BITS;
 
-/// The border, and the pages that came as part of a stream before.
+/// The border, and bits for pages.
 #[derive(Debug)]
 pub struct KeptWalk {
+    /// Came as part of a stream before.
     seen: &'static mut [u64],
+    /// Was kept, and may still be.
+    kept: &'static mut [u64],
     /// What is kept lies below this page.
     below: u32,
 }
@@ -24,14 +27,19 @@ pub struct KeptWalk {
 impl KeptWalk {
     /// Bytes of tables.
     pub fn memory_bytes(pages: u32) -> usize {
-        Memory::bytes::<u64>(pages.div_ceil(WORD) as usize)
+        2 * Memory::bytes::<u64>(pages.div_ceil(WORD) as usize)
     }
 
     /// Nothing is kept.
     pub fn new(pages: u32, memory: &mut Memory) -> Option<Self> {
+        let words = pages.div_ceil(WORD) as usize;
         // SAFETY: zero is a u64.
-        let seen = unsafe { memory.take(pages.div_ceil(WORD) as usize) }?;
-        Some(Self { seen, below: 0 })
+        let (seen, kept) = unsafe { (memory.take(words)?, memory.take(words)?) };
+        Some(Self {
+            seen,
+            kept,
+            below: 0,
+        })
     }
 
     /// A page came as part of a stream. Whether it did before.
@@ -50,16 +58,27 @@ impl KeptWalk {
     /// instead of the highest, if that is `margin` pages higher at least. Those next to the
     /// border may just have been prefetched.
     pub fn keeps(&mut self, page: u32, has_room: bool, margin: u32) -> bool {
-        if has_room {
-            self.below = self.below.max(page.saturating_add(1));
+        let keeps = has_room || page < self.below.saturating_sub(margin);
+        if keeps && let Some(word) = self.kept.get_mut((page / WORD) as usize) {
+            *word |= 1 << (page % WORD);
+            self.below = self.below.max(page + 1);
         }
-        has_room || page < self.below.saturating_sub(margin)
+        keeps
     }
 
     /// The highest page that is kept, and from now on is not.
     pub fn give_up(&mut self, is_kept: impl Fn(u32) -> bool) -> Option<u32> {
-        for _ in 0..MOST_STEPS.min(self.below) {
-            self.below -= 1;
+        for _ in 0..MOST_STEPS {
+            let last = self.below.checked_sub(1)?;
+            let first = last / WORD * WORD;
+            let word = self.kept.get_mut((first / WORD) as usize)?;
+            let below = *word & (u64::MAX >> (WORD - 1 - last % WORD));
+            let Some(highest) = below.checked_ilog2() else {
+                self.below = first;
+                continue;
+            };
+            *word &= !(1 << highest);
+            self.below = first + highest;
             if is_kept(self.below) {
                 return Some(self.below);
             }
