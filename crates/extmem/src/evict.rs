@@ -44,9 +44,10 @@ const TURN_FRAMES: u32 = 2048;
 /// writes at the same time. But each page that it moves is flushed from the TLBs of all
 /// processors where the program runs, by an interrupt, which a virtual machine pays for
 /// twice; a thread that moves pages itself has no TLB to flush but its own, as long as it
-/// is the only one.
+/// is the only one. Where the difference is small the evictor has the work, for its turns
+/// are more even.
 pub const fn who_evicts() -> Turns {
-    Turns::new(TURN_FRAMES, true)
+    Turns::new(TURN_FRAMES, true, 900)
 }
 
 impl Pager {
@@ -290,7 +291,9 @@ impl Pager {
                 if !is_dirty {
                     self.free_slots(Slot(entry.payload()), 1);
                 }
-                scratch.entries[at] = entry.with_state(State::Compressed).with_payload(handle.0);
+                scratch.entries[at] = departed(entry)
+                    .with_state(State::Compressed)
+                    .with_payload(handle.0);
                 packed += 1;
                 continue;
             }
@@ -507,8 +510,11 @@ pub fn departed(entry: Entry) -> Entry {
         State::Unpacked => State::Compressed,
         _ => State::Swapped,
     };
+    // What was to show whether it is written, and was not, is not expected to be any more.
+    let predicted = entry.has(Flag::PredictDirty) && !entry.has_copy();
     entry
         .with_state(state)
+        .with(Flag::PredictDirty, predicted)
         .with(Flag::Stream, false)
         .with(Flag::Prefetched, false)
 }
@@ -579,6 +585,12 @@ mod tests {
         assert_eq!(departed(dirty).payload(), 7);
         // Being dirty is no evidence of a write: it may have been loaded so.
         assert!(!departed(dirty).has(Flag::PredictDirty));
+        // Not to have been written is evidence.
+        let written = dirty.with(Flag::PredictDirty, true);
+        assert!(departed(written).has(Flag::PredictDirty));
+        for state in [State::Clean, State::Unpacked] {
+            assert!(!departed(written.with_state(state)).has(Flag::PredictDirty));
+        }
         assert_eq!(
             departed(Entry::new(State::Untouched)).state(),
             State::Untouched

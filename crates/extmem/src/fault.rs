@@ -124,7 +124,10 @@ impl Pager {
             return false;
         }
         self.counters().faults_write_protect.add(1);
-        self.forecast.written();
+        // Of pages of streams nobody counts how many are brought.
+        if !entry.has(Flag::Stream) {
+            self.forecast.written(entry);
+        }
         self.free_copy(entry);
         self.unprotect(page);
         self.table.publish(
@@ -234,10 +237,7 @@ impl Pager {
             return false;
         }
         let writable = access.write || self.forecast.expects_write(entry);
-        if !writable {
-            self.forecast.brought();
-        }
-        let entry = entry.with(Flag::PredictDirty, writable);
+        let entry = self.foreseen(entry, writable);
         let buffer = context.buffer();
         self.read_slots(page, Slot(entry.payload()), buffer, 1);
         let entry = entry.with_state(State::Clean).with(Flag::Stream, streams);
@@ -349,14 +349,11 @@ impl Pager {
         let written = access.write || self.forecast.expects_write(entry);
         let buffer = context.buffer();
         self.unpack(page, Handle(entry.payload()), buffer);
-        let entry = entry
+        let entry = self
+            .foreseen(entry, written)
             .with_state(State::Unpacked)
-            .with(Flag::PredictDirty, written)
             .with(Flag::Stream, streams);
         let writable = written || !self.keeps_objects();
-        if !writable {
-            self.forecast.brought();
-        }
         self.land(page, entry, buffer, writable, access);
         self.arrive(page, abi::COMPRESSED, access, streams);
         let counters = self.counters();
@@ -366,6 +363,15 @@ impl Pager {
             self.charge_tier();
         }
         true
+    }
+
+    /// Notes of a page that is brought whether it is expected to be written.
+    fn foreseen(&self, entry: Entry, written: bool) -> Entry {
+        if written {
+            return entry.with(Flag::PredictDirty, true);
+        }
+        self.forecast.brought(entry);
+        entry
     }
 
     /// Decompresses a claimed page into a buffer. The object stays.

@@ -34,6 +34,8 @@ const SETTLING: u32 = 2;
 pub struct Turns {
     steps_in_turn: u32,
     settles: bool,
+    /// The second way must take less than so much of the first's time.
+    below_permille: u64,
     steps: AtomicU32,
     began_ns: AtomicU64,
     /// This turn is the second way's.
@@ -49,10 +51,11 @@ pub struct Turns {
 
 impl Turns {
     /// The first way begins.
-    pub const fn new(steps_in_turn: u32, settles: bool) -> Self {
+    pub const fn new(steps_in_turn: u32, settles: bool, below_permille: u64) -> Self {
         Self {
             steps_in_turn,
             settles,
+            below_permille,
             steps: AtomicU32::new(0),
             began_ns: AtomicU64::new(0),
             second: AtomicBool::new(false),
@@ -107,7 +110,7 @@ impl Turns {
         if probes {
             self.since_probe.store(0, RELAXED);
         }
-        let next = (ratio_permille < 1000) != probes;
+        let next = (ratio_permille < self.below_permille) != probes;
         if next != second {
             let kind = if self.settles { SETTLING } else { COMPARED };
             self.kind.store(kind, RELAXED);
@@ -177,7 +180,7 @@ mod tests {
     #[test]
     fn the_faster_way_has_most_turns_and_the_other_is_tried() {
         for (settles, doubles_after) in [(false, 0), (true, 0), (false, 20_000), (true, 20_000)] {
-            let turns = Turns::new(STEPS, settles);
+            let turns = Turns::new(STEPS, settles, 1000);
             let share = |way_ns| {
                 let program = Program {
                     way_ns,
@@ -200,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_a_change_brings_for_nothing_does_not_count() {
-        let turns = Turns::new(STEPS, true);
+        let turns = Turns::new(STEPS, true, 1000);
         let share = second(
             &turns,
             Program {
@@ -214,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_jumps_does_not_overflow() {
-        let turns = Turns::new(STEPS, false);
+        let turns = Turns::new(STEPS, false, 1000);
         let mut times = [u64::MAX, 0, u64::MAX, 1].into_iter().cycle();
         for _ in 0..100 * STEPS {
             turns.step(1, || times.next().unwrap_or(0));

@@ -17,5 +17,5 @@ pub const LONGEST_NS: u64 = 200_000;
 
 /// Sleeping and looking in turns.
 pub const fn polling() -> Turns {
-    Turns::new(TURN_READS, false)
+    Turns::new(TURN_READS, false, 1000)
 }
