@@ -44,14 +44,7 @@ impl KeptWalk {
 
     /// A page came as part of a stream. Whether it did before.
     pub fn passes(&mut self, page: u32) -> bool {
-        let bit = 1 << (page % WORD);
-        self.seen
-            .get_mut((page / WORD) as usize)
-            .is_some_and(|word| {
-                let seen = *word & bit != 0;
-                *word |= bit;
-                seen
-            })
+        set(self.seen, page) == Some(true)
     }
 
     /// Whether to keep such a page: if there is room, and the border is behind it then; or
@@ -59,8 +52,7 @@ impl KeptWalk {
     /// border may just have been prefetched.
     pub fn keeps(&mut self, page: u32, has_room: bool, margin: u32) -> bool {
         let keeps = has_room || page < self.below.saturating_sub(margin);
-        if keeps && let Some(word) = self.kept.get_mut((page / WORD) as usize) {
-            *word |= 1 << (page % WORD);
+        if keeps && set(self.kept, page).is_some() {
             self.below = self.below.max(page + 1);
         }
         keeps
@@ -97,6 +89,15 @@ impl KeptWalk {
             page += count;
         }
     }
+}
+
+/// Sets a page's bit. Whether it was set; None if there is no such page.
+fn set(bits: &mut [u64], page: u32) -> Option<bool> {
+    let word = bits.get_mut((page / WORD) as usize)?;
+    let bit = 1 << (page % WORD);
+    let was_set = *word & bit != 0;
+    *word |= bit;
+    Some(was_set)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::config::Mode;
 use crate::context::{BATCH_PAGES, Context};
 use crate::evict::Packs;
 use crate::fatal;
-use crate::fault::{Access, NO_PAYLOAD};
+use crate::fault::Access;
 use crate::futex::{self, pause};
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{HANDLERS, PREFETCHERS, Pager, pager, yield_now};
@@ -164,7 +164,7 @@ impl Pager {
         let written = |entry: Entry| write || (trusted && entry.has(Flag::PredictDirty));
         let writable =
             |entry: Entry| written(entry) || (entry.state() == State::Compressed && !keeps_objects);
-        let mut freed = 0;
+        let mut freed = false;
         let mut at = 0;
         while at < count {
             let (first, open) = (scratch.pages[at], writable(scratch.entries[at]));
@@ -189,9 +189,8 @@ impl Pager {
                     entry.with_state(State::Clean)
                 };
                 let entry = if open {
-                    freed += usize::from(entry.state() == State::Unpacked);
-                    self.free_copy(entry);
-                    entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
+                    freed |= entry.state() == State::Unpacked;
+                    self.without_copy(entry)
                 } else {
                     entry
                 };
@@ -215,7 +214,7 @@ impl Pager {
             };
         }
         self.policy.arrived(&mut arrivals[..count]);
-        if freed > 0 {
+        if freed {
             self.charge_tier();
         }
     }
@@ -252,19 +251,17 @@ impl Pager {
             }
             if entry.state() == State::Unpacked {
                 // Nothing is lost with it: the page is in DRAM.
-                self.free_copy(entry);
+                let entry = self.without_copy(entry);
                 self.unprotect(aged.owner);
-                let entry = entry.with_state(State::Dirty).with_payload(NO_PAYLOAD);
                 self.table.publish(aged.owner, entry);
                 continue;
             }
             // SAFETY: the buffer has BATCH_PAGES pages, as many as MOST.
             let place = unsafe { buffer.add(count * PAGE_BYTES) };
             self.unpack(aged.owner, aged.handle, place);
-            self.free_copy(entry);
             let scratch = context.scratch();
             scratch.pages[count] = aged.owner;
-            scratch.entries[count] = entry.with_state(State::Dirty).with_payload(NO_PAYLOAD);
+            scratch.entries[count] = self.without_copy(entry);
             scratch.positions[count] = count as u32;
             count += 1;
         }

@@ -232,14 +232,8 @@ impl Pager {
                 let entry = self.table.load(page);
                 if entry.state() == State::Victim && entry.payload() == position {
                     if self.table.claim(page, entry) {
-                        let slot = self.victims.slot(position);
-                        let state = if slot == NO_PAYLOAD {
-                            State::Dirty
-                        } else {
-                            State::Clean
-                        };
                         scratch.pages[live] = page;
-                        scratch.entries[live] = entry.with_state(state).with_payload(slot);
+                        scratch.entries[live] = from_victim(entry, self.victims.slot(position));
                         scratch.positions[live] = position;
                         live += 1;
                         physical += 1;
@@ -414,9 +408,10 @@ impl Pager {
         }
     }
 
-    /// Frees the memory behind pages, in ascending order, in one call if the kernel can:
-    /// its price is the flush of the TLB on all processors.
-    fn drop_pages(&self, pages: &[PageIndex], vectors: &mut [libc::iovec]) {
+    /// Frees the memory behind claimed pages, in ascending order, in one call if the kernel
+    /// can: its price is the flush of the TLB on all processors. Not of those in between:
+    /// another thread may be filling one.
+    pub fn drop_pages(&self, pages: &[PageIndex], vectors: &mut [libc::iovec]) {
         let mut runs = 0;
         for run in pages.chunk_by(|page, next| page + 1 == *next) {
             vectors[runs] = libc::iovec {
@@ -501,6 +496,16 @@ fn slot_of(entry: Entry) -> u32 {
     } else {
         NO_PAYLOAD
     }
+}
+
+/// The word that a page of the victim cache has in DRAM, by the slot it has.
+pub fn from_victim(entry: Entry, slot: u32) -> Entry {
+    let state = if slot == NO_PAYLOAD {
+        State::Dirty
+    } else {
+        State::Clean
+    };
+    entry.with_state(state).with_payload(slot)
 }
 
 /// The word of a page that has left DRAM.

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::compressed::Handle;
 use crate::context::{BATCH_PAGES, Context};
+use crate::evict::from_victim;
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, yield_now};
 use crate::policy::{Arrival, abi};
@@ -128,18 +129,9 @@ impl Pager {
         if !entry.has(Flag::Stream) {
             self.forecast.written(entry);
         }
-        self.free_copy(entry);
+        let next = self.without_copy(entry).with(Flag::PredictDirty, true);
         self.unprotect(page);
-        self.table.publish(
-            page,
-            settle(
-                entry
-                    .with_state(State::Dirty)
-                    .with_payload(NO_PAYLOAD)
-                    .with(Flag::PredictDirty, true),
-                access,
-            ),
-        );
+        self.table.publish(page, settle(next, access));
         true
     }
 
@@ -151,16 +143,10 @@ impl Pager {
         context: &mut Context,
     ) -> bool {
         // A neighbour below that is in use: the program walks upwards.
+        let in_use =
+            |entry: Entry| entry.is_resident() || entry.is_out() || entry.state() == State::Victim;
         let walks = page > 0
-            && matches!(
-                self.table.load(page - 1).state(),
-                State::Dirty
-                    | State::Clean
-                    | State::Unpacked
-                    | State::Victim
-                    | State::Swapped
-                    | State::Compressed
-            )
+            && in_use(self.table.load(page - 1))
             && self.budget.free_pages() > 2 * FIRST_TOUCH_PAGES as i64;
         let most = if walks {
             FIRST_TOUCH_PAGES - page as usize % FIRST_TOUCH_PAGES
@@ -306,14 +292,9 @@ impl Pager {
         }
         let position = entry.payload();
         let slot = self.victims.slot(position);
-        let state = if slot == NO_PAYLOAD {
-            State::Dirty
-        } else {
-            State::Clean
-        };
-        let entry = entry.with_state(state).with_payload(slot);
+        let entry = from_victim(entry, slot);
         let (home, stay) = (self.table.address(page), self.victims.address(position));
-        let writable = access.write || state == State::Dirty;
+        let writable = access.write || entry.state() == State::Dirty;
         // What is moved comes back writable. A copy would hold two frames until the cache
         // is drained, so the one left behind goes at once.
         let moved = writable && self.uffd.transplant(home, stay, 1).pages == 1;
@@ -398,7 +379,7 @@ impl Pager {
     /// compressed tier.
     pub fn free_copy(&self, entry: Entry) {
         match entry.state() {
-            State::Clean => self.free_slots(Slot(entry.payload()), 1),
+            State::Clean | State::Swapped => self.free_slots(Slot(entry.payload()), 1),
             State::Unpacked | State::Compressed => {
                 if let Some(tier) = &self.tier {
                     tier.free(Handle(entry.payload()));
@@ -406,6 +387,12 @@ impl Pager {
             }
             _ => {}
         }
+    }
+
+    /// The word of a page in DRAM whose copy elsewhere is freed.
+    pub fn without_copy(&self, entry: Entry) -> Entry {
+        self.free_copy(entry);
+        entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
     }
 
     /// The tier's DRAM counts: brings the charge up to date.
@@ -466,8 +453,7 @@ impl Pager {
     /// Ends the claim of a page that is mapped now.
     fn settle_in(&self, page: PageIndex, entry: Entry, writable: bool, access: Access) {
         let next = if writable {
-            self.free_copy(entry);
-            entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
+            self.without_copy(entry)
         } else {
             entry
         };

@@ -233,8 +233,7 @@ impl Pager {
                     resident += 1;
                     self.free_copy(entry);
                 }
-                State::Compressed => self.free_copy(entry),
-                State::Swapped => self.free_slots(Slot(entry.payload()), 1),
+                State::Compressed | State::Swapped => self.free_copy(entry),
                 State::Victim => {
                     let slot = self.victims.slot(entry.payload());
                     if slot != NO_PAYLOAD {
@@ -249,7 +248,7 @@ impl Pager {
             claimed += 1;
         }
         if resident > 0 {
-            self.drop_runs(&scratch.pages[..claimed]);
+            self.drop_pages(&scratch.pages[..claimed], &mut scratch.vectors);
         }
         for at in 0..claimed {
             let entry = scratch.entries[at]
@@ -264,14 +263,6 @@ impl Pager {
         if claimed > 0 {
             self.policy.unmapped(first, count as u32);
             self.charge_tier();
-        }
-    }
-
-    /// Frees the memory of claimed pages, in ascending order. Not of those in between:
-    /// another thread may be filling one.
-    fn drop_runs(&self, pages: &[PageIndex]) {
-        for run in pages.chunk_by(|page, next| page + 1 == *next) {
-            self.drop_memory(self.table.address(run[0]), run.len());
         }
     }
 
@@ -526,16 +517,14 @@ impl Pager {
                 State::Compressed => {
                     let buffer = context.buffer();
                     self.unpack(from, Handle(entry.payload()), buffer);
-                    self.free_copy(entry);
                     self.fill(to, buffer, 1, false);
-                    landed = carried.with_state(State::Dirty).with_payload(NO_PAYLOAD);
+                    landed = self.without_copy(carried);
                 }
                 State::Clean | State::Unpacked | State::Dirty => {
                     let moved = self.uffd.transplant(goal, source, 1).pages == 1;
                     // A moved page is writable, and an object belongs to one address.
                     if moved || entry.state() == State::Unpacked {
-                        self.free_copy(entry);
-                        landed = carried.with_state(State::Dirty).with_payload(NO_PAYLOAD);
+                        landed = self.without_copy(carried);
                     }
                     if !moved {
                         let buffer = context.buffer();
