@@ -19,7 +19,7 @@ mod slots;
 
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use error::SwapError;
 pub use family::Ticket;
@@ -28,10 +28,9 @@ pub use ring::DEPTH as QUEUE_DEPTH;
 
 use crate::lock::{Guard, Lock};
 use crate::region::Region;
-use crate::turns::Turns;
 use backing::Backing;
 use inject::Injector;
-use polling::polling;
+use polling::{Look, Polling};
 use ring::Ring;
 use slots::Slots;
 
@@ -166,9 +165,7 @@ pub struct SwapStore {
     rings: Vec<Lock<Ring>>,
     rings_usable: AtomicBool,
     injector: Injector,
-    polling: Turns,
-    /// Threads that read single pages just now.
-    readers: AtomicU32,
+    polling: Polling,
     counts: IoCounts,
 }
 
@@ -259,16 +256,17 @@ impl SwapStore {
             // SAFETY: the caller vouches for the memory; the piece outlives the call.
             return unsafe { self.run_plain(&transfer) };
         }
-        let polls = self.polling.step(1, crate::clock::now_ns);
-        let is_alone = self.readers.fetch_add(1, Ordering::Relaxed) == 0;
         // SAFETY: as above.
         let result = unsafe {
-            match (polls && is_alone).then(|| self.free_ring()).flatten() {
-                Some(ring) => self.run_polled(ring, &transfer),
+            match self.polling.begin() {
+                Some(look) => match self.free_ring() {
+                    Some(ring) => self.run_polled(ring, &transfer, &look),
+                    None => self.run_plain(&transfer),
+                },
                 None => self.run_plain(&transfer),
             }
         };
-        self.readers.fetch_sub(1, Ordering::Relaxed);
+        self.polling.end();
         result
     }
 
@@ -366,7 +364,7 @@ impl SwapStore {
     /// here, so transfers are plain from now on.
     pub fn after_fork_in_child(&self, ticket: Ticket) {
         self.rings_usable.store(false, Ordering::Relaxed);
-        self.readers.store(0, Ordering::Relaxed);
+        self.polling.forget_readers();
         self.slots.after_fork_in_child(ticket);
         // What the parent moved is the parent's.
         let counts = &self.counts;
@@ -411,16 +409,14 @@ impl SwapStore {
         &self,
         mut ring: Guard<'_, Ring>,
         transfer: &Transfer,
+        look: &Look<'_>,
     ) -> Result<(), SwapError> {
         if let Some(failure) = self.injector.next(transfer.direction) {
             return self.injected(transfer, failure);
         }
         // SAFETY: the caller vouches for the memory, which we wait for.
         let moved = if unsafe { ring.push(self.backing.start_bytes, transfer, 0) } {
-            let end_ns = crate::clock::now_ns() + polling::LONGEST_NS;
-            ring.poll(|| {
-                self.readers.load(Ordering::Relaxed) == 1 && crate::clock::now_ns() < end_ns
-            })
+            ring.poll(|| look.goes_on())
         } else {
             None
         };
@@ -500,8 +496,9 @@ impl Prepared {
             self.backing.named,
             &mut region,
         )?;
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         let wanted = match self.rings {
-            0 => std::thread::available_parallelism().map_or(2, |cpus| cpus.get() * 2),
+            0 => cpus * 2,
             rings => rings as usize,
         };
         let mut rings = Vec::new();
@@ -521,8 +518,7 @@ impl Prepared {
             rings,
             rings_usable: AtomicBool::new(true),
             injector: Injector::new(self.inject),
-            polling: polling(),
-            readers: AtomicU32::new(0),
+            polling: Polling::new(cpus as u32),
             counts: IoCounts::default(),
         })
     }
