@@ -22,7 +22,7 @@ use crate::statistics::Event;
 use crate::swap::Slot;
 use crate::syscall;
 use crate::turns::Turns;
-use crate::victim::Tenant;
+use crate::victim::{DESERTED, Tenant};
 
 /// Which pages on their way out may go to the compressed tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,36 @@ pub enum Packs {
     Dirty,
     /// Clean ones too.
     All,
+}
+
+/// Pages side by side that are moved to the victim cache though they are clean.
+const LEAST_MOVED: usize = 4;
+/// Pages that are in the victim cache and in their place for a moment. Charged from the
+/// start; the lock on the cache lets one thread do this at a time.
+pub const COPIES: usize = 32;
+
+/// Claimed pages that were copied to the victim cache, and are still in their place.
+struct Copies {
+    pages: [PageIndex; COPIES],
+    /// What the pages will be.
+    entries: [Entry; COPIES],
+    count: usize,
+    vectors: [libc::iovec; COPIES],
+}
+
+impl Copies {
+    fn new() -> Self {
+        let empty = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Self {
+            pages: [0; COPIES],
+            entries: [Entry::new(State::Untouched); COPIES],
+            count: 0,
+            vectors: [empty; COPIES],
+        }
+    }
 }
 
 /// Frames taken in a turn of one way of eviction: more than what the evictor keeps free.
@@ -117,7 +147,8 @@ impl Pager {
         claimed
     }
 
-    /// Moves claimed pages into the victim cache. Those that must go the short way are
+    /// Brings claimed pages into the victim cache. A clean page by itself is copied, for the
+    /// page it is a copy of can be freed together with others; the rest is moved. Those that must go the short way are
     /// left, claimed, at the front of the scratch arrays; returns how many.
     fn stash(&self, claimed: usize, context: &mut Context) -> usize {
         let teaches = self.victims.target_pages() > 0;
@@ -149,6 +180,7 @@ impl Pager {
             }
         };
         let scratch = context.scratch();
+        let mut copies = Copies::new();
         let mut left = 0;
         let mut at = 0;
         while at < claimed {
@@ -161,13 +193,26 @@ impl Pager {
                 continue;
             }
             let room = self.victims.until_wrap(span.tail) as usize;
-            let run = (1..(claimed - at).min(room))
-                .find(|&more| {
-                    scratch.pages[at + more] != page + more as u32
-                        || goes_straight(scratch.entries[at + more])
-                })
-                .unwrap_or((claimed - at).min(room));
+            let follows = |more: usize, joins: &dyn Fn(Entry) -> bool| {
+                scratch.pages[at + more] == page + more as u32 && joins(scratch.entries[at + more])
+            };
+            let run_of = |joins: &dyn Fn(Entry) -> bool| {
+                let most = (claimed - at).min(room);
+                (1..most)
+                    .find(|&more| !follows(more, joins))
+                    .unwrap_or(most)
+            };
             let first = self.victims.position(span.tail);
+            let mut run = run_of(&|entry| !goes_straight(entry));
+            if run < LEAST_MOVED {
+                if entry.state() == State::Clean {
+                    self.copy_aside(first, page, entry, &mut copies);
+                    span.tail += 1;
+                    at += 1;
+                    continue;
+                }
+                run = run_of(&|entry| entry.state() == State::Dirty && !goes_straight(entry));
+            }
             let moved = self
                 .uffd
                 .transplant(self.victims.address(first), self.table.address(page), run)
@@ -189,7 +234,55 @@ impl Pager {
                 at += 1;
             }
         }
+        self.leave_copies(&mut copies);
         left
+    }
+
+    /// Copies a claimed clean page to a position of the victim cache.
+    fn copy_aside(&self, position: u32, page: PageIndex, entry: Entry, copies: &mut Copies) {
+        let (to, from) = (self.victims.address(position), self.table.address(page));
+        self.fill_at(to, from as *const u8, 1, false);
+        self.victims.enter(position, page, slot_of(entry));
+        let at = copies.count;
+        copies.pages[at] = page;
+        copies.entries[at] = entry.with_state(State::Victim).with_payload(position);
+        copies.count += 1;
+        if copies.count == COPIES {
+            self.leave_copies(copies);
+        }
+    }
+
+    /// Takes away pages that were copied to the victim cache, all at once.
+    fn leave_copies(&self, copies: &mut Copies) {
+        let pages = &copies.pages[..copies.count];
+        self.drop_pages(self.table.address(0), pages, &mut copies.vectors);
+        for (&page, &entry) in pages.iter().zip(&copies.entries) {
+            self.table.publish(page, entry);
+        }
+        copies.count = 0;
+    }
+
+    /// Frees the memory of deserted positions of the victim cache, unless that was done.
+    pub fn free_deserted(&self, positions: &mut [u32; DESERTED], context: &mut Context) {
+        let vectors = &mut context.scratch().vectors;
+        // While it is held no position is filled again.
+        let span = self.victims.span.lock();
+        let mut count = 0;
+        for at in 0..DESERTED {
+            if self.victims.tenant(positions[at]) == Tenant::Stale {
+                positions[count] = positions[at];
+                count += 1;
+            }
+        }
+        let positions = &mut positions[..count];
+        positions.sort_unstable();
+        self.drop_pages(self.victims.address(0), positions, vectors);
+        let freed = positions
+            .iter()
+            .filter(|&&position| self.victims.clear_deserted(position))
+            .count();
+        drop(span);
+        self.budget.give(freed as i64);
     }
 
     /// Empties the oldest positions of the victim cache. Returns positions freed; 0 if
@@ -224,7 +317,7 @@ impl Pager {
                 let page = match self.victims.tenant(position) {
                     Tenant::Hole => break,
                     Tenant::Stale => {
-                        physical += 1;
+                        physical += usize::from(self.victims.clear_deserted(position));
                         break;
                     }
                     Tenant::Page(page) => page,
@@ -376,7 +469,8 @@ impl Pager {
             buffer as usize + at as usize * PAGE_BYTES
         });
         let scratch = context.scratch();
-        self.drop_pages(&scratch.pages[..count], &mut scratch.vectors);
+        let arena = self.table.address(0);
+        self.drop_pages(arena, &scratch.pages[..count], &mut scratch.vectors);
         for at in 0..count {
             self.table
                 .publish(scratch.pages[at], departed(scratch.entries[at]));
@@ -408,14 +502,14 @@ impl Pager {
         }
     }
 
-    /// Frees the memory behind claimed pages, in ascending order, in one call if the kernel
+    /// Frees the memory of pages, counted from `base` and ascending, in one call if the kernel
     /// can: its price is the flush of the TLB on all processors. Not of those in between:
     /// another thread may be filling one.
-    pub fn drop_pages(&self, pages: &[PageIndex], vectors: &mut [libc::iovec]) {
+    pub fn drop_pages(&self, base: usize, pages: &[u32], vectors: &mut [libc::iovec]) {
         let mut runs = 0;
         for run in pages.chunk_by(|page, next| page + 1 == *next) {
             vectors[runs] = libc::iovec {
-                iov_base: self.table.address(run[0]) as *mut _,
+                iov_base: (base + run[0] as usize * PAGE_BYTES) as *mut _,
                 iov_len: run.len() * PAGE_BYTES,
             };
             runs += 1;

@@ -293,22 +293,19 @@ impl Pager {
         let position = entry.payload();
         let slot = self.victims.slot(position);
         let entry = from_victim(entry, slot);
-        let (home, stay) = (self.table.address(page), self.victims.address(position));
+        let stay = self.victims.address(position);
         let writable = access.write || entry.state() == State::Dirty;
-        // What is moved comes back writable. A copy would hold two frames until the cache
-        // is drained, so the one left behind goes at once.
-        let moved = writable && self.uffd.transplant(home, stay, 1).pages == 1;
-        if !moved {
-            self.fill(page, stay as *const u8, 1, !writable);
-            self.drop_memory(stay, 1);
-        }
+        // To move it would flush the TLBs of all processors.
+        self.fill(page, stay as *const u8, 1, !writable);
         // Before the page can be claimed again, or who drains the cache would wait for
         // whoever evicts the page.
-        self.victims.clear(position);
-        self.budget.give(1);
+        self.victims.desert(position);
         self.settle_in(page, entry, writable, access);
         self.arrive(page, abi::VICTIM_CACHE, access, false);
         self.counters().faults_victim_cache.add(1);
+        if let Some(mut positions) = self.victims.remember(position) {
+            self.free_deserted(&mut positions, context);
+        }
         true
     }
 
@@ -473,8 +470,12 @@ impl Pager {
 
     /// Fills claimed pages with copies.
     pub fn fill(&self, page: PageIndex, contents: *const u8, pages: usize, protect: bool) {
+        self.fill_at(self.table.address(page), contents, pages, protect);
+    }
+
+    /// Fills missing pages at an address with copies.
+    pub fn fill_at(&self, address: usize, contents: *const u8, pages: usize, protect: bool) {
         debug_assert!(pages <= BATCH_PAGES);
-        let address = self.table.address(page);
         if let Err(errno) = self.uffd.copy(address, contents, pages, protect) {
             self.copy_failed(address, contents, pages, protect, errno);
         }

@@ -248,7 +248,11 @@ impl Pager {
             claimed += 1;
         }
         if resident > 0 {
-            self.drop_pages(&scratch.pages[..claimed], &mut scratch.vectors);
+            self.drop_pages(
+                self.table.address(0),
+                &scratch.pages[..claimed],
+                &mut scratch.vectors,
+            );
         }
         for at in 0..claimed {
             let entry = scratch.entries[at]

@@ -170,7 +170,9 @@ fn start(config: &Config) -> Result<(), Error> {
         .victims
         .set_target_pages(pager.policy.victim_cache_pages());
     // Code, tables of the store, ring tables: a fixed share.
-    pager.budget.charge_overhead(128);
+    pager
+        .budget
+        .charge_overhead(128 + crate::evict::COPIES as i64);
     let code = filter::build(filter::Terms {
         library: text,
         min_bytes: config.min_bytes,

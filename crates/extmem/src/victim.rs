@@ -2,10 +2,14 @@
 //! The victim cache: pages on their way out, still in DRAM.
 //!
 //! User space has no accessed bits. What it has is this: a page that is chosen for
-//! eviction is first moved (not copied) out of the program's sight into a ring. If the
-//! program touches it there, it was hot, and comes back for the price of a copy. If it
+//! eviction is first brought out of the program's sight into a ring. If the program
+//! touches it there, it was hot, and comes back for the price of a copy. If it
 //! reaches the end of the ring untouched, it is written out, and because the ring is
 //! contiguous memory, many pages go in one write.
+//!
+//! Memory that the program used is not taken from it page by page where that can be
+//! helped, for each time all its processors flush their TLBs: what came back by copy
+//! stays in the ring until several such pages are freed at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,6 +24,9 @@ const HOLE: u32 = 0;
 const STALE: u32 = u32::MAX;
 /// Emptied, while an older position is not yet.
 const EMPTIED: u32 = u32::MAX - 1;
+
+/// Deserted positions whose memory is freed together.
+pub const DESERTED: usize = 32;
 
 /// What lies at a position of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +50,13 @@ pub struct Span {
     pub tail: u64,
 }
 
+/// Positions deserted lately.
+#[derive(Debug, Default)]
+struct Deserted {
+    positions: [u32; DESERTED],
+    count: usize,
+}
+
 /// The ring.
 #[derive(Debug)]
 pub struct VictimCache {
@@ -52,6 +66,7 @@ pub struct VictimCache {
     slots: &'static [AtomicU32],
     /// Held while positions are filled.
     pub span: Lock<Span>,
+    deserted: Lock<Deserted>,
     /// Counts ranges that were emptied: who waits for that sleeps on it.
     drains: AtomicU32,
     target_pages: AtomicU32,
@@ -83,6 +98,7 @@ impl VictimCache {
             owners,
             slots,
             span: Lock::new(Span::default()),
+            deserted: Lock::new(Deserted::default()),
             drains: AtomicU32::new(0),
             target_pages: AtomicU32::new(most_pages),
         })
@@ -209,13 +225,25 @@ impl VictimCache {
         self.owners[position as usize].store(STALE, Ordering::Release);
     }
 
+    /// Remembers a deserted position; gives all that are remembered once they are
+    /// enough to be freed.
+    pub fn remember(&self, position: u32) -> Option<[u32; DESERTED]> {
+        let mut deserted = self.deserted.lock();
+        let at = deserted.count;
+        deserted.positions[at] = position;
+        deserted.count = (at + 1) % DESERTED;
+        (deserted.count == 0).then_some(deserted.positions)
+    }
+
+    /// Whoever gets true frees the memory of a deserted position, and nobody else.
+    pub fn clear_deserted(&self, position: u32) -> bool {
+        self.owners[position as usize]
+            .compare_exchange(STALE, HOLE, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
     /// Another page owns the contents now (mremap).
     pub fn rename(&self, position: u32, page: PageIndex) {
         self.owners[position as usize].store(page + 1, Ordering::Release);
-    }
-
-    /// The position is empty.
-    pub fn clear(&self, position: u32) {
-        self.owners[position as usize].store(HOLE, Ordering::Release);
     }
 }
