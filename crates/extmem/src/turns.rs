@@ -9,10 +9,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Of so many turns, one tries the slower way.
-const PROBE_TURNS: u32 = 12;
-/// Of so many, if it is slower by half and more.
-const RARE_PROBE_TURNS: u32 = 32;
+/// The slower way is tried after so many turns at least, and at most.
+const PROBE_TURNS: (u64, u64) = (12, 128);
+/// Within them so seldom that it costs one turn in so many.
+const PROBE_COST_SHARE: u64 = 100;
+/// After so many turns in a row that take half as long again as before the last try, or two
+/// thirds as long, the program is another one, and what was learnt may be wrong.
+const CHANGED_TURNS: u32 = 2;
 /// No comparison counts for more than so many times longer or shorter, in permille: a
 /// program that rests is chance.
 const MOST_PERMILLE: u64 = 3000;
@@ -42,7 +45,11 @@ pub struct Turns {
     second: AtomicBool,
     /// `SAME`, `COMPARED` or `SETTLING`.
     kind: AtomicU32,
-    since_probe: AtomicU32,
+    since_probe: AtomicU64,
+    /// A turn before the last try; 0 is not known.
+    usual_ns: AtomicU64,
+    /// Turns in a row that took another time.
+    changed: AtomicU32,
     /// The last turn of either way; 0 is not known.
     last_ns: [AtomicU64; 2],
     /// What a turn of the second way takes, in permille of the first; 0 is not known.
@@ -60,7 +67,9 @@ impl Turns {
             began_ns: AtomicU64::new(0),
             second: AtomicBool::new(false),
             kind: AtomicU32::new(SAME),
-            since_probe: AtomicU32::new(0),
+            since_probe: AtomicU64::new(0),
+            usual_ns: AtomicU64::new(0),
+            changed: AtomicU32::new(0),
             last_ns: [AtomicU64::new(0), AtomicU64::new(0)],
             ratio_permille: AtomicU64::new(0),
         }
@@ -101,21 +110,40 @@ impl Turns {
         }
         // A way that is not known counts as the faster: it is tried.
         let ratio_permille = self.ratio_permille.load(RELAXED);
-        let probe_turns = if (667..=1500).contains(&ratio_permille) {
-            PROBE_TURNS
-        } else {
-            RARE_PROBE_TURNS
-        };
-        let probes = self.since_probe.fetch_add(1, RELAXED) + 1 >= probe_turns;
-        if probes {
-            self.since_probe.store(0, RELAXED);
-        }
+        let probes = self.probes(took_ns, ratio_permille);
         let next = (ratio_permille < self.below_permille) != probes;
         if next != second {
             let kind = if self.settles { SETTLING } else { COMPARED };
             self.kind.store(kind, RELAXED);
         }
         self.second.store(next, RELAXED);
+    }
+
+    /// Whether the way that seems slower has the next turn.
+    fn probes(&self, took_ns: u64, ratio_permille: u64) -> bool {
+        let usual_ns = self.usual_ns.load(RELAXED);
+        let (more_ns, less_ns) = (took_ns.max(usual_ns), took_ns.min(usual_ns));
+        let changed = if usual_ns > 0 && more_ns / 3 > less_ns / 2 {
+            self.changed.fetch_add(1, RELAXED) + 1
+        } else {
+            self.changed.store(0, RELAXED);
+            0
+        };
+        let least_permille = ratio_permille.clamp(1, 1000);
+        let loss_permille = ratio_permille.abs_diff(1000) * 1000 / least_permille;
+        let turns = (1 + u64::from(self.settles)) * loss_permille * PROBE_COST_SHARE / 1000;
+        let interval = if changed >= CHANGED_TURNS {
+            PROBE_TURNS.0
+        } else {
+            turns.clamp(PROBE_TURNS.0, PROBE_TURNS.1)
+        };
+        if self.since_probe.fetch_add(1, RELAXED) + 1 < interval {
+            return false;
+        }
+        self.since_probe.store(0, RELAXED);
+        self.usual_ns.store(took_ns, RELAXED);
+        self.changed.store(0, RELAXED);
+        true
     }
 
     fn compare(&self) {
@@ -196,9 +224,32 @@ mod tests {
                 assert!((0.03..0.25).contains(&slower), "{slower}");
                 // Far worse: tried less often.
                 let far = share([80_000, 160_000]);
-                assert!((0.01..0.07).contains(&far), "{far}");
+                assert!((0.005..0.03).contains(&far), "{far}");
             }
         }
+    }
+
+    #[test]
+    fn another_program_is_noticed() {
+        let turns = Turns::new(STEPS, false, 1000);
+        let way_ns = [80_000, 160_000];
+        second(
+            &turns,
+            Program {
+                way_ns,
+                ..Program::default()
+            },
+        );
+        // Both ways take another time, and the other is faster.
+        let mut now_ns = turns.began_ns.load(RELAXED);
+        let soon = 4 * PROBE_TURNS.0 as u32;
+        let mut last = 0;
+        for step in 0..2 * soon * STEPS {
+            let second = turns.step(1, || now_ns);
+            now_ns += if second { 120_000 } else { 240_000 };
+            last += u32::from(second && step >= soon * STEPS);
+        }
+        assert!(last > soon * STEPS / 4 * 3, "{last}");
     }
 
     #[test]
@@ -212,7 +263,7 @@ mod tests {
                 ..Program::default()
             },
         );
-        assert!((0.01..0.07).contains(&share), "{share}");
+        assert!((0.005..0.03).contains(&share), "{share}");
     }
 
     #[test]
