@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How large the victim cache should be.
 
-use crate::abi::{Arrival, FIRST_TOUCH, VICTIM_CACHE};
+use crate::abi::{Arrival, FIRST_TOUCH, STREAM, VICTIM_CACHE};
 
 /// A rest, and the period after it in which the cache fills.
 const REST_PERIODS: u32 = 8;
+/// A page comes back early if it does so before one in so many of the pages in swap left.
+const EARLY_SHARE: u32 = 8;
+/// Where all pages are wanted alike, as many come back early: 1 - exp(-1/8), in permille.
+const EARLY_PERMILLE: u64 = 117;
 
 /// The victim cache is as large as it is useful. It takes no DRAM that pages could have,
 /// but a touch there costs a fault, so it must teach something: that those it saves are
 /// wanted more often than others. Where all pages are wanted alike, a share of it is saved
 /// that is as large as the cache is beside the pages in swap, and nothing is learnt. Then
 /// it rests, for to move pages there has its price too, and is tried again now and then.
+/// Pages that come back from swap early tell the same without it: where a third more of
+/// them do than chance would have it, there is much to learn, and it is as large as may be.
 #[derive(Debug)]
 pub struct VictimSize {
     pages: u32,
@@ -21,6 +27,9 @@ pub struct VictimSize {
     period: u32,
     passed: u32,
     saved: u32,
+    /// Pages that came back from swap by themselves, and those that did so early.
+    returned: u32,
+    early: u32,
     /// Pages that left DRAM and did not come back.
     out_pages: u32,
 }
@@ -36,6 +45,8 @@ impl VictimSize {
             period: (dram_pages / 16).max(64),
             passed: 0,
             saved: 0,
+            returned: 0,
+            early: 0,
             out_pages: 0,
         }
     }
@@ -52,7 +63,13 @@ impl VictimSize {
         let teaches_little = self.saved < self.passed / 128 || saved < by_chance + by_chance / 8;
         // Growing is done at once, for pages that are hot come in waves as they grow old
         // together.
-        if self.rest > 0 {
+        let returned = u64::from(self.returned);
+        let early_by_chance = returned * EARLY_PERMILLE / 1000;
+        let returns_early =
+            self.returned > self.period / 2 && u64::from(self.early) * 3 > early_by_chance * 4;
+        if returns_early {
+            (self.pages, self.rest) = (self.most, 0);
+        } else if self.rest > 0 {
             self.rest -= 1;
         } else if self.saved > self.passed / 16 && saved > by_chance + by_chance / 2 {
             self.pages = (self.pages * 2 + 1).min(self.most);
@@ -62,6 +79,7 @@ impl VictimSize {
             self.pages = (self.pages - self.pages / 4).max(self.least);
         }
         (self.passed, self.saved) = (0, 0);
+        (self.returned, self.early) = (0, 0);
     }
 
     /// So many pages left DRAM.
@@ -73,8 +91,15 @@ impl VictimSize {
     pub fn arrived(&mut self, arrival: &Arrival) {
         match arrival.source {
             VICTIM_CACHE => self.saved = self.saved.saturating_add(1),
-            FIRST_TOUCH => {}
-            _ => self.out_pages = self.out_pages.saturating_sub(1),
+            // It says nothing of those that made room for it.
+            FIRST_TOUCH => self.passed = self.passed.saturating_sub(1),
+            _ => {
+                if arrival.flags & STREAM == 0 {
+                    self.returned = self.returned.saturating_add(1);
+                    self.early += u32::from(arrival.distance < self.out_pages / EARLY_SHARE);
+                }
+                self.out_pages = self.out_pages.saturating_sub(1);
+            }
         }
     }
 
@@ -87,6 +112,7 @@ impl VictimSize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::SWAP;
 
     fn saves(size: &mut VictimSize, count: u32) {
         let arrival = Arrival {
@@ -123,5 +149,28 @@ mod tests {
         assert_eq!(settled(&mut size, |_| 500), [800; 18]);
         // As many as chance saves where all pages are alike: nothing is learnt.
         assert_rests(&settled(&mut size, |pages| 2000 * pages / 6400));
+    }
+
+    #[test]
+    fn pages_that_come_back_early_wake_it() {
+        let mut size = VictimSize::new(6400, (64, 8));
+        let returns = |size: &mut VictimSize, early: u32| {
+            let back = |distance| Arrival {
+                source: SWAP,
+                distance,
+                ..Arrival::default()
+            };
+            for at in 0..2000 {
+                size.arrived(&back(if at < early { 10 } else { 5000 }));
+                size.left(1);
+            }
+            size.passed(2000);
+        };
+        size.left(6400);
+        // As many as by chance.
+        (0..30).for_each(|_| returns(&mut size, 234));
+        assert!(size.pages() <= 100, "{}", size.pages());
+        (0..2).for_each(|_| returns(&mut size, 400));
+        assert_eq!(size.pages(), 800);
     }
 }
