@@ -85,9 +85,12 @@ impl Pager {
 
     /// Takes frames, evicting until there are some. The caller holds no busy page.
     pub fn take_frames(&self, pages: usize, context: &mut Context) {
-        let inline = self
-            .inline_eviction
-            .step(pages as u32, crate::clock::now_ns);
+        self.take_frames_for(pages, pages as u32, context);
+    }
+
+    /// The same; `steps` says how far the program comes by it, to compare ways of eviction.
+    fn take_frames_for(&self, pages: usize, steps: u32, context: &mut Context) {
+        let inline = self.inline_eviction.step(steps, crate::clock::now_ns);
         loop {
             if self.budget.try_take(pages as i64) {
                 if !inline && self.budget.free_pages() < self.budget.reserve_pages() {
@@ -111,7 +114,9 @@ impl Pager {
 
     /// Claims a page that is out, with a frame for it.
     fn claim_with_frame(&self, page: PageIndex, entry: Entry, context: &mut Context) -> bool {
-        self.take_frames(1, context);
+        // That pages of the victim cache are wanted is a price of eviction, not progress.
+        let steps = u32::from(entry.state() != State::Victim);
+        self.take_frames_for(1, steps, context);
         let claimed = self.table.claim(page, entry);
         if !claimed {
             self.budget.give(1);
