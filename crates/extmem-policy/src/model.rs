@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::abi::{self, Arrival, FIRST_TOUCH, NEVER, STREAM, SWAP, VICTIM_CACHE};
 use crate::{Algorithm, Host, Memory};
 
-const DRAM: u32 = 2048;
+const DRAM: u32 = 8192;
 const PAGES: u32 = 2 * DRAM;
 const BATCH: usize = 64;
 

@@ -5,6 +5,13 @@ use crate::abi::{Arrival, FIRST_TOUCH, STREAM, VICTIM_CACHE};
 
 /// A rest, and the period after it in which the cache fills.
 const REST_PERIODS: u32 = 8;
+/// It is large for so long at a time: each page of DRAM has passed through it twice by then.
+const LEARNING_PERIODS: u32 = 32;
+/// Then it stays small for so long, a share of the largest.
+const SETTLED_PERIODS: u32 = 128;
+const SETTLED_SHARE: u32 = 4;
+/// Unless for so many periods pages do not come back early: the hot ones are others now.
+const QUIET_PERIODS: u32 = 2;
 /// A page comes back early if it does so before one in so many of the pages in swap left.
 const EARLY_SHARE: u32 = 8;
 /// Where all pages are wanted alike, as many come back early: 1 - exp(-1/8), in permille.
@@ -15,13 +22,20 @@ const EARLY_PERMILLE: u64 = 117;
 /// wanted more often than others. Where all pages are wanted alike, a share of it is saved
 /// that is as large as the cache is beside the pages in swap, and nothing is learnt. Then
 /// it rests, for to move pages there has its price too, and is tried again now and then.
-/// Pages that come back from swap early tell the same without it: where a third more of
-/// them do than chance would have it, there is much to learn, and it is as large as may be.
+/// Pages that come back from swap early tell the same without it: where an eighth more of
+/// them do than chance would have it (and three standard deviations, so that it is not
+/// chance), there is much to learn, and it is as large as may be for a while. What was
+/// learnt is then kept by a small one as well, for a fraction of the faults.
 #[derive(Debug)]
 pub struct VictimSize {
     pages: u32,
     /// Periods that are not judged: it rests in them, but for the last, in which it fills.
     rest: u32,
+    /// Periods that it may still be large.
+    learning: u32,
+    /// Periods in which it stays small, and those of them running without early returns.
+    settled: u32,
+    quiet: u32,
     least: u32,
     most: u32,
     period: u32,
@@ -40,6 +54,9 @@ impl VictimSize {
         Self {
             pages: dram_pages / 16,
             rest: 0,
+            learning: 0,
+            settled: 0,
+            quiet: 0,
             least: dram_pages / shares.0.max(1),
             most: dram_pages / shares.1.max(1),
             period: (dram_pages / 16).max(64),
@@ -61,25 +78,56 @@ impl VictimSize {
             / u64::from(self.out_pages.max(self.pages).max(1));
         let saved = u64::from(self.saved);
         let teaches_little = self.saved < self.passed / 128 || saved < by_chance + by_chance / 8;
-        // Growing is done at once, for pages that are hot come in waves as they grow old
-        // together.
+        let teaches_much = self.saved > self.passed / 16 && saved > by_chance + by_chance / 2;
         let returned = u64::from(self.returned);
         let early_by_chance = returned * EARLY_PERMILLE / 1000;
-        let returns_early =
-            self.returned > self.period / 2 && u64::from(self.early) * 3 > early_by_chance * 4;
-        if returns_early {
+        let returns_early = self.returned > self.period / 2
+            && u64::from(self.early)
+                > early_by_chance + early_by_chance / 8 + 3 * early_by_chance.isqrt();
+        if returns_early && self.settled == 0 {
             (self.pages, self.rest) = (self.most, 0);
+            self.begin_learning();
         } else if self.rest > 0 {
             self.rest -= 1;
-        } else if self.saved > self.passed / 16 && saved > by_chance + by_chance / 2 {
+        } else if teaches_much && self.settled == 0 {
+            // At once, for pages that are hot come in waves as they grow old together.
             self.pages = (self.pages * 2 + 1).min(self.most);
+            self.begin_learning();
         } else if teaches_little && self.pages == self.least {
             self.rest = REST_PERIODS;
-        } else if teaches_little {
-            self.pages = (self.pages - self.pages / 4).max(self.least);
+        } else {
+            let least = if self.settled > 0 && !teaches_little {
+                self.least.max(self.most / SETTLED_SHARE)
+            } else {
+                self.least
+            };
+            self.pages = (self.pages - self.pages / 4).max(least);
         }
+        self.grow_older(returns_early);
         (self.passed, self.saved) = (0, 0);
         (self.returned, self.early) = (0, 0);
+    }
+
+    fn begin_learning(&mut self) {
+        if self.learning == 0 {
+            self.learning = LEARNING_PERIODS;
+        }
+    }
+
+    /// A period ends.
+    fn grow_older(&mut self, returns_early: bool) {
+        if self.learning > 0 {
+            self.learning -= 1;
+            if self.learning == 0 {
+                (self.settled, self.quiet) = (SETTLED_PERIODS, 0);
+            }
+        } else if self.settled > 0 {
+            self.quiet = if returns_early { 0 } else { self.quiet + 1 };
+            self.settled -= 1;
+            if self.quiet >= QUIET_PERIODS {
+                self.settled = 0;
+            }
+        }
     }
 
     /// So many pages left DRAM.
@@ -122,20 +170,20 @@ mod tests {
         (0..count).for_each(|_| size.arrived(&arrival));
     }
 
-    /// Sizes in the last 18 of 60 periods, in each of which `save` pages are saved.
-    fn settled(size: &mut VictimSize, save: impl Fn(u32) -> u32) -> Vec<u32> {
+    /// Sizes in 60 periods, in each of which `save` pages are saved.
+    fn sizes(size: &mut VictimSize, save: impl Fn(u32) -> u32) -> Vec<u32> {
         let mut sizes = vec![];
         for _ in 0..60 {
             saves(size, save(size.pages()));
             size.passed(2000);
             sizes.push(size.pages());
         }
-        sizes.split_off(42)
+        sizes
     }
 
     /// It rests but for the period in which it fills, and the one that is judged.
     fn assert_rests(sizes: &[u32]) {
-        let awake: Vec<_> = sizes.iter().filter(|&&pages| pages > 0).collect();
+        let awake: Vec<_> = sizes[42..].iter().filter(|&&pages| pages > 0).collect();
         assert_eq!(awake.len(), 4, "{sizes:?}");
         assert!(awake.iter().all(|pages| (100..=110).contains(*pages)));
     }
@@ -144,11 +192,14 @@ mod tests {
     fn follows_its_use_within_limits() {
         let mut size = VictimSize::new(6400, (64, 8));
         assert_eq!(size.pages(), 400);
-        assert_rests(&settled(&mut size, |_| 0));
+        assert_rests(&sizes(&mut size, |_| 0));
         size.left(6400);
-        assert_eq!(settled(&mut size, |_| 500), [800; 18]);
+        // Nobody comes back early: what there is to learn changes all the time.
+        let while_useful = sizes(&mut size, |_| 500);
+        let largest = while_useful.iter().filter(|&&pages| pages == 800).count();
+        assert!((40..60).contains(&largest), "{largest}");
         // As many as chance saves where all pages are alike: nothing is learnt.
-        assert_rests(&settled(&mut size, |pages| 2000 * pages / 6400));
+        assert_rests(&sizes(&mut size, |pages| 2000 * pages / 6400));
     }
 
     #[test]
@@ -171,6 +222,19 @@ mod tests {
         (0..30).for_each(|_| returns(&mut size, 234));
         assert!(size.pages() <= 100, "{}", size.pages());
         (0..2).for_each(|_| returns(&mut size, 400));
+        assert_eq!(size.pages(), 800);
+        // Until what there is to learn is learnt.
+        (0..LEARNING_PERIODS - 2).for_each(|_| returns(&mut size, 400));
+        assert_eq!(size.pages(), 800);
+        let save_some = |size: &mut VictimSize| {
+            saves(size, 500);
+            returns(size, 400);
+        };
+        (0..20).for_each(|_| save_some(&mut size));
+        assert_eq!(size.pages(), 800 / SETTLED_SHARE);
+        // Others are hot now: at first they are not known to come back early.
+        (0..QUIET_PERIODS).for_each(|_| returns(&mut size, 234));
+        save_some(&mut size);
         assert_eq!(size.pages(), 800);
     }
 }
