@@ -6,7 +6,8 @@
 //! comes back so soon that a slightly larger DRAM would have kept it, or when it was
 //! wanted while it lay in the victim cache. Each page that becomes hot by coming back from
 //! swap puts the oldest hot one on probation: what was hot once must not stay so for ever
-//! (after CAR, Bansal and Modha, FAST 2004, which balances its two clocks like this).
+//! (after CAR, Bansal and Modha, FAST 2004, which balances its two clocks like this). If few
+//! of them are wanted again, any page that comes back does so ([`HotTrial`]).
 //! Pages of streams have a queue of their own that may only hold a small share: a long
 //! walk passes through without pushing out what is used. Of a walk that is repeated the
 //! lowest pages take the place of pages on probation, which win it back one by one as
@@ -17,7 +18,7 @@ use std::ffi::CStr;
 use crate::abi::{
     Arrival, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING, VICTIM_CACHE,
 };
-use crate::{Algorithm, Host, KeptWalk, Lists, Memory, VictimSize};
+use crate::{Algorithm, Host, HotTrial, KeptWalk, Lists, Memory, VictimSize};
 
 const PROBATION: u8 = 0;
 const HOT: u8 = 1;
@@ -44,6 +45,7 @@ pub struct Default2Q {
     walk: KeptWalk,
     /// Pages that the kept walk owes to those on probation.
     owed_pages: u32,
+    trial: HotTrial,
     victims: VictimSize,
 }
 
@@ -67,8 +69,21 @@ impl Default2Q {
         };
         order.into_iter().find_map(|list| match list {
             WALK => self.give_up_walk(),
+            HOT => {
+                let oldest = self.pages.pop_oldest(HOT)?;
+                self.trial.call(oldest);
+                Some(oldest)
+            }
             _ => self.pages.pop_oldest(list),
         })
+    }
+
+    /// The oldest hot page goes on probation.
+    fn put_on_trial(&mut self) {
+        if let Some(oldest) = self.pages.pop_oldest(HOT) {
+            self.pages.push(PROBATION, oldest);
+            self.trial.call(oldest);
+        }
     }
 
     fn give_up_walk(&mut self) -> Option<u32> {
@@ -109,6 +124,7 @@ impl Algorithm for Default2Q {
         options.is_empty().then(|| {
             Lists::<4>::memory_bytes(host.arena_pages())
                 + KeptWalk::memory_bytes(host.arena_pages())
+                + HotTrial::memory_bytes(host.arena_pages())
         })
     }
 
@@ -118,6 +134,7 @@ impl Algorithm for Default2Q {
             pages: Lists::new(host.arena_pages(), memory)?,
             walk: KeptWalk::new(host.arena_pages(), memory)?,
             owed_pages: 0,
+            trial: HotTrial::new(host.arena_pages(), host.dram_pages(), memory)?,
             victims: VictimSize::new(host.dram_pages(), VICTIM_SHARES),
         })
     }
@@ -125,24 +142,27 @@ impl Algorithm for Default2Q {
     fn unmapped(&mut self, first: u32, pages: u32) {
         self.pages.remove_range(first, pages);
         self.walk.forget(first, pages);
+        self.trial.forget(first, pages);
     }
 
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
             self.victims.arrived(arrival);
+            self.trial.arrived(arrival);
             let soon = self.host.dram_pages() / SOON_SHARE;
             let list = if arrival.source == VICTIM_CACHE {
                 HOT
             } else if arrival.flags & STREAMING != 0 {
                 self.list_for_stream(arrival.page)
             } else if arrival.distance != NEVER && arrival.distance < soon {
-                if let Some(oldest) = self.pages.pop_oldest(HOT) {
-                    self.pages.push(PROBATION, oldest);
-                }
+                self.put_on_trial();
                 HOT
             } else {
                 if arrival.distance != NEVER {
                     self.owed_pages = (self.owed_pages + 1).min(self.pages.len(WALK));
+                    for _ in 0..self.trial.due() {
+                        self.put_on_trial();
+                    }
                 }
                 PROBATION
             };
@@ -156,6 +176,7 @@ impl Algorithm for Default2Q {
             let Some(page) = self.next() else {
                 break;
             };
+            self.trial.begin(page);
             victims[count] = page;
             count += 1;
         }

@@ -15,6 +15,8 @@ mod fifo;
 mod lists;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+mod page_set;
+mod trial;
 mod victim_size;
 mod walk;
 
@@ -23,6 +25,8 @@ pub use clock::Clock;
 pub use default::Default2Q;
 pub use fifo::Fifo;
 pub use lists::{ListId, Lists};
+pub use page_set::PageSet;
+pub use trial::HotTrial;
 pub use victim_size::VictimSize;
 pub use walk::KeptWalk;
 

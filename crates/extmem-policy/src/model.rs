@@ -174,6 +174,8 @@ pub enum Pattern {
     HotSet,
     /// The same with a set of seven eighths of DRAM.
     LargeHotSet,
+    /// As many pages, half of which are others from half way on.
+    OtherHotSet,
     /// A set of three quarters of DRAM that is another one after eight times as many
     /// touches as DRAM has pages: a merge sort, say.
     Shifting,
@@ -191,10 +193,11 @@ pub enum Pattern {
 
 impl Pattern {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Uniform,
         Self::HotSet,
         Self::LargeHotSet,
+        Self::OtherHotSet,
         Self::Shifting,
         Self::Skewed,
         Self::Loop,
@@ -249,13 +252,18 @@ fn run(model: &mut dyn Model, pattern: Pattern, counted: Range<u32>) -> f64 {
         let scrambled = |page: u32| (page * 7919 + 13) % PAGES;
         let (page, stream) = match pattern {
             Pattern::Uniform => (random(&mut state) % PAGES, false),
-            Pattern::HotSet | Pattern::LargeHotSet => {
+            Pattern::HotSet | Pattern::LargeHotSet | Pattern::OtherHotSet => {
+                let half_way = pattern == Pattern::OtherHotSet && turn > TOUCHES / 2;
+                let first = if half_way { DRAM / 16 * 7 } else { 0 };
                 let limit = match pattern {
                     _ if random(&mut state) % 10 == 9 => PAGES,
                     Pattern::HotSet => DRAM / 2,
                     _ => DRAM / 8 * 7,
                 };
-                (scrambled(random(&mut state) % limit), false)
+                (
+                    scrambled((first + random(&mut state) % limit) % PAGES),
+                    false,
+                )
             }
             Pattern::Shifting => {
                 let set = turn / (8 * DRAM) * (DRAM / 4 * 3);
@@ -336,6 +344,10 @@ mod tests {
                 Pattern::Uniform => assert!(default < ideal * 1.05 && clock < ideal * 1.05),
                 Pattern::HotSet | Pattern::LargeHotSet | Pattern::Skewed => {
                     assert!(default < ideal * 1.15, "{default} against {ideal}");
+                    assert!(clock < fifo, "{clock} against {fifo}");
+                }
+                Pattern::OtherHotSet => {
+                    assert!(default < ideal * 1.2, "{default} against {ideal}");
                     assert!(clock < fifo, "{clock} against {fifo}");
                 }
                 Pattern::Shifting => assert!(default < ideal * 1.05, "{default} against {ideal}"),

@@ -7,19 +7,18 @@
 //! it came to the end meets it first, and of several threads that walk in parts of an
 //! array some find all of theirs in DRAM.
 
-use crate::algorithm::Memory;
+use crate::{Memory, PageSet};
 
 /// Words of pages looked at in one search for the highest that is kept.
 const MOST_STEPS: usize = 1 << 14;
-const WORD: u32 = u64::BITS;
 
 /// The border, and bits for pages.
 #[derive(Debug)]
 pub struct KeptWalk {
     /// Came as part of a stream before.
-    seen: &'static mut [u64],
+    seen: PageSet,
     /// Was kept, and may still be.
-    kept: &'static mut [u64],
+    kept: PageSet,
     /// What is kept lies below this page.
     below: u32,
 }
@@ -27,24 +26,21 @@ pub struct KeptWalk {
 impl KeptWalk {
     /// Bytes of tables.
     pub fn memory_bytes(pages: u32) -> usize {
-        2 * Memory::bytes::<u64>(pages.div_ceil(WORD) as usize)
+        2 * PageSet::memory_bytes(pages)
     }
 
     /// Nothing is kept.
     pub fn new(pages: u32, memory: &mut Memory) -> Option<Self> {
-        let words = pages.div_ceil(WORD) as usize;
-        // SAFETY: zero is a u64.
-        let (seen, kept) = unsafe { (memory.take(words)?, memory.take(words)?) };
         Some(Self {
-            seen,
-            kept,
+            seen: PageSet::new(pages, memory)?,
+            kept: PageSet::new(pages, memory)?,
             below: 0,
         })
     }
 
     /// A page came as part of a stream. Whether it did before.
     pub fn passes(&mut self, page: u32) -> bool {
-        set(self.seen, page) == Some(true)
+        self.seen.insert(page) == Some(true)
     }
 
     /// Whether to keep such a page: if there is room, and the border is behind it then; or
@@ -52,7 +48,7 @@ impl KeptWalk {
     /// border may just have been prefetched.
     pub fn keeps(&mut self, page: u32, has_room: bool, margin: u32) -> bool {
         let keeps = has_room || page < self.below.saturating_sub(margin);
-        if keeps && set(self.kept, page).is_some() {
+        if keeps && self.kept.insert(page).is_some() {
             self.below = self.below.max(page + 1);
         }
         keeps
@@ -61,16 +57,14 @@ impl KeptWalk {
     /// The highest page that is kept, and from now on is not.
     pub fn give_up(&mut self, is_kept: impl Fn(u32) -> bool) -> Option<u32> {
         for _ in 0..MOST_STEPS {
-            let last = self.below.checked_sub(1)?;
-            let first = last / WORD * WORD;
-            let word = self.kept.get_mut((first / WORD) as usize)?;
-            let below = *word & (u64::MAX >> (WORD - 1 - last % WORD));
-            let Some(highest) = below.checked_ilog2() else {
-                self.below = first;
-                continue;
-            };
-            *word &= !(1 << highest);
-            self.below = first + highest;
+            match self.kept.highest_nearby(self.below)? {
+                Err(first) => {
+                    self.below = first;
+                    continue;
+                }
+                Ok(highest) => self.below = highest,
+            }
+            self.kept.remove(self.below);
             if is_kept(self.below) {
                 return Some(self.below);
             }
@@ -80,24 +74,8 @@ impl KeptWalk {
 
     /// A range went.
     pub fn forget(&mut self, first: u32, pages: u32) {
-        let end = (u64::from(first) + u64::from(pages)).min(self.seen.len() as u64 * 64) as u32;
-        let mut page = first;
-        while page < end {
-            let count = (WORD - page % WORD).min(end - page);
-            let mask = u64::MAX >> (WORD - count) << (page % WORD);
-            self.seen[(page / WORD) as usize] &= !mask;
-            page += count;
-        }
+        self.seen.remove_range(first, pages);
     }
-}
-
-/// Sets a page's bit. Whether it was set; None if there is no such page.
-fn set(bits: &mut [u64], page: u32) -> Option<bool> {
-    let word = bits.get_mut((page / WORD) as usize)?;
-    let bit = 1 << (page % WORD);
-    let was_set = *word & bit != 0;
-    *word |= bit;
-    Some(was_set)
 }
 
 #[cfg(test)]
