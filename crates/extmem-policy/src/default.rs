@@ -163,6 +163,9 @@ impl Algorithm for Default2Q {
                     for _ in 0..self.trial.due() {
                         self.put_on_trial();
                     }
+                    if self.trial.is_stale() {
+                        self.victims.begin_anew();
+                    }
                 }
                 PROBATION
             };
@@ -194,6 +197,9 @@ impl Algorithm for Default2Q {
 
     fn evicted(&mut self, pages: &[u32]) {
         self.victims.left(pages.len());
+        for &page in pages {
+            self.trial.left(page);
+        }
     }
 
     fn hint(&mut self, first: u32, pages: u32, hint: u32) {

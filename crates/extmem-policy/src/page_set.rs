@@ -33,6 +33,12 @@ impl PageSet {
         Some(was_in)
     }
 
+    /// Whether a page is in the set.
+    pub fn contains(&self, page: u32) -> bool {
+        let word = self.words.get((page / WORD) as usize);
+        word.is_some_and(|word| word & (1 << (page % WORD)) != 0)
+    }
+
     /// Takes a page out. Whether it was in the set.
     pub fn remove(&mut self, page: u32) -> bool {
         let Some(word) = self.words.get_mut((page / WORD) as usize) else {
@@ -92,6 +98,7 @@ mod tests {
                         model.retain(|other| !(page..page + pages).contains(other));
                     }
                 }
+                prop_assert_eq!(set.contains(page), model.contains(&page));
                 let mut below = 192;
                 let highest = loop {
                     match set.highest_nearby(below) {

@@ -5,11 +5,11 @@ use crate::abi::{Arrival, VICTIM_CACHE};
 use crate::{Memory, PageSet};
 
 /// What is known of pages on trial is halved after one page of DRAM in so many.
-const MEMORY_SHARE: u32 = 8;
+const MEMORY_SHARE: u32 = 64;
 /// A page that comes back before one in so many pages of DRAM was evicted was wanted.
 const SOON_SHARE: u32 = 2;
 /// Where as many pages on trial are wanted again, hot pages are left alone, in permille.
-const TRUSTED_PERMILLE: u32 = 500;
+const TRUSTED_PERMILLE: u32 = 400;
 /// Where only as many are, the hot pages are other ones now.
 const STALE_PERMILLE: u32 = 200;
 /// Pages put on trial for each that comes back, if so, in permille.
@@ -26,8 +26,8 @@ pub struct HotTrial {
     on_trial: PageSet,
     soon: u32,
     memory: u32,
-    /// Pages that were put on trial lately, and those that were wanted again.
-    begun: u32,
+    /// Pages whose trial ended lately, and those that were wanted again.
+    ended: u32,
     wanted: u32,
     due_permille: u32,
 }
@@ -45,7 +45,7 @@ impl HotTrial {
             on_trial: PageSet::new(pages, memory)?,
             soon: dram_pages / SOON_SHARE,
             memory: (dram_pages / MEMORY_SHARE).max(64),
-            begun: 0,
+            ended: 0,
             wanted: 0,
             due_permille: 0,
         })
@@ -58,33 +58,43 @@ impl HotTrial {
 
     /// A page is named as victim.
     pub fn begin(&mut self, page: u32) {
-        if !self.called.remove(page) || self.on_trial.insert(page) != Some(false) {
-            return;
+        if self.called.remove(page) {
+            self.on_trial.insert(page);
         }
-        self.begun += 1;
-        if self.begun >= self.memory {
-            (self.begun, self.wanted) = (self.begun / 2, self.wanted / 2);
+    }
+
+    /// A page left DRAM. It may still be found to be wanted.
+    pub fn left(&mut self, page: u32) {
+        if self.on_trial.contains(page) {
+            self.end();
         }
     }
 
     /// A page came to DRAM, or was wanted while it lay in the victim cache.
     pub fn arrived(&mut self, arrival: &Arrival) {
         self.called.remove(arrival.page);
-        if self.on_trial.remove(arrival.page)
-            && (arrival.source == VICTIM_CACHE || arrival.distance < self.soon)
-        {
-            self.wanted = (self.wanted + 1).min(self.begun);
+        if !self.on_trial.remove(arrival.page) {
+            return;
+        }
+        if arrival.source == VICTIM_CACHE {
+            self.end();
+            self.wanted += 1;
+        } else if arrival.distance < self.soon {
+            self.wanted = (self.wanted + 1).min(self.ended);
+        }
+    }
+
+    fn end(&mut self) {
+        self.ended += 1;
+        if self.ended >= self.memory {
+            (self.ended, self.wanted) = (self.ended / 2, self.wanted / 2);
         }
     }
 
     /// A page came back that is not known to be hot: how many hot pages should be put on
     /// trial for it.
     pub fn due(&mut self) -> u32 {
-        if self.begun < self.memory / 2 {
-            // Hardly anything is known yet.
-            return 0;
-        }
-        let wanted_permille = self.wanted * 1000 / self.begun;
+        let wanted_permille = self.wanted_permille();
         let doubt = TRUSTED_PERMILLE
             .saturating_sub(wanted_permille)
             .min(TRUSTED_PERMILLE - STALE_PERMILLE);
@@ -92,6 +102,19 @@ impl HotTrial {
         let due = self.due_permille / 1000;
         self.due_permille %= 1000;
         due
+    }
+
+    /// Hardly any page that was hot still is.
+    pub fn is_stale(&self) -> bool {
+        self.wanted_permille() < STALE_PERMILLE
+    }
+
+    fn wanted_permille(&self) -> u32 {
+        if self.ended < self.memory / 2 {
+            // Hardly anything is known yet.
+            return 1000;
+        }
+        self.wanted * 1000 / self.ended
     }
 
     /// A range went.
@@ -104,62 +127,79 @@ impl HotTrial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::SWAP;
     use crate::model::memory;
 
-    /// Pages due for a thousand that come back, if so many of a thousand were wanted.
+    fn trial() -> HotTrial {
+        HotTrial::new(10_000, 6400, &mut memory(HotTrial::memory_bytes(10_000))).unwrap()
+    }
+
+    fn arrival(page: u32, source: u8, distance: u32) -> Arrival {
+        Arrival {
+            page,
+            source,
+            distance,
+            ..Arrival::default()
+        }
+    }
+
+    /// Pages due for a thousand that come back, if so many of ten were wanted.
     fn due(wanted: u32) -> u32 {
-        let pages = 10_000;
-        let mut memory = memory(HotTrial::memory_bytes(pages));
-        let mut trial = HotTrial::new(pages, 1000, &mut memory).unwrap();
+        let mut trial = trial();
         for page in 0..1000 {
             trial.call(page);
-            trial.begin(page);
-            // Others are not on trial.
-            trial.begin(page + 2000);
-            let mut arrival = Arrival {
-                page,
-                source: VICTIM_CACHE,
-                ..Arrival::default()
-            };
-            if page % 10 < wanted / 100 {
-                trial.arrived(&arrival);
+            for named in [page, page + 2000] {
+                trial.begin(named);
+                if named % 10 < wanted {
+                    trial.arrived(&arrival(named, VICTIM_CACHE, 0));
+                } else {
+                    trial.left(named);
+                }
             }
-            arrival.page = 5000;
-            trial.arrived(&arrival);
         }
         (0..1000).map(|_| trial.due()).sum()
     }
 
     #[test]
     fn the_fewer_are_wanted_the_more_are_tried() {
-        assert_eq!(due(900), 0);
-        assert_eq!(due(600), 0);
-        let some = due(300);
-        assert!((1000..1700).contains(&some), "{some}");
+        assert_eq!(due(9), 0);
+        assert_eq!(due(5), 0);
+        let some = due(3);
+        assert!((700..1300).contains(&some), "{some}");
         assert_eq!(due(0), 2000);
     }
 
     #[test]
     fn who_comes_back_late_was_not_wanted() {
-        let mut memory = memory(HotTrial::memory_bytes(100));
-        let mut trial = HotTrial::new(100, 1000, &mut memory).unwrap();
+        let mut trial = trial();
         for page in 0..50 {
             trial.call(page);
             trial.begin(page);
-            trial.arrived(&Arrival {
-                page,
-                distance: if page < 25 { 600 } else { 400 },
-                ..Arrival::default()
-            });
+            trial.left(page);
+            trial.arrived(&arrival(page, SWAP, if page < 25 { 4000 } else { 3000 }));
         }
-        assert_eq!(trial.wanted, 25);
+        assert_eq!((trial.ended, trial.wanted), (50, 25));
+        // Who went is not on trial any more.
         trial.call(60);
         trial.begin(60);
         trial.forget(50, 50);
-        trial.arrived(&Arrival {
-            page: 60,
-            ..Arrival::default()
-        });
-        assert_eq!(trial.wanted, 25);
+        trial.left(60);
+        trial.arrived(&arrival(60, VICTIM_CACHE, 0));
+        assert_eq!((trial.ended, trial.wanted), (50, 25));
+    }
+
+    #[test]
+    fn little_evidence_is_none() {
+        let mut trial = trial();
+        for page in 0..49 {
+            trial.call(page);
+            trial.begin(page);
+            trial.left(page);
+        }
+        assert!(!trial.is_stale() && trial.due() == 0);
+        trial.call(49);
+        trial.begin(49);
+        trial.left(49);
+        assert!(trial.is_stale() && trial.due() == 2);
     }
 }

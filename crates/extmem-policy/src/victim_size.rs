@@ -5,8 +5,9 @@ use crate::abi::{Arrival, FIRST_TOUCH, STREAM, VICTIM_CACHE};
 
 /// A rest, and the period after it in which the cache fills.
 const REST_PERIODS: u32 = 8;
-/// It is large for so long at a time: each page of DRAM has passed through it twice by then.
-const LEARNING_PERIODS: u32 = 32;
+/// It is large for so long at a time: each page of DRAM has passed through it some six times
+/// by then.
+const LEARNING_PERIODS: u32 = 96;
 /// Then it stays small for so long, a share of the largest.
 const SETTLED_PERIODS: u32 = 128;
 const SETTLED_SHARE: u32 = 4;
@@ -106,6 +107,11 @@ impl VictimSize {
         self.grow_older(returns_early);
         (self.passed, self.saved) = (0, 0);
         (self.returned, self.early) = (0, 0);
+    }
+
+    /// What was learnt is of no use any more.
+    pub fn begin_anew(&mut self) {
+        self.settled = 0;
     }
 
     fn begin_learning(&mut self) {
