@@ -83,6 +83,9 @@ impl Turns {
     /// So many steps are about to be done; whether by the second way. `now_ns` tells the
     /// time, seldom asked.
     pub fn step(&self, steps: u32, now_ns: impl FnOnce() -> u64) -> bool {
+        if steps == 0 {
+            return self.is_second();
+        }
         let before = self.steps.fetch_add(steps, RELAXED);
         let after = before.wrapping_add(steps);
         if before == 0 || before / self.steps_in_turn != after / self.steps_in_turn {
