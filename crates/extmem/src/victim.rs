@@ -247,3 +247,37 @@ impl VictimCache {
         self.owners[position as usize].store(page + 1, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring() -> VictimCache {
+        let region = Region::map_anonymous(VictimCache::footprint_bytes(64)).unwrap();
+        VictimCache::new(0x10000, 64, region).unwrap()
+    }
+
+    #[test]
+    fn deserted_positions_are_freed_together_and_once() {
+        let ring = ring();
+        let mut given = vec![];
+        for position in 0..2 * DESERTED as u32 {
+            ring.enter(position, 1000 + position, 7);
+            ring.desert(position);
+            assert_eq!(ring.tenant(position), Tenant::Stale);
+            given.extend(ring.remember(position).into_iter().flatten());
+        }
+        let all: Vec<_> = (0..2 * DESERTED as u32).collect();
+        assert_eq!(given, all);
+        for position in given {
+            // By those who free many, or by who empties the ring: whoever comes first.
+            assert!(ring.clear_deserted(position));
+            assert!(!ring.clear_deserted(position));
+            assert_eq!(ring.tenant(position), Tenant::Hole);
+        }
+        // Somebody else lives there now.
+        ring.enter(3, 5, 7);
+        assert!(!ring.clear_deserted(3));
+        assert_eq!(ring.tenant(3), Tenant::Page(5));
+    }
+}

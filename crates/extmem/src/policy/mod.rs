@@ -151,8 +151,9 @@ impl Policy {
 
     /// Tables that became physical for so many pages ever managed.
     pub fn metadata_bytes(&self, managed_pages: u64) -> u64 {
-        // Built-in policies link pages by nine bytes each; others are taken for like.
-        const BYTES_A_PAGE: u64 = 9 + size_of::<u32>() as u64;
+        // Built-in policies link pages by nine bytes each, and note four bits of them; others
+        // are taken for like.
+        const BYTES_A_PAGE: u64 = 10 + size_of::<u32>() as u64;
         managed_pages * BYTES_A_PAGE
     }
 
