@@ -114,7 +114,7 @@ impl HotTrial {
             // Hardly anything is known yet.
             return 1000;
         }
-        self.wanted * 1000 / self.ended
+        (u64::from(self.wanted) * 1000 / u64::from(self.ended)) as u32
     }
 
     /// A range went.

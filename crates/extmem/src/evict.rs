@@ -148,8 +148,9 @@ impl Pager {
     }
 
     /// Brings claimed pages into the victim cache. A clean page by itself is copied, for the
-    /// page it is a copy of can be freed together with others; the rest is moved. Those that must go the short way are
-    /// left, claimed, at the front of the scratch arrays; returns how many.
+    /// page it is a copy of can be freed together with others; the rest is moved. Those that
+    /// must go the short way are left, claimed, at the front of the scratch arrays; returns
+    /// how many.
     fn stash(&self, claimed: usize, context: &mut Context) -> usize {
         let teaches = self.victims.target_pages() > 0;
         let welcome = self.tier.as_ref().is_some_and(|tier| tier.has_room());
