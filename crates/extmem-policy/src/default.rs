@@ -69,20 +69,22 @@ impl Default2Q {
         };
         order.into_iter().find_map(|list| match list {
             WALK => self.give_up_walk(),
-            HOT => {
-                let oldest = self.pages.pop_oldest(HOT)?;
-                self.trial.call(oldest);
-                Some(oldest)
-            }
+            HOT => self.call_oldest_hot(),
             _ => self.pages.pop_oldest(list),
         })
     }
 
+    /// The oldest hot page gives up its place.
+    fn call_oldest_hot(&mut self) -> Option<u32> {
+        let oldest = self.pages.pop_oldest(HOT)?;
+        self.trial.call(oldest);
+        Some(oldest)
+    }
+
     /// The oldest hot page goes on probation.
     fn put_on_trial(&mut self) {
-        if let Some(oldest) = self.pages.pop_oldest(HOT) {
+        if let Some(oldest) = self.call_oldest_hot() {
             self.pages.push(PROBATION, oldest);
-            self.trial.call(oldest);
         }
     }
 

@@ -143,6 +143,13 @@ mod tests {
         }
     }
 
+    /// A hot page gives up its place and leaves DRAM.
+    fn leaves(trial: &mut HotTrial, page: u32) {
+        trial.call(page);
+        trial.begin(page);
+        trial.left(page);
+    }
+
     /// Pages due for a thousand that come back, if so many of ten were wanted.
     fn due(wanted: u32) -> u32 {
         let mut trial = trial();
@@ -173,9 +180,7 @@ mod tests {
     fn who_comes_back_late_was_not_wanted() {
         let mut trial = trial();
         for page in 0..50 {
-            trial.call(page);
-            trial.begin(page);
-            trial.left(page);
+            leaves(&mut trial, page);
             trial.arrived(&arrival(page, SWAP, if page < 25 { 4000 } else { 3000 }));
         }
         assert_eq!((trial.ended, trial.wanted), (50, 25));
@@ -192,14 +197,10 @@ mod tests {
     fn little_evidence_is_none() {
         let mut trial = trial();
         for page in 0..49 {
-            trial.call(page);
-            trial.begin(page);
-            trial.left(page);
+            leaves(&mut trial, page);
         }
         assert!(!trial.is_stale() && trial.due() == 0);
-        trial.call(49);
-        trial.begin(49);
-        trial.left(49);
+        leaves(&mut trial, 49);
         assert!(trial.is_stale() && trial.due() == 2);
     }
 }

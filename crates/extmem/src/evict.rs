@@ -47,22 +47,6 @@ struct Copies {
     /// What the pages will be.
     entries: [Entry; COPIES],
     count: usize,
-    vectors: [libc::iovec; COPIES],
-}
-
-impl Copies {
-    fn new() -> Self {
-        let empty = libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        };
-        Self {
-            pages: [0; COPIES],
-            entries: [Entry::new(State::Untouched); COPIES],
-            count: 0,
-            vectors: [empty; COPIES],
-        }
-    }
 }
 
 /// Frames taken in a turn of one way of eviction: more than what the evictor keeps free.
@@ -181,7 +165,11 @@ impl Pager {
             }
         };
         let scratch = context.scratch();
-        let mut copies = Copies::new();
+        let mut copies = Copies {
+            pages: [0; COPIES],
+            entries: [Entry::new(State::Untouched); COPIES],
+            count: 0,
+        };
         let mut left = 0;
         let mut at = 0;
         while at < claimed {
@@ -208,6 +196,9 @@ impl Pager {
             if run < LEAST_MOVED {
                 if entry.state() == State::Clean {
                     self.copy_aside(first, page, entry, &mut copies);
+                    if copies.count == COPIES {
+                        self.leave_copies(&mut copies, &mut scratch.vectors);
+                    }
                     span.tail += 1;
                     at += 1;
                     continue;
@@ -235,7 +226,7 @@ impl Pager {
                 at += 1;
             }
         }
-        self.leave_copies(&mut copies);
+        self.leave_copies(&mut copies, &mut scratch.vectors);
         left
     }
 
@@ -248,15 +239,12 @@ impl Pager {
         copies.pages[at] = page;
         copies.entries[at] = entry.with_state(State::Victim).with_payload(position);
         copies.count += 1;
-        if copies.count == COPIES {
-            self.leave_copies(copies);
-        }
     }
 
     /// Takes away pages that were copied to the victim cache, all at once.
-    fn leave_copies(&self, copies: &mut Copies) {
+    fn leave_copies(&self, copies: &mut Copies, vectors: &mut [libc::iovec]) {
         let pages = &copies.pages[..copies.count];
-        self.drop_pages(self.table.address(0), pages, &mut copies.vectors);
+        self.drop_pages(self.table.address(0), pages, vectors);
         for (&page, &entry) in pages.iter().zip(&copies.entries) {
             self.table.publish(page, entry);
         }
