@@ -82,7 +82,7 @@ pub struct SwapOptions<'a> {
     pub dram_bytes: u64,
     /// How many transfers at once are made.
     pub engine: EngineChoice,
-    /// Rings; 0 for two a CPU.
+    /// Rings; 0 for four a CPU.
     pub rings: u32,
     /// Failures on request.
     pub inject: Injection,
@@ -416,7 +416,7 @@ impl SwapStore {
         }
         // SAFETY: the caller vouches for the memory, which we wait for.
         let moved = if unsafe { ring.push(self.backing.start_bytes, transfer, 0) } {
-            ring.poll(|| look.goes_on())
+            ring.poll(|| look.next())
         } else {
             None
         };
@@ -498,7 +498,7 @@ impl Prepared {
         )?;
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         let wanted = match self.rings {
-            0 => cpus * 2,
+            0 => cpus * 4,
             rings => rings as usize,
         };
         let mut rings = Vec::new();

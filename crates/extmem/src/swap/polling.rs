@@ -4,9 +4,10 @@
 //! To sleep and be woken costs a fifth of a fast device's read, more in a virtual machine
 //! whose idle CPU goes back to the host. But a thread that keeps looking takes CPU from
 //! whoever needs it: threads that have their pages, or the host's side of a virtual disk.
-//! So threads look only while no more of them read than there are CPUs, and they do not
-//! yield: where somebody else wants the CPU, Linux (6.18) lets a thread that yields wait
-//! for much longer than one that sleeps.
+//! While no more threads read than there are CPUs they keep theirs: where somebody else
+//! wants it, Linux (6.18) lets a thread that yields wait for much longer than one that
+//! sleeps. When more of them read, each yields between two looks, and the next to look, or
+//! to go on with its page, is one that waited.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,8 +30,8 @@ pub struct Polling {
     turns: Turns,
     /// Threads that read single pages just now.
     readers: AtomicU32,
-    /// With more readers than this all sleep.
-    most_readers: u32,
+    /// With more readers than this they look in turn.
+    cpus: u32,
     /// Reads that sleep whatever the turn, because somebody else wants the CPU.
     rest: AtomicU32,
 }
@@ -41,7 +42,7 @@ impl Polling {
         Self {
             turns: Turns::new(TURN_READS, false, 1000),
             readers: AtomicU32::new(0),
-            most_readers: cpus.max(1),
+            cpus: cpus.max(1),
             rest: AtomicU32::new(0),
         }
     }
@@ -49,14 +50,13 @@ impl Polling {
     /// A read begins: how it may look for its page, or None if it should sleep.
     /// [`Self::end`] follows.
     pub fn begin(&self) -> Option<Look<'_>> {
-        let readers = self.readers.fetch_add(1, Ordering::Relaxed) + 1;
+        self.readers.fetch_add(1, Ordering::Relaxed);
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
             self.rest.store(rest - 1, Ordering::Relaxed);
             return None;
         }
-        let polls = self.turns.step(1, clock::now_ns);
-        (polls && readers <= self.most_readers).then(|| {
+        self.turns.step(1, clock::now_ns).then(|| {
             let now_ns = clock::now_ns();
             Look {
                 polling: self,
@@ -85,14 +85,76 @@ pub struct Look<'a> {
     last_ns: Cell<u64>,
 }
 
+/// What a thread does while its page is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It looks again.
+    Look,
+    /// It looks again when others have had the CPU.
+    Yield,
+    /// It sleeps.
+    Sleep,
+}
+
 impl Look<'_> {
-    /// Whether to look again, rather than sleep.
-    pub fn goes_on(&self) -> bool {
+    /// What to do next.
+    pub fn next(&self) -> Wait {
         let now_ns = clock::now_ns();
         if now_ns.saturating_sub(self.last_ns.replace(now_ns)) > ASIDE_NS {
             self.polling.rest.store(REST_READS, Ordering::Relaxed);
         }
-        let polling = self.polling;
-        polling.readers.load(Ordering::Relaxed) <= polling.most_readers && now_ns < self.end_ns
+        if now_ns >= self.end_ns {
+            Wait::Sleep
+        } else if self.polling.readers.load(Ordering::Relaxed) <= self.polling.cpus {
+            Wait::Look
+        } else {
+            Wait::Yield
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A look of a turn in which threads look.
+    fn look(polling: &Polling) -> Look<'_> {
+        loop {
+            if let Some(look) = polling.begin() {
+                return look;
+            }
+            polling.end();
+        }
+    }
+
+    #[test]
+    fn readers_beyond_the_cpus_look_in_turn() {
+        let polling = Polling::new(2);
+        let looks = [look(&polling), look(&polling)];
+        assert_eq!(looks[0].next(), Wait::Look);
+        let third = look(&polling);
+        assert_eq!(third.next(), Wait::Yield);
+        assert_eq!(looks[0].next(), Wait::Yield);
+        polling.end();
+        assert_eq!(looks[1].next(), Wait::Look);
+    }
+
+    #[test]
+    fn nobody_looks_for_long() {
+        let polling = Polling::new(2);
+        let look = look(&polling);
+        std::thread::sleep(std::time::Duration::from_nanos(LONGEST_NS));
+        assert_eq!(look.next(), Wait::Sleep);
+    }
+
+    #[test]
+    fn who_had_to_give_the_cpu_away_lets_all_sleep_for_a_while() {
+        let polling = Polling::new(2);
+        let look = look(&polling);
+        std::thread::sleep(std::time::Duration::from_nanos(2 * ASIDE_NS));
+        look.next();
+        for _ in 0..REST_READS {
+            assert!(polling.begin().is_none());
+        }
     }
 }

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use io_uring::{IoUring, Parameters, opcode, types};
 
+use super::polling::Wait;
 use super::{Direction, SwapError, Transfer};
 use crate::pager::yield_now;
 use crate::{descriptor, syscall};
@@ -157,9 +158,9 @@ impl Ring {
         self.enter(want, if want > 0 { GETEVENTS } else { 0 })
     }
 
-    /// Starts what was pushed and looks for a finished transfer while `goes_on` says so;
-    /// then sleeps until there is one. None when the ring is lost, or nothing was pushed.
-    pub fn poll(&mut self, goes_on: impl Fn() -> bool) -> Option<(u64, i32)> {
+    /// Starts what was pushed and looks for a finished transfer as `next` says, or sleeps
+    /// until there is one. None when the ring is lost, or nothing was pushed.
+    pub fn poll(&mut self, next: impl Fn() -> Wait) -> Option<(u64, i32)> {
         if self.in_flight == 0 || !self.submit(0) {
             return None;
         }
@@ -167,9 +168,14 @@ impl Ring {
             if let Some(finished) = self.pop() {
                 return Some(finished);
             }
-            // In the kernel the device's answer becomes a completion.
-            if !self.enter(usize::from(!goes_on()), GETEVENTS) {
-                return None;
+            // In the kernel, whatever the call, the device's answer becomes a completion.
+            match next() {
+                Wait::Yield => yield_now(),
+                wait => {
+                    if !self.enter(usize::from(wait == Wait::Sleep), GETEVENTS) {
+                        return None;
+                    }
+                }
             }
         }
     }
