@@ -94,6 +94,17 @@ impl Turns {
         self.is_second()
     }
 
+    /// Ends a turn of the second way that has taken so much longer than one of the first
+    /// that the rest of it would not count.
+    pub fn cut_short(&self, now_ns: u64) {
+        let took_ns = now_ns.saturating_sub(self.began_ns.load(RELAXED));
+        let first_ns = self.last_ns[0].load(RELAXED);
+        if first_ns > 0 && self.is_second() && took_ns / MOST_PERMILLE > first_ns / 1000 {
+            let left = self.steps_in_turn - self.steps.load(RELAXED) % self.steps_in_turn;
+            self.step(left, || now_ns);
+        }
+    }
+
     /// A turn ends and the next begins.
     fn turn(&self, now_ns: u64) {
         let began_ns = self.began_ns.swap(now_ns, RELAXED);
@@ -267,6 +278,23 @@ mod tests {
             },
         );
         assert!((0.005..0.03).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_way_that_is_far_too_slow_loses_its_turn() {
+        let turns = Turns::new(STEPS, false, 1000);
+        let mut now_ns = 1;
+        let mut seconds = 0;
+        const TURNS: u32 = 1000;
+        for _ in 0..TURNS * STEPS {
+            let second = turns.step(1, || now_ns);
+            now_ns += if second { 1_000_000 } else { 10_000 };
+            seconds += u32::from(second);
+            turns.cut_short(now_ns);
+        }
+        // Tried, each time for a few steps.
+        assert!(seconds > TURNS / PROBE_TURNS.1 as u32, "{seconds}");
+        assert!(seconds < TURNS / PROBE_TURNS.1 as u32 * 8, "{seconds}");
     }
 
     #[test]

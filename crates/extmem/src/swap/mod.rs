@@ -260,7 +260,7 @@ impl SwapStore {
         let result = unsafe {
             match self.polling.begin() {
                 Some(look) => match self.free_ring() {
-                    Some(ring) => self.run_polled(ring, &transfer, &look),
+                    Some(ring) => self.run_polled(ring, &transfer, look),
                     None => self.run_plain(&transfer),
                 },
                 None => self.run_plain(&transfer),
@@ -409,7 +409,7 @@ impl SwapStore {
         &self,
         mut ring: Guard<'_, Ring>,
         transfer: &Transfer,
-        look: &Look<'_>,
+        look: Look<'_>,
     ) -> Result<(), SwapError> {
         if let Some(failure) = self.injector.next(transfer.direction) {
             return self.injected(transfer, failure);
@@ -420,6 +420,7 @@ impl SwapStore {
         } else {
             None
         };
+        look.found();
         // A lost ring brought nothing: as if the call had been interrupted.
         let moved = moved.map_or(-libc::EINTR, |(_, moved)| moved);
         // SAFETY: as above.

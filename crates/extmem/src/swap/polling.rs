@@ -111,6 +111,12 @@ impl Look<'_> {
             Wait::Yield
         }
     }
+
+    /// The page is there, or the thread has slept.
+    pub fn found(self) {
+        // Who yields beside threads that compute waits for milliseconds.
+        self.polling.turns.cut_short(clock::now_ns());
+    }
 }
 
 #[cfg(test)]
