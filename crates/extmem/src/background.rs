@@ -158,10 +158,9 @@ impl Pager {
     fn land_claimed(&self, count: usize, write: bool, context: &mut Context) {
         let buffer = context.buffer();
         let scratch = context.scratch();
-        // All alike, so that what was read together is mapped together.
-        let trusted = self.forecast.trusts_known();
+        let forecast = self.forecast.of_stream();
         let keeps_objects = self.keeps_objects();
-        let written = |entry: Entry| write || (trusted && entry.has(Flag::PredictDirty));
+        let written = |entry: Entry| write || forecast.expects_write(entry);
         let writable =
             |entry: Entry| written(entry) || (entry.state() == State::Compressed && !keeps_objects);
         let mut freed = false;
@@ -179,10 +178,9 @@ impl Pager {
             let contents = unsafe { buffer.add(at * PAGE_BYTES) };
             self.fill(first, contents, run, !open);
             for step in at..at + run {
-                let entry = scratch.entries[step]
-                    .with(Flag::Prefetched, true)
-                    .with(Flag::Stream, true)
-                    .with(Flag::PredictDirty, written(scratch.entries[step]));
+                let entry = scratch.entries[step];
+                let marked = entry.with(Flag::Prefetched, true).with(Flag::Stream, true);
+                let entry = self.foreseen(marked, written(entry), open);
                 let entry = if entry.state() == State::Compressed {
                     entry.with_state(State::Unpacked)
                 } else {

@@ -130,10 +130,7 @@ impl Pager {
             return false;
         }
         self.counters().faults_write_protect.add(1);
-        // Of pages of streams nobody counts how many are brought.
-        if !entry.has(Flag::Stream) {
-            self.forecast.written(entry);
-        }
+        self.forecast.written(entry);
         let next = self.without_copy(entry).with(Flag::PredictDirty, true);
         self.unprotect(page);
         self.table.publish(page, settle(next, access));
@@ -227,11 +224,13 @@ impl Pager {
         if !self.claim_with_frame(page, entry, context) {
             return false;
         }
+        let entry = entry.with(Flag::Stream, streams);
         let writable = access.write || self.forecast.expects_write(entry);
-        let entry = self.foreseen(entry, writable);
+        let entry = self
+            .foreseen(entry, writable, writable)
+            .with_state(State::Clean);
         let buffer = context.buffer();
         self.read_slots(page, Slot(entry.payload()), buffer, 1);
-        let entry = entry.with_state(State::Clean).with(Flag::Stream, streams);
         self.land(page, entry, buffer, writable, access);
         self.arrive(page, abi::SWAP, access, streams);
         let counters = self.counters();
@@ -329,14 +328,14 @@ impl Pager {
         if !self.claim_with_frame(page, entry, context) {
             return false;
         }
+        let entry = entry.with(Flag::Stream, streams);
         let written = access.write || self.forecast.expects_write(entry);
         let buffer = context.buffer();
         self.unpack(page, Handle(entry.payload()), buffer);
-        let entry = self
-            .foreseen(entry, written)
-            .with_state(State::Unpacked)
-            .with(Flag::Stream, streams);
         let writable = written || !self.keeps_objects();
+        let entry = self
+            .foreseen(entry, written, writable)
+            .with_state(State::Unpacked);
         self.land(page, entry, buffer, writable, access);
         self.arrive(page, abi::COMPRESSED, access, streams);
         let counters = self.counters();
@@ -348,12 +347,15 @@ impl Pager {
         true
     }
 
-    /// Notes of a page that is brought whether it is expected to be written.
-    fn foreseen(&self, entry: Entry, written: bool) -> Entry {
+    /// Notes of a page that is brought whether it is expected to be written. Where it is
+    /// writable nobody will see.
+    pub fn foreseen(&self, entry: Entry, written: bool, writable: bool) -> Entry {
         if written {
             return entry.with(Flag::PredictDirty, true);
         }
-        self.forecast.brought(entry);
+        if !writable {
+            self.forecast.brought(entry);
+        }
         entry
     }
 

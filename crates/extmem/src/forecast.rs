@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::page::{Entry, Flag};
 
-/// Of pages that are believed to be written, one in so many is loaded write-protected all
-/// the same, to see what becomes of it.
-const PROOF_OF_KNOWN: u32 = 4;
-const PROOF_OF_MOST: u32 = 8;
+/// Of pages (and of windows of a stream) that are believed to be written, one in so many is
+/// loaded write-protected all the same, to see what becomes of it. To lift the protection
+/// flushes the TLBs of all processors.
+const PROOF_SHARE: u32 = 16;
 /// Pages watched before they are judged.
 const WATCHED: u32 = 256;
 /// Of those, so many must be written: half of the pages that were last time, or seven in
@@ -50,50 +50,90 @@ impl Watch {
     }
 }
 
-/// What became of pages that were brought for reading.
+/// Pages that come one by one, and those of streams.
 #[derive(Debug)]
-pub struct Forecast {
-    asked: AtomicU32,
+struct Kind {
     /// Pages that were written when they were in DRAM last.
     known: Watch,
     /// All others.
     others: Watch,
 }
 
-impl Default for Forecast {
-    fn default() -> Self {
+impl Kind {
+    const fn new() -> Self {
         Self {
-            asked: AtomicU32::new(0),
             known: Watch::new(true, LEAST_KNOWN),
             others: Watch::new(false, LEAST_MOST),
         }
     }
 }
 
+/// What became of pages that were brought for reading.
+#[derive(Debug)]
+pub struct Forecast {
+    asked: AtomicU32,
+    singles: Kind,
+    streams: Kind,
+}
+
+impl Default for Forecast {
+    fn default() -> Self {
+        Self {
+            asked: AtomicU32::new(0),
+            singles: Kind::new(),
+            streams: Kind::new(),
+        }
+    }
+}
+
+/// Which pages of a window of a stream are expected to be written: all pages of a sort
+/// alike, so that what was read together is mapped together.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamForecast {
+    known: bool,
+    others: bool,
+}
+
+impl StreamForecast {
+    /// Whether this page of the window is.
+    pub fn expects_write(self, entry: Entry) -> bool {
+        if entry.has(Flag::PredictDirty) {
+            self.known
+        } else {
+            self.others
+        }
+    }
+}
+
 impl Forecast {
     fn watch(&self, entry: Entry) -> &Watch {
-        if entry.has(Flag::PredictDirty) {
-            &self.known
+        let kind = if entry.has(Flag::Stream) {
+            &self.streams
         } else {
-            &self.others
+            &self.singles
+        };
+        if entry.has(Flag::PredictDirty) {
+            &kind.known
+        } else {
+            &kind.others
         }
     }
 
-    /// Whether pages that were written last time are believed to be so again this time.
-    pub fn trusts_known(&self) -> bool {
-        self.trusts(&self.known, PROOF_OF_KNOWN)
-    }
-
-    fn trusts(&self, watch: &Watch, proof: u32) -> bool {
-        watch.is_written.load(RELAXED) && !self.asked.fetch_add(1, RELAXED).is_multiple_of(proof)
+    fn is_proof(&self) -> bool {
+        self.asked.fetch_add(1, RELAXED).is_multiple_of(PROOF_SHARE)
     }
 
     /// Whether the page will be written after it is brought for reading.
     pub fn expects_write(&self, entry: Entry) -> bool {
-        if entry.has(Flag::PredictDirty) {
-            self.trusts_known()
-        } else {
-            self.trusts(&self.others, PROOF_OF_MOST)
+        self.watch(entry).is_written.load(RELAXED) && !self.is_proof()
+    }
+
+    /// The same for the pages of a window of a stream.
+    pub fn of_stream(&self) -> StreamForecast {
+        let trusts = !self.is_proof();
+        StreamForecast {
+            known: trusts && self.streams.known.is_written.load(RELAXED),
+            others: trusts && self.streams.others.is_written.load(RELAXED),
         }
     }
 
@@ -123,16 +163,48 @@ mod tests {
             (0..written).for_each(|_| forecast.written(entry));
             (0..WATCHED).for_each(|_| forecast.brought(entry));
         };
-        assert_eq!((expected(others), expected(known)), (0, 48));
+        assert_eq!((expected(others), expected(known)), (0, 60));
         see(others, WATCHED / 2);
-        assert_eq!((expected(others), expected(known)), (0, 48));
+        assert_eq!((expected(others), expected(known)), (0, 60));
         see(others, WATCHED);
-        assert_eq!((expected(others), expected(known)), (56, 48));
+        assert_eq!((expected(others), expected(known)), (60, 60));
         // A program that wrote all its pages, and now reads them.
         see(known, WATCHED / 4);
-        assert_eq!((expected(others), expected(known)), (56, 0));
+        assert_eq!((expected(others), expected(known)), (60, 0));
         see(known, WATCHED / 4 * 3);
         see(others, 0);
-        assert_eq!((expected(others), expected(known)), (0, 48));
+        assert_eq!((expected(others), expected(known)), (0, 60));
+    }
+
+    #[test]
+    fn streams_are_judged_by_themselves() {
+        let forecast = Forecast::default();
+        let single = Entry::new(State::Swapped);
+        let others = single.with(Flag::Stream, true);
+        let known = others.with(Flag::PredictDirty, true);
+        let expected = || {
+            let of_streams: Vec<_> = (0..64).map(|_| forecast.of_stream()).collect();
+            [others, known].map(|entry| {
+                let written = of_streams.iter().filter(|of| of.expects_write(entry));
+                written.count()
+            })
+        };
+        // A window at a time, written while the next one is brought.
+        let see = |entry: Entry, is_written: bool| {
+            for _ in 0..2 * WATCHED / 32 {
+                (0..32).for_each(|_| forecast.brought(entry));
+                (0..32 * u32::from(is_written)).for_each(|_| forecast.written(entry));
+            }
+        };
+        assert_eq!(expected(), [0, 60]);
+        see(single, true);
+        assert_eq!(expected(), [0, 60]);
+        see(others, true);
+        assert_eq!(expected(), [60, 60]);
+        see(known, false);
+        assert_eq!(expected(), [60, 0]);
+        see(others, false);
+        see(known, true);
+        assert_eq!(expected(), [0, 60]);
     }
 }
