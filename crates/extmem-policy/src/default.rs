@@ -12,6 +12,8 @@
 //! walk passes through without pushing out what is used. Of a walk that is repeated the
 //! lowest pages take the place of pages on probation, which win it back one by one as
 //! they are read again.
+//! Pages on probation leave with their neighbours, if those wait nearly as long: pages that
+//! lie close together can be taken from the program at the price of one.
 
 use std::ffi::CStr;
 
@@ -25,6 +27,11 @@ const HOT: u8 = 1;
 const STREAM: u8 = 2;
 /// Pages of streams that stay.
 const WALK: u8 = 3;
+/// The older half of the pages on probation.
+const AGED: u8 = 4;
+
+/// Pages of a block, the neighbours of each other.
+const BLOCK: u32 = 64;
 
 /// One page in so many may be of a stream.
 const STREAM_SHARE: u32 = 16;
@@ -41,7 +48,7 @@ const VICTIM_SHARES: (u32, u32) = (32, 4);
 #[derive(Debug)]
 pub struct Default2Q {
     host: Host,
-    pages: Lists<4>,
+    pages: Lists<5>,
     walk: KeptWalk,
     /// Pages that the kept walk owes to those on probation.
     owed_pages: u32,
@@ -50,10 +57,36 @@ pub struct Default2Q {
 }
 
 impl Default2Q {
-    fn next(&mut self) -> Option<u32> {
+    fn probation_pages(&self) -> u32 {
+        self.pages.len(PROBATION) + self.pages.len(AGED)
+    }
+
+    fn oldest_on_probation(&mut self) -> Option<u32> {
+        while self.pages.len(AGED) < self.pages.len(PROBATION) {
+            let page = self.pages.pop_oldest(PROBATION)?;
+            self.pages.push(AGED, page);
+        }
+        self.pages.pop_oldest(AGED)
+    }
+
+    /// Names the aged neighbours of a page. Returns how many.
+    fn name_neighbours(&mut self, page: u32, victims: &mut [u32]) -> usize {
+        let first = page / BLOCK * BLOCK;
+        let mut count = 0;
+        for page in first..first + BLOCK {
+            if count < victims.len() && self.pages.list_of(page) == Some(AGED) {
+                self.pages.remove(page);
+                victims[count] = page;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn next(&mut self) -> Option<(u8, u32)> {
         let dram_pages = self.host.dram_pages();
         let (probation, hot, stream) = (
-            self.pages.len(PROBATION),
+            self.probation_pages(),
             self.pages.len(HOT),
             self.pages.len(STREAM),
         );
@@ -67,10 +100,14 @@ impl Default2Q {
         } else {
             [WALK, HOT, PROBATION, STREAM]
         };
-        order.into_iter().find_map(|list| match list {
-            WALK => self.give_up_walk(),
-            HOT => self.call_oldest_hot(),
-            _ => self.pages.pop_oldest(list),
+        order.into_iter().find_map(|list| {
+            let page = match list {
+                WALK => self.give_up_walk(),
+                HOT => self.call_oldest_hot(),
+                PROBATION => self.oldest_on_probation(),
+                _ => self.pages.pop_oldest(list),
+            };
+            Some((list, page?))
         })
     }
 
@@ -109,7 +146,7 @@ impl Default2Q {
         // pages that the walk took last would leave before they are used.
         let margin = dram_pages / WALK_MARGIN_SHARE;
         let has_room = self.owed_pages == 0
-            && (self.pages.len(PROBATION) > dram_pages / PROBATION_SHARE + margin
+            && (self.probation_pages() > dram_pages / PROBATION_SHARE + margin
                 || self.pages.len(STREAM) > dram_pages / STREAM_SHARE + margin);
         if is_repeated && self.walk.keeps(page, has_room, margin) {
             WALK
@@ -124,7 +161,7 @@ impl Algorithm for Default2Q {
 
     fn memory_bytes(host: &Host, options: &str) -> Option<usize> {
         options.is_empty().then(|| {
-            Lists::<4>::memory_bytes(host.arena_pages())
+            Lists::<5>::memory_bytes(host.arena_pages())
                 + KeptWalk::memory_bytes(host.arena_pages())
                 + HotTrial::memory_bytes(host.arena_pages())
         })
@@ -178,12 +215,18 @@ impl Algorithm for Default2Q {
     fn choose(&mut self, victims: &mut [u32]) -> usize {
         let mut count = 0;
         while count < victims.len() {
-            let Some(page) = self.next() else {
+            let Some((list, page)) = self.next() else {
                 break;
             };
-            self.trial.begin(page);
+            let first = count;
             victims[count] = page;
             count += 1;
+            if list == PROBATION {
+                count += self.name_neighbours(page, &mut victims[count..]);
+            }
+            for &page in &victims[first..count] {
+                self.trial.begin(page);
+            }
         }
         self.victims.passed(count as u32);
         count

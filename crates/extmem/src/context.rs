@@ -5,7 +5,7 @@
 //! signal stack, and on any thread, known or not. So nothing is kept per thread:
 //! an operation borrows a context from a pool and gives it back.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::budget::Budget;
 use crate::page::{Entry, PageIndex};
@@ -20,8 +20,10 @@ const STACK_BYTES: usize = 64 * 1024;
 const BUFFER_BYTES: usize = BATCH_PAGES * PAGE_BYTES;
 /// Operations at one time. More wait.
 const CONTEXTS: usize = 512;
-/// Physical pages a context is expected to touch, charged when it is first used.
+/// Physical pages a context is expected to touch, charged when it is first used; of its buffer
+/// as many as lie in that, others by [`Contexts::charge_buffer`].
 const CHARGED_PAGES: i64 = 12;
+const CHARGED_BUFFER_PAGES: u32 = 8;
 
 /// Arrays of one operation, too large for a borrowed stack.
 #[repr(C)]
@@ -52,7 +54,8 @@ pub struct Contexts {
     base: *mut u8,
     stride_bytes: usize,
     in_use: [AtomicU64; CONTEXTS / 64],
-    charged: [AtomicBool; CONTEXTS],
+    /// Pages of its buffer that were charged, 0 before it is first used.
+    charged: [AtomicU32; CONTEXTS],
 }
 
 // SAFETY: a context belongs to one borrower at a time; the bitmap is atomic.
@@ -94,7 +97,7 @@ impl Contexts {
             base,
             stride_bytes: STRIDE_BYTES,
             in_use: [const { AtomicU64::new(0) }; CONTEXTS / 64],
-            charged: [const { AtomicBool::new(false) }; CONTEXTS],
+            charged: [const { AtomicU32::new(0) }; CONTEXTS],
         })
     }
 
@@ -109,7 +112,8 @@ impl Contexts {
                 }
                 if word.fetch_or(1 << bit, Ordering::Acquire) & (1 << bit) == 0 {
                     let index = word_index * 64 + bit as usize;
-                    if !self.charged[index].swap(true, Ordering::Relaxed) {
+                    if self.charged[index].load(Ordering::Relaxed) == 0 {
+                        self.charged[index].store(CHARGED_BUFFER_PAGES, Ordering::Relaxed);
                         budget.charge_overhead(CHARGED_PAGES);
                     }
                     return Context {
@@ -121,6 +125,16 @@ impl Contexts {
             }
             // SAFETY: no arguments.
             unsafe { syscall::call(libc::SYS_sched_yield, [0; 6]) };
+        }
+    }
+
+    /// So many pages of a context's buffer are about to be used, and stay physical.
+    pub fn charge_buffer(&self, context: &Context, pages: usize, budget: &Budget) {
+        let before = self.charged[context.index].load(Ordering::Relaxed);
+        let now = pages as u32;
+        if now > before {
+            self.charged[context.index].store(now, Ordering::Relaxed);
+            budget.charge_overhead(i64::from(now - before));
         }
     }
 

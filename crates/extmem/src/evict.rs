@@ -3,10 +3,11 @@
 //!
 //! A page leaves in two steps. First it is moved into the victim cache (still DRAM).
 //! When the cache is full enough, its oldest pages are written, many in one write, and
-//! their memory is freed. Four kinds of page take the short way, straight out: clean
+//! their memory is freed. Five kinds of page take the short way, straight out: clean
 //! pages of a stream, which nobody will want back soon; pages whose object in the
 //! compressed tier was kept; other clean ones while the policy has no use for the cache;
-//! and pages that the kernel will not move, because a fork shares them or they are not
+//! dirty ones that lie close together while it has hardly any (`together.rs`); and pages
+//! that the kernel will not move, because a fork shares them or they are not
 //! writable. Many of them are freed by one call and one flush of the TLB.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,7 @@ use crate::region::PAGE_BYTES;
 use crate::statistics::Event;
 use crate::swap::Slot;
 use crate::syscall;
+use crate::together::{Blocks, Marks, dirty_in_blocks};
 use crate::turns::Turns;
 use crate::victim::{DESERTED, Tenant};
 
@@ -48,6 +50,10 @@ struct Copies {
     entries: [Entry; COPIES],
     count: usize,
 }
+
+/// Where the victim cache has at most one page in so many of DRAM, dirty pages that lie close
+/// together do not go there.
+const SMALL_CACHE_SHARE: i64 = 64;
 
 /// Frames taken in a turn of one way of eviction: more than what the evictor keeps free.
 const TURN_FRAMES: u32 = 2048;
@@ -138,16 +144,21 @@ impl Pager {
     fn stash(&self, claimed: usize, context: &mut Context) -> usize {
         let teaches = self.victims.target_pages() > 0;
         let welcome = self.tier.as_ref().is_some_and(|tier| tier.has_room());
-        let goes_straight = |entry: Entry| match entry.state() {
+        let hardly_teaches =
+            i64::from(self.victims.target_pages()) <= self.budget.dram_pages() / SMALL_CACHE_SHARE;
+        let together = if hardly_teaches {
+            dirty_in_blocks(context.scratch(), claimed)
+        } else {
+            Marks::default()
+        };
+        let goes_straight = |at: usize, entry: Entry| match entry.state() {
             _ if !entry.has(Flag::Writable) => true,
             State::Unpacked => true,
             State::Clean => entry.has(Flag::Stream) || !(teaches || welcome),
-            _ => false,
+            _ => together.has(at),
         };
-        if context.scratch().entries[..claimed]
-            .iter()
-            .all(|&entry| goes_straight(entry))
-        {
+        let entries = &context.scratch().entries[..claimed];
+        if (entries.iter().enumerate()).all(|(at, &entry)| goes_straight(at, entry)) {
             return claimed;
         }
         let mut span = loop {
@@ -164,6 +175,7 @@ impl Pager {
                 yield_now();
             }
         };
+        let spare = context.buffer();
         let scratch = context.scratch();
         let mut copies = Copies {
             pages: [0; COPIES],
@@ -174,7 +186,7 @@ impl Pager {
         let mut at = 0;
         while at < claimed {
             let (page, entry) = (scratch.pages[at], scratch.entries[at]);
-            if goes_straight(entry) {
+            if goes_straight(at, entry) {
                 scratch.pages[left] = page;
                 scratch.entries[left] = entry;
                 left += 1;
@@ -183,7 +195,11 @@ impl Pager {
             }
             let room = self.victims.until_wrap(span.tail) as usize;
             let follows = |more: usize, joins: &dyn Fn(Entry) -> bool| {
-                scratch.pages[at + more] == page + more as u32 && joins(scratch.entries[at + more])
+                let next = at + more;
+                let entry = scratch.entries[next];
+                scratch.pages[next] == page + more as u32
+                    && !goes_straight(next, entry)
+                    && joins(entry)
             };
             let run_of = |joins: &dyn Fn(Entry) -> bool| {
                 let most = (claimed - at).min(room);
@@ -192,10 +208,10 @@ impl Pager {
                     .unwrap_or(most)
             };
             let first = self.victims.position(span.tail);
-            let mut run = run_of(&|entry| !goes_straight(entry));
+            let mut run = run_of(&|_| true);
             if run < LEAST_MOVED {
                 if entry.state() == State::Clean {
-                    self.copy_aside(first, page, entry, &mut copies);
+                    self.copy_aside(first, page, entry, spare, &mut copies);
                     if copies.count == COPIES {
                         self.leave_copies(&mut copies, &mut scratch.vectors);
                     }
@@ -203,7 +219,7 @@ impl Pager {
                     at += 1;
                     continue;
                 }
-                run = run_of(&|entry| entry.state() == State::Dirty && !goes_straight(entry));
+                run = run_of(&|entry| entry.state() == State::Dirty);
             }
             let moved = self
                 .uffd
@@ -230,10 +246,22 @@ impl Pager {
         left
     }
 
-    /// Copies a claimed clean page to a position of the victim cache.
-    fn copy_aside(&self, position: u32, page: PageIndex, entry: Entry, copies: &mut Copies) {
+    /// Copies a claimed clean page to a position of the victim cache, by way of `spare`, a
+    /// page of a buffer, if it must be.
+    fn copy_aside(
+        &self,
+        position: u32,
+        page: PageIndex,
+        entry: Entry,
+        spare: *mut u8,
+        copies: &mut Copies,
+    ) {
         let (to, from) = (self.victims.address(position), self.table.address(page));
-        self.fill_at(to, from as *const u8, 1, false);
+        if self.uffd.copy(to, from as *const u8, 1, false).is_err() {
+            // The program has made it unreadable meanwhile.
+            self.copy_out(from, spare);
+            self.fill_at(to, spare, 1, false);
+        }
         self.victims.enter(position, page, slot_of(entry));
         let at = copies.count;
         copies.pages[at] = page;
@@ -437,29 +465,33 @@ impl Pager {
             return;
         }
         let buffer = context.buffer();
-        {
-            let scratch = context.scratch();
-            for at in 0..count {
-                scratch.positions[at] = at as u32;
-                if scratch.entries[at].state() == State::Dirty {
-                    let address = self.table.address(scratch.pages[at]);
-                    // The program could still write to it: no longer.
-                    if let Err(errno) = self.uffd.protect(address, 1, true) {
-                        fatal!(
-                            "cannot protect page {address:#x} (error {errno}); next: report this"
-                        );
-                    }
-                    // SAFETY: one page of the context's buffer.
-                    self.copy_out(address, unsafe { buffer.add(at * PAGE_BYTES) });
+        let mut blocks = Blocks::new();
+        let entries = &context.scratch().entries[..count];
+        if let Some(last) = (entries.iter()).rposition(|entry| entry.state() == State::Dirty) {
+            self.contexts.charge_buffer(context, last + 1, &self.budget);
+        }
+        let marks = self.protect_blocks(context.scratch(), count, &mut blocks);
+        self.copy_marked(&marks, count, context);
+        let scratch = context.scratch();
+        for at in 0..count {
+            scratch.positions[at] = at as u32;
+            if scratch.entries[at].state() == State::Dirty && !marks.has(at) {
+                let address = self.table.address(scratch.pages[at]);
+                // The program could still write to it: no longer.
+                if let Err(errno) = self.uffd.protect(address, 1, true) {
+                    fatal!("cannot protect page {address:#x} (error {errno}); next: report this");
                 }
+                // SAFETY: one page of the context's buffer.
+                self.copy_out(address, unsafe { buffer.add(at * PAGE_BYTES) });
             }
         }
+        let arena = self.table.address(0);
+        self.drop_pages(arena, &scratch.pages[..count], &mut scratch.vectors);
+        self.release_blocks(&blocks);
         self.write_out(count, Packs::Dirty, context, |_, at| {
             buffer as usize + at as usize * PAGE_BYTES
         });
         let scratch = context.scratch();
-        let arena = self.table.address(0);
-        self.drop_pages(arena, &scratch.pages[..count], &mut scratch.vectors);
         for at in 0..count {
             self.table
                 .publish(scratch.pages[at], departed(scratch.entries[at]));

@@ -13,7 +13,7 @@ use crate::page::{Entry, Flag};
 /// Of pages (and of windows of a stream) that are believed to be written, one in so many is
 /// loaded write-protected all the same, to see what becomes of it. To lift the protection
 /// flushes the TLBs of all processors.
-const PROOF_SHARE: u32 = 16;
+const PROOF_SHARE: u32 = 64;
 /// Pages watched before they are judged.
 const WATCHED: u32 = 256;
 /// Of those, so many must be written: half of the pages that were last time, or seven in
@@ -163,17 +163,17 @@ mod tests {
             (0..written).for_each(|_| forecast.written(entry));
             (0..WATCHED).for_each(|_| forecast.brought(entry));
         };
-        assert_eq!((expected(others), expected(known)), (0, 60));
+        assert_eq!((expected(others), expected(known)), (0, 63));
         see(others, WATCHED / 2);
-        assert_eq!((expected(others), expected(known)), (0, 60));
+        assert_eq!((expected(others), expected(known)), (0, 63));
         see(others, WATCHED);
-        assert_eq!((expected(others), expected(known)), (60, 60));
+        assert_eq!((expected(others), expected(known)), (63, 63));
         // A program that wrote all its pages, and now reads them.
         see(known, WATCHED / 4);
-        assert_eq!((expected(others), expected(known)), (60, 0));
+        assert_eq!((expected(others), expected(known)), (63, 0));
         see(known, WATCHED / 4 * 3);
         see(others, 0);
-        assert_eq!((expected(others), expected(known)), (0, 60));
+        assert_eq!((expected(others), expected(known)), (0, 63));
     }
 
     #[test]
@@ -196,15 +196,15 @@ mod tests {
                 (0..32 * u32::from(is_written)).for_each(|_| forecast.written(entry));
             }
         };
-        assert_eq!(expected(), [0, 60]);
+        assert_eq!(expected(), [0, 63]);
         see(single, true);
-        assert_eq!(expected(), [0, 60]);
+        assert_eq!(expected(), [0, 63]);
         see(others, true);
-        assert_eq!(expected(), [60, 60]);
+        assert_eq!(expected(), [63, 63]);
         see(known, false);
-        assert_eq!(expected(), [60, 0]);
+        assert_eq!(expected(), [63, 0]);
         see(others, false);
         see(known, true);
-        assert_eq!(expected(), [0, 60]);
+        assert_eq!(expected(), [0, 63]);
     }
 }

@@ -39,6 +39,7 @@ mod queue;
 mod signal;
 mod start;
 mod stub;
+mod together;
 mod turns;
 mod uffd;
 mod victim;

@@ -66,6 +66,11 @@ fn mappings_move_beside_walks() {
     in_every_mode("neighbours", &["6"]);
 }
 
+#[test]
+fn neighbours_of_pages_that_leave_are_written() {
+    in_every_mode("blocks", &["5"]);
+}
+
 /// Compaction migrates pages while the pager moves them.
 #[test]
 fn pages_move_while_the_kernel_moves_them_too() {

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Dirty pages of one block leave together.
+//!
+//! A dirty page may be copied only while nobody can write it. To protect it by itself, or
+//! to move it away, costs a flush of the TLBs of all processors that run the program: an
+//! interrupt each. A block is protected by one call, whatever lies between the pages that
+//! leave, and what stays of it becomes writable again by another one. For as long as that
+//! takes all pages of the block are claimed, so that nobody meets a page that is protected
+//! though its word says that it can be written.
+
+use crate::context::{BATCH_PAGES, Context, Scratch};
+use crate::fatal;
+use crate::page::{Entry, Flag, PageIndex, State};
+use crate::pager::Pager;
+use crate::region::PAGE_BYTES;
+use crate::syscall;
+
+/// Pages of a block.
+const BLOCK_PAGES: PageIndex = 64;
+/// Dirty pages that must leave a block at a time to be worth it.
+const LEAST_DIRTY: usize = 4;
+/// Pages between those that leave, of all blocks of a batch.
+const MOST_BETWEEN: usize = 512;
+/// Blocks of a batch: each has some that leave.
+const MOST_BLOCKS: usize = BATCH_PAGES / LEAST_DIRTY;
+
+/// A block's pages from the first that leaves to the last, and which of those between.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    first: PageIndex,
+    end: PageIndex,
+    between: usize,
+    between_end: usize,
+}
+
+/// Blocks of a batch that are protected.
+pub struct Blocks {
+    between: [(PageIndex, Entry); MOST_BETWEEN],
+    between_count: usize,
+    blocks: [Block; MOST_BLOCKS],
+    count: usize,
+}
+
+/// A set of positions in a batch.
+#[derive(Clone, Copy, Default)]
+pub struct Marks([u64; BATCH_PAGES / 64]);
+
+impl Marks {
+    fn set(&mut self, at: usize) {
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    /// Whether a position is in the set.
+    pub fn has(&self, at: usize) -> bool {
+        self.0[at / 64] >> (at % 64) & 1 == 1
+    }
+}
+
+fn block_of(page: PageIndex) -> PageIndex {
+    page / BLOCK_PAGES
+}
+
+/// Whether a page may be protected for a moment.
+fn joins(entry: Entry) -> bool {
+    entry.has(Flag::Accessible)
+        && entry.has(Flag::Writable)
+        && entry.pins() == 0
+        && !matches!(
+            entry.state(),
+            State::Busy | State::Unmapped | State::Foreign
+        )
+}
+
+/// Calls `found` with the range of each block with enough dirty pages among the first
+/// `count`, which are sorted.
+fn each_block(scratch: &Scratch, count: usize, mut found: impl FnMut(std::ops::Range<usize>)) {
+    let mut at = 0;
+    while at < count {
+        let block = block_of(scratch.pages[at]);
+        let is_other = |&next: &usize| block_of(scratch.pages[next]) != block;
+        let end = (at..count).find(is_other).unwrap_or(count);
+        let is_dirty = |entry: &&Entry| entry.state() == State::Dirty && joins(**entry);
+        if scratch.entries[at..end].iter().filter(is_dirty).count() >= LEAST_DIRTY {
+            found(at..end);
+        }
+        at = end;
+    }
+}
+
+/// Dirty pages among the first `count` that lie close enough together.
+pub fn dirty_in_blocks(scratch: &Scratch, count: usize) -> Marks {
+    let mut marks = Marks::default();
+    each_block(scratch, count, |range| {
+        for at in range {
+            if scratch.entries[at].state() == State::Dirty {
+                marks.set(at);
+            }
+        }
+    });
+    marks
+}
+
+impl Blocks {
+    /// None.
+    pub fn new() -> Self {
+        Self {
+            between: [(0, Entry::new(State::Untouched)); MOST_BETWEEN],
+            between_count: 0,
+            blocks: [Block::default(); MOST_BLOCKS],
+            count: 0,
+        }
+    }
+}
+
+impl Pager {
+    /// Protects blocks with enough dirty pages among the first `count` claimed ones of
+    /// scratch. Which of those are protected. [`Self::release_blocks`] follows, when they
+    /// are not mapped any more.
+    pub fn protect_blocks(&self, scratch: &Scratch, count: usize, blocks: &mut Blocks) -> Marks {
+        let mut marks = Marks::default();
+        each_block(scratch, count, |range| {
+            let Some(block) = self.claim_block(scratch, range.clone(), blocks) else {
+                return;
+            };
+            let (start, pages) = (self.table.address(block.first), block.end - block.first);
+            if self.uffd.protect(start, pages as usize, true).is_err() {
+                // More than one kernel mapping, on an old kernel. Some may be protected now.
+                let leaving = range.map(|at| (scratch.pages[at], scratch.entries[at]));
+                let between = &blocks.between[block.between..block.between_end];
+                for (page, entry) in leaving.chain(between.iter().copied()) {
+                    if entry.state() == State::Dirty {
+                        let _ = self.uffd.protect(self.table.address(page), 1, false);
+                    }
+                }
+                self.give_back(block, blocks);
+                blocks.between_count = block.between;
+                return;
+            }
+            blocks.blocks[blocks.count] = block;
+            blocks.count += 1;
+            for at in range {
+                if scratch.pages[at] < block.end && scratch.entries[at].state() == State::Dirty {
+                    marks.set(at);
+                }
+            }
+        });
+        marks
+    }
+
+    /// Claims what lies between the pages of a range that leave. None when something in
+    /// the way must not be touched.
+    fn claim_block(
+        &self,
+        scratch: &Scratch,
+        range: std::ops::Range<usize>,
+        blocks: &mut Blocks,
+    ) -> Option<Block> {
+        let first = scratch.pages[range.start];
+        let between = blocks.between_count;
+        let mut block = Block {
+            first,
+            end: first,
+            between,
+            between_end: between,
+        };
+        let mut dirty = 0;
+        let mut next = range.start;
+        for page in first..=scratch.pages[range.end - 1] {
+            if scratch.pages[next] == page {
+                if !scratch.entries[next].has(Flag::Writable) {
+                    break;
+                }
+                if scratch.entries[next].state() == State::Dirty {
+                    dirty += 1;
+                    block.end = page + 1;
+                    block.between_end = blocks.between_count;
+                }
+                next += 1;
+                continue;
+            }
+            let entry = self.table.load(page);
+            if blocks.between_count == MOST_BETWEEN
+                || !joins(entry)
+                || !self.table.claim(page, entry)
+            {
+                break;
+            }
+            blocks.between[blocks.between_count] = (page, entry);
+            blocks.between_count += 1;
+        }
+        let is_worth_it = dirty >= LEAST_DIRTY && blocks.count < MOST_BLOCKS;
+        if !is_worth_it {
+            block.between_end = between;
+        }
+        for &(page, entry) in &blocks.between[block.between_end..blocks.between_count] {
+            self.table.publish(page, entry);
+        }
+        blocks.between_count = block.between_end;
+        is_worth_it.then_some(block)
+    }
+
+    /// Lets the program write again what stays of the blocks, and ends the claims.
+    pub fn release_blocks(&self, blocks: &Blocks) {
+        for &block in &blocks.blocks[..blocks.count] {
+            let between = &blocks.between[block.between..block.between_end];
+            // Pages with a copy elsewhere stay protected; of those that left nothing is there.
+            let mut first = block.first;
+            let mut dirty = false;
+            let stays = between.iter().map(|&(page, entry)| (page, Some(entry)));
+            for (page, entry) in stays.chain([(block.end, None)]) {
+                if entry.is_none_or(Entry::has_copy) {
+                    if dirty {
+                        self.let_write(first, page);
+                    }
+                    (first, dirty) = (page + 1, false);
+                } else {
+                    dirty |= entry.is_some_and(|entry| entry.state() == State::Dirty);
+                }
+            }
+            self.give_back(block, blocks);
+        }
+    }
+
+    fn let_write(&self, first: PageIndex, end: PageIndex) {
+        let address = self.table.address(first);
+        if let Err(errno) = self.uffd.protect(address, (end - first) as usize, false) {
+            fatal!("cannot make pages at {address:#x} writable (error {errno}); next: report this");
+        }
+    }
+
+    fn give_back(&self, block: Block, blocks: &Blocks) {
+        for &(page, entry) in &blocks.between[block.between..block.between_end] {
+            self.table.publish(page, entry);
+        }
+    }
+
+    /// Copies protected pages among the first `count` of scratch into the context's buffer,
+    /// each to its position there.
+    pub fn copy_marked(&self, marks: &Marks, count: usize, context: &mut Context) {
+        let buffer = context.buffer();
+        let scratch = context.scratch();
+        let mut pieces = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: PAGE_BYTES,
+        }; BATCH_PAGES];
+        let mut marked = 0;
+        for at in (0..count).filter(|&at| marks.has(at)) {
+            scratch.vectors[marked] = libc::iovec {
+                iov_base: self.table.address(scratch.pages[at]) as *mut _,
+                iov_len: PAGE_BYTES,
+            };
+            // SAFETY: the buffer has as many pages as the scratch arrays.
+            pieces[marked].iov_base = unsafe { buffer.add(at * PAGE_BYTES) }.cast();
+            marked += 1;
+        }
+        // SAFETY: the kernel reads our pages, and refuses those it may not read.
+        let copied = unsafe {
+            syscall::call(
+                libc::SYS_process_vm_readv,
+                [
+                    self.process.load(std::sync::atomic::Ordering::Relaxed) as usize,
+                    pieces.as_ptr() as usize,
+                    marked,
+                    scratch.vectors.as_ptr() as usize,
+                    marked,
+                    0,
+                ],
+            )
+        };
+        // The program may have made one unreadable, and a container may refuse the call.
+        let done = copied.max(0) as usize / PAGE_BYTES;
+        for (from, to) in scratch.vectors[..marked].iter().zip(&pieces).skip(done) {
+            self.copy_out(from.iov_base as usize, to.iov_base.cast());
+        }
+    }
+}
