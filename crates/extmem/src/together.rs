@@ -17,12 +17,13 @@ use crate::syscall;
 
 /// Pages of a block.
 const BLOCK_PAGES: PageIndex = 64;
-/// Dirty pages that must leave a block at a time to be worth it.
-const LEAST_DIRTY: usize = 4;
+/// Runs of dirty pages that must leave a block at a time to be worth it. What lies side by
+/// side is moved by one call, and not copied.
+const LEAST_RUNS: usize = 4;
 /// Pages between those that leave, of all blocks of a batch.
 const MOST_BETWEEN: usize = 512;
 /// Blocks of a batch: each has some that leave.
-const MOST_BLOCKS: usize = BATCH_PAGES / LEAST_DIRTY;
+const MOST_BLOCKS: usize = BATCH_PAGES / LEAST_RUNS;
 
 /// A block's pages from the first that leaves to the last, and which of those between.
 #[derive(Clone, Copy, Default)]
@@ -71,16 +72,26 @@ fn joins(entry: Entry) -> bool {
         )
 }
 
-/// Calls `found` with the range of each block with enough dirty pages among the first
-/// `count`, which are sorted.
+fn dirty_runs(scratch: &Scratch, range: std::ops::Range<usize>) -> usize {
+    let is_dirty =
+        |at: &usize| scratch.entries[*at].state() == State::Dirty && joins(scratch.entries[*at]);
+    let starts_run = |at: &usize| {
+        *at == range.start
+            || !is_dirty(&(at - 1))
+            || scratch.pages[at - 1] + 1 != scratch.pages[*at]
+    };
+    (range.clone().filter(is_dirty).filter(starts_run)).count()
+}
+
+/// Calls `found` with the range of each block with enough runs of dirty pages among the
+/// first `count`, which are sorted.
 fn each_block(scratch: &Scratch, count: usize, mut found: impl FnMut(std::ops::Range<usize>)) {
     let mut at = 0;
     while at < count {
         let block = block_of(scratch.pages[at]);
         let is_other = |&next: &usize| block_of(scratch.pages[next]) != block;
         let end = (at..count).find(is_other).unwrap_or(count);
-        let is_dirty = |entry: &&Entry| entry.state() == State::Dirty && joins(**entry);
-        if scratch.entries[at..end].iter().filter(is_dirty).count() >= LEAST_DIRTY {
+        if dirty_runs(scratch, at..end) >= LEAST_RUNS {
             found(at..end);
         }
         at = end;
@@ -113,7 +124,7 @@ impl Blocks {
 }
 
 impl Pager {
-    /// Protects blocks with enough dirty pages among the first `count` claimed ones of
+    /// Protects blocks with enough runs of dirty pages among the first `count` claimed ones of
     /// scratch. Which of those are protected. [`Self::release_blocks`] follows, when they
     /// are not mapped any more.
     pub fn protect_blocks(&self, scratch: &Scratch, count: usize, blocks: &mut Blocks) -> Marks {
@@ -163,7 +174,6 @@ impl Pager {
             between,
             between_end: between,
         };
-        let mut dirty = 0;
         let mut next = range.start;
         for page in first..=scratch.pages[range.end - 1] {
             if scratch.pages[next] == page {
@@ -171,7 +181,6 @@ impl Pager {
                     break;
                 }
                 if scratch.entries[next].state() == State::Dirty {
-                    dirty += 1;
                     block.end = page + 1;
                     block.between_end = blocks.between_count;
                 }
@@ -188,7 +197,9 @@ impl Pager {
             blocks.between[blocks.between_count] = (page, entry);
             blocks.between_count += 1;
         }
-        let is_worth_it = dirty >= LEAST_DIRTY && blocks.count < MOST_BLOCKS;
+        let protected = range.start..next;
+        let is_worth_it =
+            dirty_runs(scratch, protected) >= LEAST_RUNS && blocks.count < MOST_BLOCKS;
         if !is_worth_it {
             block.between_end = between;
         }
