@@ -18,7 +18,7 @@ use crate::turns::Turns;
 /// Reads of a turn.
 const TURN_READS: u32 = 128;
 /// A thread looks no longer for a page than this; slower devices are for sleepers.
-const LONGEST_NS: u64 = 200_000;
+const LONGEST_NS: u64 = 500_000;
 /// Who could not look for so long had to give the CPU to somebody else.
 const ASIDE_NS: u64 = 500_000;
 /// Reads that sleep after that.
