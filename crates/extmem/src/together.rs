@@ -264,12 +264,17 @@ impl Pager {
             pieces[marked].iov_base = unsafe { buffer.add(at * PAGE_BYTES) }.cast();
             marked += 1;
         }
-        // SAFETY: the kernel reads our pages, and refuses those it may not read.
+        if marked == 0 {
+            return;
+        }
+        // SAFETY: the kernel reads our pages, and refuses those it may not read. Asked for the
+        // number of this process it is no other one's, whatever forks and name spaces there are.
         let copied = unsafe {
+            let process = syscall::call(libc::SYS_getpid, [0; 6]);
             syscall::call(
                 libc::SYS_process_vm_readv,
                 [
-                    self.process.load(std::sync::atomic::Ordering::Relaxed) as usize,
+                    process as usize,
                     pieces.as_ptr() as usize,
                     marked,
                     scratch.vectors.as_ptr() as usize,
