@@ -5,12 +5,14 @@ use crate::abi::{Arrival, FIRST_TOUCH, STREAM, VICTIM_CACHE};
 
 /// A rest, and the period after it in which the cache fills.
 const REST_PERIODS: u32 = 8;
-/// It is large for so long at a time: each page of DRAM has passed through it some three times
+/// It is large for so long at a time: each page of DRAM has passed through it some six times
 /// by then.
-const LEARNING_PERIODS: u32 = 48;
-/// Then it stays small for so long, a share of the largest, unless it begins anew.
-const SETTLED_PERIODS: u32 = 256;
+const LEARNING_PERIODS: u32 = 96;
+/// Then it stays small for so long, a share of the largest.
+const SETTLED_PERIODS: u32 = 128;
 const SETTLED_SHARE: u32 = 4;
+/// Unless for so many periods pages do not come back early: the hot ones are others now.
+const QUIET_PERIODS: u32 = 2;
 /// A page comes back early if it does so before one in so many of the pages in swap left.
 const EARLY_SHARE: u32 = 8;
 /// Where all pages are wanted alike, as many come back early: 1 - exp(-1/8), in permille.
@@ -32,8 +34,9 @@ pub struct VictimSize {
     rest: u32,
     /// Periods that it may still be large.
     learning: u32,
-    /// Periods in which it stays small.
+    /// Periods in which it stays small, and those of them running without early returns.
     settled: u32,
+    quiet: u32,
     least: u32,
     most: u32,
     period: u32,
@@ -54,6 +57,7 @@ impl VictimSize {
             rest: 0,
             learning: 0,
             settled: 0,
+            quiet: 0,
             least: dram_pages / shares.0.max(1),
             most: dram_pages / shares.1.max(1),
             period: (dram_pages / 16).max(64),
@@ -100,7 +104,7 @@ impl VictimSize {
             };
             self.pages = (self.pages - self.pages / 4).max(least);
         }
-        self.grow_older();
+        self.grow_older(returns_early);
         (self.passed, self.saved) = (0, 0);
         (self.returned, self.early) = (0, 0);
     }
@@ -117,14 +121,18 @@ impl VictimSize {
     }
 
     /// A period ends.
-    fn grow_older(&mut self) {
+    fn grow_older(&mut self, returns_early: bool) {
         if self.learning > 0 {
             self.learning -= 1;
             if self.learning == 0 {
-                self.settled = SETTLED_PERIODS;
+                (self.settled, self.quiet) = (SETTLED_PERIODS, 0);
             }
-        } else {
-            self.settled = self.settled.saturating_sub(1);
+        } else if self.settled > 0 {
+            self.quiet = if returns_early { 0 } else { self.quiet + 1 };
+            self.settled -= 1;
+            if self.quiet >= QUIET_PERIODS {
+                self.settled = 0;
+            }
         }
     }
 
@@ -230,10 +238,8 @@ mod tests {
         };
         (0..20).for_each(|_| save_some(&mut size));
         assert_eq!(size.pages(), 800 / SETTLED_SHARE);
-        // For as long as the same pages are hot.
-        (0..SETTLED_PERIODS - 30).for_each(|_| save_some(&mut size));
-        assert_eq!(size.pages(), 800 / SETTLED_SHARE);
-        size.begin_anew();
+        // Others are hot now: at first they are not known to come back early.
+        (0..QUIET_PERIODS).for_each(|_| returns(&mut size, 234));
         save_some(&mut size);
         assert_eq!(size.pages(), 800);
     }
