@@ -19,6 +19,7 @@ from pathlib import Path
 
 MIB = 1 << 20
 SWAP_PREFIX = "demeter-extmem-swap-"
+SWAPOFF_TRIES = 5
 ZSWAP = Path("/sys/module/zswap/parameters")
 PAGE_CLUSTER = Path("/proc/sys/vm/page-cluster")
 
@@ -145,8 +146,23 @@ def remove_leftovers(folder: Path) -> None:
     active = _swaps()
     for file in folder.glob(f"{SWAP_PREFIX}*"):
         if str(file) in active:
-            subprocess.run(["swapoff", str(file)], check=False)
+            switch_off(file)
         file.unlink(missing_ok=True)
+
+
+def switch_off(file: Path) -> None:
+    """Take a file out of use as swap; it may take several tries beside programs that end.
+
+    Raises LinuxError when it stays in use.
+    """
+    said = ""
+    for _ in range(SWAPOFF_TRIES):
+        done = subprocess.run(["swapoff", str(file)], capture_output=True, text=True, check=False)
+        if str(file) not in _swaps():
+            return
+        said = done.stderr.strip() or f"swapoff ended with status {done.returncode}"
+        time.sleep(1)
+    raise LinuxError(f"{said}; next: `swapoff {file}`, then delete the file")
 
 
 @contextlib.contextmanager
@@ -170,7 +186,7 @@ def swap_file(folder: Path, size_bytes: int) -> Iterator[Path]:
         raise LinuxError(f"{file}: {error}; next: free space or give another --swap") from None
     finally:
         if str(file) in _swaps():
-            subprocess.run(["swapoff", str(file)], check=False)
+            switch_off(file)
         file.unlink(missing_ok=True)
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from demeter_lab import extmem_figures, extmem_matrix
+from demeter_lab import extmem_figures, extmem_linux, extmem_matrix
 from demeter_lab.extmem_bench import Cell
 from demeter_lab.results import ResultError
 
@@ -57,3 +58,27 @@ def test_every_pattern_has_a_mark_and_a_name_of_its_own() -> None:
         for family in plan.families:
             for pattern in family.patterns:
                 assert (family.mark(pattern) is None) == bool(family.stress)
+
+
+@pytest.mark.parametrize("refusals", [0, 2, 9])
+def test_swap_is_switched_off_or_said_to_be_left(
+    refusals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    active, tries = {str(tmp_path)}, []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        tries.append(command)
+        if len(tries) > refusals:
+            active.clear()
+            return subprocess.CompletedProcess(command, 0, "", "")
+        return subprocess.CompletedProcess(command, 255, "", "swapoff: failed")
+
+    monkeypatch.setattr(extmem_linux, "_swaps", lambda: active)
+    monkeypatch.setattr(extmem_linux.subprocess, "run", run)
+    monkeypatch.setattr(extmem_linux.time, "sleep", lambda _: None)
+    if refusals < extmem_linux.SWAPOFF_TRIES:
+        extmem_linux.switch_off(tmp_path)
+        assert len(tries) == refusals + 1
+    else:
+        with pytest.raises(extmem_linux.LinuxError, match="failed; next: `swapoff"):
+            extmem_linux.switch_off(tmp_path)
