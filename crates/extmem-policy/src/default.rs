@@ -20,7 +20,7 @@ use std::ffi::CStr;
 use crate::abi::{
     Arrival, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING, VICTIM_CACHE,
 };
-use crate::{Algorithm, Host, HotTrial, KeptWalk, Lists, Memory, VictimSize};
+use crate::{Algorithm, BLOCK_PAGES, Host, HotTrial, KeptWalk, Lists, Memory, VictimSize};
 
 const PROBATION: u8 = 0;
 const HOT: u8 = 1;
@@ -29,9 +29,6 @@ const STREAM: u8 = 2;
 const WALK: u8 = 3;
 /// The older half of the pages on probation.
 const AGED: u8 = 4;
-
-/// Pages of a block, the neighbours of each other.
-const BLOCK: u32 = 64;
 
 /// One page in so many may be of a stream.
 const STREAM_SHARE: u32 = 16;
@@ -71,9 +68,9 @@ impl Default2Q {
 
     /// Names the aged neighbours of a page. Returns how many.
     fn name_neighbours(&mut self, page: u32, victims: &mut [u32]) -> usize {
-        let first = page / BLOCK * BLOCK;
+        let first = page / BLOCK_PAGES * BLOCK_PAGES;
         let mut count = 0;
-        for page in first..first + BLOCK {
+        for page in first..first + BLOCK_PAGES {
             if count < victims.len() && self.pages.list_of(page) == Some(AGED) {
                 self.pages.remove(page);
                 victims[count] = page;

@@ -30,6 +30,10 @@ pub use trial::HotTrial;
 pub use victim_size::VictimSize;
 pub use walk::KeptWalk;
 
+/// Pages of an aligned block: those of one block that are named together can leave together,
+/// at the price of one.
+pub const BLOCK_PAGES: u32 = 64;
+
 /// The table of a built-in policy.
 pub fn built_in(name: &str) -> Option<&'static abi::Policy> {
     match name {

@@ -250,7 +250,7 @@ impl Pager {
             if entry.state() == State::Unpacked {
                 // Nothing is lost with it: the page is in DRAM.
                 let entry = self.without_copy(entry);
-                self.unprotect(aged.owner);
+                self.unprotect(aged.owner, 1);
                 self.table.publish(aged.owner, entry);
                 continue;
             }

@@ -132,7 +132,7 @@ impl Pager {
         self.counters().faults_write_protect.add(1);
         self.forecast.written(entry);
         let next = self.without_copy(entry).with(Flag::PredictDirty, true);
-        self.unprotect(page);
+        self.unprotect(page, 1);
         self.table.publish(page, settle(next, access));
         true
     }
@@ -522,11 +522,13 @@ impl Pager {
         }
     }
 
-    /// Lets the program write to a claimed page.
-    pub fn unprotect(&self, page: PageIndex) {
-        let address = self.table.address(page);
-        if let Err(errno) = self.uffd.protect(address, 1, false) {
-            fatal!("cannot make page {address:#x} writable (error {errno}); next: report this");
+    /// Lets the program write to claimed pages.
+    pub fn unprotect(&self, first: PageIndex, pages: usize) {
+        let address = self.table.address(first);
+        if let Err(errno) = self.uffd.protect(address, pages, false) {
+            fatal!(
+                "cannot make {pages} pages at {address:#x} writable (error {errno}); next: report this"
+            );
         }
     }
 

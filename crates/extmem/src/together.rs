@@ -8,15 +8,14 @@
 //! takes all pages of the block are claimed, so that nobody meets a page that is protected
 //! though its word says that it can be written.
 
+use demeter_extmem_policy::BLOCK_PAGES;
+
 use crate::context::{BATCH_PAGES, Context, Scratch};
-use crate::fatal;
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::Pager;
 use crate::region::PAGE_BYTES;
 use crate::syscall;
 
-/// Pages of a block.
-const BLOCK_PAGES: PageIndex = 64;
 /// Runs of dirty pages that must leave a block at a time to be worth it. What lies side by
 /// side is moved by one call, and not copied.
 const LEAST_RUNS: usize = 4;
@@ -37,7 +36,6 @@ struct Block {
 /// Blocks of a batch that are protected.
 pub struct Blocks {
     between: [(PageIndex, Entry); MOST_BETWEEN],
-    between_count: usize,
     blocks: [Block; MOST_BLOCKS],
     count: usize,
 }
@@ -116,10 +114,15 @@ impl Blocks {
     pub fn new() -> Self {
         Self {
             between: [(0, Entry::new(State::Untouched)); MOST_BETWEEN],
-            between_count: 0,
             blocks: [Block::default(); MOST_BLOCKS],
             count: 0,
         }
+    }
+
+    /// Pages between those that leave, of all blocks so far.
+    fn between_count(&self) -> usize {
+        let last = self.blocks[..self.count].last();
+        last.map_or(0, |block| block.between_end)
     }
 }
 
@@ -144,7 +147,6 @@ impl Pager {
                     }
                 }
                 self.give_back(block, blocks);
-                blocks.between_count = block.between;
                 return;
             }
             blocks.blocks[blocks.count] = block;
@@ -167,7 +169,8 @@ impl Pager {
         blocks: &mut Blocks,
     ) -> Option<Block> {
         let first = scratch.pages[range.start];
-        let between = blocks.between_count;
+        let between = blocks.between_count();
+        let mut claimed = between;
         let mut block = Block {
             first,
             end: first,
@@ -182,20 +185,17 @@ impl Pager {
                 }
                 if scratch.entries[next].state() == State::Dirty {
                     block.end = page + 1;
-                    block.between_end = blocks.between_count;
+                    block.between_end = claimed;
                 }
                 next += 1;
                 continue;
             }
             let entry = self.table.load(page);
-            if blocks.between_count == MOST_BETWEEN
-                || !joins(entry)
-                || !self.table.claim(page, entry)
-            {
+            if claimed == MOST_BETWEEN || !joins(entry) || !self.table.claim(page, entry) {
                 break;
             }
-            blocks.between[blocks.between_count] = (page, entry);
-            blocks.between_count += 1;
+            blocks.between[claimed] = (page, entry);
+            claimed += 1;
         }
         let protected = range.start..next;
         let is_worth_it =
@@ -203,10 +203,9 @@ impl Pager {
         if !is_worth_it {
             block.between_end = between;
         }
-        for &(page, entry) in &blocks.between[block.between_end..blocks.between_count] {
+        for &(page, entry) in &blocks.between[block.between_end..claimed] {
             self.table.publish(page, entry);
         }
-        blocks.between_count = block.between_end;
         is_worth_it.then_some(block)
     }
 
@@ -215,27 +214,17 @@ impl Pager {
         for &block in &blocks.blocks[..blocks.count] {
             let between = &blocks.between[block.between..block.between_end];
             // Pages with a copy elsewhere stay protected; of those that left nothing is there.
-            let mut first = block.first;
-            let mut dirty = false;
-            let stays = between.iter().map(|&(page, entry)| (page, Some(entry)));
-            for (page, entry) in stays.chain([(block.end, None)]) {
-                if entry.is_none_or(Entry::has_copy) {
-                    if dirty {
-                        self.let_write(first, page);
-                    }
-                    (first, dirty) = (page + 1, false);
-                } else {
-                    dirty |= entry.is_some_and(|entry| entry.state() == State::Dirty);
+            for run in between.split(|(_, entry)| entry.has_copy()) {
+                let mut dirty = run
+                    .iter()
+                    .filter(|(_, entry)| entry.state() == State::Dirty)
+                    .map(|&(page, _)| page);
+                if let Some(first) = dirty.next() {
+                    let last = dirty.next_back().unwrap_or(first);
+                    self.unprotect(first, (last - first) as usize + 1);
                 }
             }
             self.give_back(block, blocks);
-        }
-    }
-
-    fn let_write(&self, first: PageIndex, end: PageIndex) {
-        let address = self.table.address(first);
-        if let Err(errno) = self.uffd.protect(address, (end - first) as usize, false) {
-            fatal!("cannot make pages at {address:#x} writable (error {errno}); next: report this");
         }
     }
 
