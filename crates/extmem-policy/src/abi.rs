@@ -110,6 +110,8 @@ pub struct Policy {
     pub hint: Option<unsafe extern "C" fn(*mut c_void, u32, u32, u32)>,
     /// Size of the victim cache. Optional.
     pub victim_cache_pages: Option<unsafe extern "C" fn(*mut c_void) -> u32>,
+    /// Names pages that stay. Optional.
+    pub staying: Option<unsafe extern "C" fn(*mut c_void, *mut u32, u32) -> u32>,
 }
 
 // SAFETY: a table of functions and a constant name.
@@ -179,6 +181,10 @@ mod tests {
             (
                 "offsetof(struct demeter_extmem_policy, victim_cache_pages)",
                 offset_of!(Policy, victim_cache_pages),
+            ),
+            (
+                "offsetof(struct demeter_extmem_policy, staying)",
+                offset_of!(Policy, staying),
             ),
             ("DEMETER_EXTMEM_POLICY_ABI", ABI as usize),
             ("DEMETER_EXTMEM_ZERO", ZERO as usize),

@@ -120,6 +120,11 @@ pub trait Algorithm: Sized + 'static {
 
     /// Pages that the victim cache should have.
     fn victim_cache_pages(&mut self) -> u32;
+
+    /// Names pages that stay in DRAM, each once after it came.
+    fn staying(&mut self, _pages: &mut [u32]) -> usize {
+        0
+    }
 }
 
 /// The table of a policy.
@@ -138,6 +143,7 @@ pub const fn table<A: Algorithm>() -> abi::Policy {
         evicted: Some(evicted::<A>),
         hint: Some(hint::<A>),
         victim_cache_pages: Some(victim_cache_pages::<A>),
+        staying: Some(staying::<A>),
     }
 }
 
@@ -231,18 +237,23 @@ unsafe extern "C" fn arrived<A: Algorithm>(
     unsafe { own::<A>(policy).arrived(slice(arrivals, count)) };
 }
 
+/// # Safety
+/// `items` must have room for `count` values that nobody else uses, or `count` be 0.
+unsafe fn room<'a>(items: *mut u32, count: u32) -> &'a mut [u32] {
+    if items.is_null() || count == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller says so.
+    unsafe { std::slice::from_raw_parts_mut(items, count as usize) }
+}
+
 unsafe extern "C" fn choose<A: Algorithm>(
     policy: *mut c_void,
     victims: *mut u32,
     want: u32,
 ) -> u32 {
-    if victims.is_null() || want == 0 {
-        return 0;
-    }
     // SAFETY: the pager's own arguments: room for `want`.
-    let victims = unsafe { std::slice::from_raw_parts_mut(victims, want as usize) };
-    // SAFETY: as above.
-    unsafe { own::<A>(policy) }.choose(victims) as u32
+    unsafe { own::<A>(policy).choose(room(victims, want)) as u32 }
 }
 
 unsafe extern "C" fn returned<A: Algorithm>(policy: *mut c_void, pages: *const u32, count: u32) {
@@ -263,4 +274,9 @@ unsafe extern "C" fn hint<A: Algorithm>(policy: *mut c_void, first: u32, pages: 
 unsafe extern "C" fn victim_cache_pages<A: Algorithm>(policy: *mut c_void) -> u32 {
     // SAFETY: the pager's own arguments.
     unsafe { own::<A>(policy) }.victim_cache_pages()
+}
+
+unsafe extern "C" fn staying<A: Algorithm>(policy: *mut c_void, pages: *mut u32, want: u32) -> u32 {
+    // SAFETY: the pager's own arguments: room for `want`.
+    unsafe { own::<A>(policy).staying(room(pages, want)) as u32 }
 }

@@ -8,6 +8,8 @@
 //! swap puts the oldest hot one on probation: what was hot once must not stay so for ever
 //! (after CAR, Bansal and Modha, FAST 2004, which balances its two clocks like this). If few
 //! of them are wanted again, any page that comes back does so ([`HotTrial`]).
+//! While most of those that were tried are wanted again, hot pages are trusted: few are tried,
+//! and all but the newest are said to stay, so that the compressed tier gives up its copies.
 //! Pages of streams have a queue of their own that may only hold a small share: a long
 //! walk passes through without pushing out what is used. Of a walk that is repeated the
 //! lowest pages take the place of pages on probation, which win it back one by one as
@@ -29,12 +31,20 @@ const STREAM: u8 = 2;
 const WALK: u8 = 3;
 /// The older half of the pages on probation.
 const AGED: u8 = 4;
+/// Hot pages that were not yet named as such, younger than all of [`HOT`].
+const NEW: u8 = 5;
 
 /// One page in so many may be of a stream.
 const STREAM_SHARE: u32 = 16;
-/// One page in so many is on probation at least.
-const PROBATION_SHARE: u32 = 40;
-/// Room for the kept walk is what others have beyond their shares and one page in so many.
+/// Beside hot pages one in so many is on probation at least.
+const PROBATION_SHARE: u32 = 24;
+/// For each so many hot pages another one on probation is enough.
+const ENOUGH_SHARE: u32 = 16;
+/// One hot page in so many is not said to stay.
+const NEW_SHARE: u32 = 32;
+/// Room for the kept walk is what pages on probation have beyond one in so many of DRAM, those
+/// of streams beyond their share, and a margin of one in so many.
+const WALK_ROOM_SHARE: u32 = 40;
 const WALK_MARGIN_SHARE: u32 = 48;
 /// A page that comes back before one in so many pages of DRAM were evicted is hot.
 const SOON_SHARE: u32 = 12;
@@ -45,7 +55,7 @@ const VICTIM_SHARES: (u32, u32) = (32, 4);
 #[derive(Debug)]
 pub struct Default2Q {
     host: Host,
-    pages: Lists<5>,
+    pages: Lists<6>,
     walk: KeptWalk,
     /// Pages that the kept walk owes to those on probation.
     owed_pages: u32,
@@ -56,6 +66,10 @@ pub struct Default2Q {
 impl Default2Q {
     fn probation_pages(&self) -> u32 {
         self.pages.len(PROBATION) + self.pages.len(AGED)
+    }
+
+    fn hot_pages(&self) -> u32 {
+        self.pages.len(HOT) + self.pages.len(NEW)
     }
 
     fn oldest_on_probation(&mut self) -> Option<u32> {
@@ -84,7 +98,7 @@ impl Default2Q {
         let dram_pages = self.host.dram_pages();
         let (probation, hot, stream) = (
             self.probation_pages(),
-            self.pages.len(HOT),
+            self.hot_pages(),
             self.pages.len(STREAM),
         );
         let gives = self.owed_pages > 0 && !self.pages.is_empty(WALK);
@@ -92,7 +106,7 @@ impl Default2Q {
             [STREAM, PROBATION, WALK, HOT]
         } else if gives {
             [WALK, PROBATION, HOT, STREAM]
-        } else if probation > dram_pages / PROBATION_SHARE {
+        } else if probation > (probation + hot) / PROBATION_SHARE {
             [PROBATION, WALK, HOT, STREAM]
         } else {
             [WALK, HOT, PROBATION, STREAM]
@@ -108,15 +122,26 @@ impl Default2Q {
         })
     }
 
-    /// The oldest hot page gives up its place.
+    /// The oldest hot page gives up its place: of the new ones, while hot pages are trusted,
+    /// for what the others had in the compressed tier is gone.
     fn call_oldest_hot(&mut self) -> Option<u32> {
-        let oldest = self.pages.pop_oldest(HOT)?;
+        let order = if self.trial.trusts_next() {
+            [NEW, HOT]
+        } else {
+            [HOT, NEW]
+        };
+        let oldest = order
+            .into_iter()
+            .find_map(|list| self.pages.pop_oldest(list))?;
         self.trial.call(oldest);
         Some(oldest)
     }
 
-    /// The oldest hot page goes on probation.
+    /// The oldest hot page goes on probation, unless hot pages are trusted and others are there.
     fn put_on_trial(&mut self) {
+        if self.probation_pages() > self.hot_pages() / ENOUGH_SHARE && self.trial.trusts_next() {
+            return;
+        }
         if let Some(oldest) = self.call_oldest_hot() {
             self.pages.push(PROBATION, oldest);
         }
@@ -143,7 +168,7 @@ impl Default2Q {
         // pages that the walk took last would leave before they are used.
         let margin = dram_pages / WALK_MARGIN_SHARE;
         let has_room = self.owed_pages == 0
-            && (self.probation_pages() > dram_pages / PROBATION_SHARE + margin
+            && (self.probation_pages() > dram_pages / WALK_ROOM_SHARE + margin
                 || self.pages.len(STREAM) > dram_pages / STREAM_SHARE + margin);
         if is_repeated && self.walk.keeps(page, has_room, margin) {
             WALK
@@ -158,7 +183,7 @@ impl Algorithm for Default2Q {
 
     fn memory_bytes(host: &Host, options: &str) -> Option<usize> {
         options.is_empty().then(|| {
-            Lists::<5>::memory_bytes(host.arena_pages())
+            Lists::<6>::memory_bytes(host.arena_pages())
                 + KeptWalk::memory_bytes(host.arena_pages())
                 + HotTrial::memory_bytes(host.arena_pages())
         })
@@ -187,12 +212,12 @@ impl Algorithm for Default2Q {
             self.trial.arrived(arrival);
             let soon = self.host.dram_pages() / SOON_SHARE;
             let list = if arrival.source == VICTIM_CACHE {
-                HOT
+                NEW
             } else if arrival.flags & STREAMING != 0 {
                 self.list_for_stream(arrival.page)
             } else if arrival.distance != NEVER && arrival.distance < soon {
                 self.put_on_trial();
-                HOT
+                NEW
             } else {
                 if arrival.distance != NEVER {
                     self.owed_pages = (self.owed_pages + 1).min(self.pages.len(WALK));
@@ -233,7 +258,7 @@ impl Algorithm for Default2Q {
         // They are in use. On probation they might be all that is left there, and be named
         // again and again.
         for &page in pages {
-            self.pages.push(HOT, page);
+            self.pages.push(NEW, page);
         }
     }
 
@@ -263,5 +288,21 @@ impl Algorithm for Default2Q {
 
     fn victim_cache_pages(&mut self) -> u32 {
         self.victims.pages()
+    }
+
+    fn staying(&mut self, pages: &mut [u32]) -> usize {
+        if !self.trial.is_trusted() {
+            return 0;
+        }
+        let mut count = 0;
+        while let Some(place) = pages.get_mut(count)
+            && self.pages.len(NEW) > self.hot_pages() / NEW_SHARE
+            && let Some(page) = self.pages.pop_oldest(NEW)
+        {
+            self.pages.push(HOT, page);
+            *place = page;
+            count += 1;
+        }
+        count
     }
 }

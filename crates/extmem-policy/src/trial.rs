@@ -12,6 +12,8 @@ const SOON_SHARE: u32 = 2;
 const TRUSTED_PERMILLE: u32 = 400;
 /// Where only as many are, the hot pages are other ones now.
 const STALE_PERMILLE: u32 = 200;
+/// Where they are trusted, one in so many is tried all the same.
+const PROOF_SHARE: u32 = 32;
 /// Pages put on trial for each that comes back, if so, in permille.
 const MOST_PERMILLE: u32 = 2000;
 
@@ -30,6 +32,8 @@ pub struct HotTrial {
     ended: u32,
     wanted: u32,
     due_permille: u32,
+    /// Pages left alone since one was not.
+    spared: u32,
 }
 
 impl HotTrial {
@@ -48,6 +52,7 @@ impl HotTrial {
             ended: 0,
             wanted: 0,
             due_permille: 0,
+            spared: 0,
         })
     }
 
@@ -109,9 +114,25 @@ impl HotTrial {
         self.wanted_permille() < STALE_PERMILLE
     }
 
+    /// Whether the next hot page may be left alone: pages that were hot are wanted again, and
+    /// this one is not to prove it.
+    pub fn trusts_next(&mut self) -> bool {
+        self.spared = (self.spared + 1) % PROOF_SHARE;
+        self.is_trusted() && self.spared != 0
+    }
+
+    /// It is known that pages that were hot are wanted again.
+    pub fn is_trusted(&self) -> bool {
+        self.is_known() && self.wanted_permille() >= TRUSTED_PERMILLE
+    }
+
+    fn is_known(&self) -> bool {
+        self.ended >= self.memory / 2
+    }
+
     fn wanted_permille(&self) -> u32 {
-        if self.ended < self.memory / 2 {
-            // Hardly anything is known yet.
+        if !self.is_known() {
+            // Until then there is no doubt.
             return 1000;
         }
         (u64::from(self.wanted) * 1000 / u64::from(self.ended)) as u32
@@ -184,6 +205,9 @@ mod tests {
             trial.arrived(&arrival(page, SWAP, if page < 25 { 4000 } else { 3000 }));
         }
         assert_eq!((trial.ended, trial.wanted), (50, 25));
+        assert!(trial.is_trusted());
+        let spared = (0..64).filter(|_| trial.trusts_next()).count();
+        assert_eq!(spared, 62);
         // Who went is not on trial any more.
         trial.call(60);
         trial.begin(60);
@@ -199,7 +223,7 @@ mod tests {
         for page in 0..49 {
             leaves(&mut trial, page);
         }
-        assert!(!trial.is_stale() && trial.due() == 0);
+        assert!(!trial.is_stale() && !trial.is_trusted() && trial.due() == 0);
         leaves(&mut trial, 49);
         assert!(trial.is_stale() && trial.due() == 2);
     }

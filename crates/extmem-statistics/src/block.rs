@@ -105,6 +105,8 @@ numbers! {
         compress_rejected,
         /// Pages taken out of the compressed tier.
         decompressions,
+        /// Objects of the compressed tier freed since their pages stay in DRAM.
+        objects_given_up,
         /// System calls that touched managed memory.
         syscalls_trapped,
         /// Of these, made again after bringing pages in.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::block::{About, Block, CHANGING, ENDED, FREE, LIVE};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM1");
+const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM2");
 /// Processes that are told apart at one time.
 const BLOCKS: usize = 32;
 

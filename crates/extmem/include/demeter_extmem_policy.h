@@ -133,6 +133,11 @@ struct demeter_extmem_policy {
 	 * not be written leave at once. Optional: the pager takes a sixteenth
 	 * of DRAM. */
 	uint32_t (*victim_cache_pages)(void *policy);
+	/* Names up to `room` pages in DRAM that it will not name as victims
+	 * soon, each once after it came: what the compressed tier still holds of
+	 * them is freed. Returns how many. Optional. */
+	uint32_t (*staying)(void *policy, demeter_extmem_page *pages,
+			    uint32_t room);
 };
 
 /* The entry point. `host_abi` is the pager's; NULL when it does not suit. */

@@ -248,10 +248,7 @@ impl Pager {
                 continue;
             }
             if entry.state() == State::Unpacked {
-                // Nothing is lost with it: the page is in DRAM.
-                let entry = self.without_copy(entry);
-                self.unprotect(aged.owner, 1);
-                self.table.publish(aged.owner, entry);
+                self.give_up_object(aged.owner, entry);
                 continue;
             }
             // SAFETY: the buffer has BATCH_PAGES pages, as many as MOST.

@@ -92,6 +92,10 @@ impl Pager {
             self.victims.wait_for_drain(drains);
             return 0;
         }
+        let given_up = self.give_up_objects(want, context);
+        if given_up > 0 {
+            return given_up;
+        }
         let claimed = self.claim_victims(want, context);
         if claimed == 0 {
             // Everything left in DRAM may be in the victim cache, or pinned.
@@ -101,6 +105,37 @@ impl Pager {
         let direct = self.stash(claimed, context);
         self.evict_directly(direct, context);
         claimed
+    }
+
+    /// Frees objects of the compressed tier whose pages will stay in DRAM: they would be of use
+    /// only when those leave. Returns how many.
+    fn give_up_objects(&self, want: usize, context: &mut Context) -> usize {
+        if (self.tier.as_ref()).is_none_or(|tier| tier.live_bytes() == 0) {
+            return 0;
+        }
+        let staying = &mut context.scratch().chosen[..want];
+        let count = self.policy.staying(staying);
+        let mut given_up = 0;
+        for &page in &staying[..count] {
+            let entry = self.table.load(page);
+            if entry.state() == State::Unpacked && self.table.claim(page, entry) {
+                self.give_up_object(page, entry);
+                given_up += 1;
+            }
+        }
+        if given_up > 0 {
+            self.counters().objects_given_up.add(given_up as u64);
+            self.charge_tier();
+        }
+        given_up
+    }
+
+    /// Frees what the compressed tier has of a claimed page that is in DRAM, too, and ends the
+    /// claim.
+    pub fn give_up_object(&self, page: PageIndex, entry: Entry) {
+        let entry = self.without_copy(entry);
+        self.unprotect(page, 1);
+        self.table.publish(page, entry);
     }
 
     /// Claims up to `want` pages into `scratch.pages` / `entries`.

@@ -23,6 +23,9 @@ const MOST_SPANS: usize = (1 << 30) / MOST_SLOTS;
 const GROUPS: usize = 8;
 /// Empty spans whose memory is kept: this many, and one in 128 in use.
 const SPARE: usize = 4;
+/// One free slot in so many is much, and one in so many if that is more than half a span of
+/// each class.
+const SPARSE_SHARES: (usize, usize) = (10, 20);
 /// No span.
 const NONE: u32 = u32::MAX;
 const RELAXED: Ordering = Ordering::Relaxed;
@@ -214,11 +217,14 @@ impl Slab {
         used + kept_spans(limit) >= limit && self.free_bytes() < used * SPAN_BYTES / 64
     }
 
-    /// Much of it is free slots: worth moving objects. Less will do when there is no room.
+    /// Much of it is free slots: worth moving objects.
     pub fn is_sparse(&self) -> bool {
-        let share = if self.is_near_limit() { 16 } else { 10 };
         let used = self.used.load(RELAXED);
-        used > 2 * SPARE && self.free_bytes() >= used * SPAN_BYTES / share
+        let used_bytes = used * SPAN_BYTES;
+        let ends_bytes = CLASSES * SPAN_BYTES / 2;
+        let much_bytes =
+            (used_bytes / SPARSE_SHARES.0).min(used_bytes / SPARSE_SHARES.1 + ends_bytes);
+        used > 2 * SPARE && self.free_bytes() >= much_bytes
     }
 
     /// Has the processor fetch an object's header, should there be one.

@@ -74,6 +74,7 @@ fn copy(pointer: *const abi::Policy, size: usize) -> abi::Policy {
         evicted: None,
         hint: None,
         victim_cache_pages: None,
+        staying: None,
     };
     // SAFETY: the policy has `size` bytes of table, and ours takes what is copied; absent
     // functions are null, which is None.

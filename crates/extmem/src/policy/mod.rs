@@ -216,6 +216,15 @@ impl Policy {
             Some(choose) => unsafe { choose(state.policy, out.as_mut_ptr(), out.len() as u32) },
             None => 0,
         };
+        let mut kept = self.known(out, named);
+        if kept == 0 {
+            kept = self.overrule(&mut state, out);
+        }
+        kept
+    }
+
+    /// Of so many pages that a policy named, keeps those that there are. Returns how many.
+    fn known(&self, out: &mut [PageIndex], named: u32) -> usize {
         let named = (named as usize).min(out.len());
         let mut kept = 0;
         for index in 0..named {
@@ -224,10 +233,20 @@ impl Policy {
                 kept += 1;
             }
         }
-        if kept == 0 {
-            kept = self.overrule(&mut state, out);
-        }
         kept
+    }
+
+    /// Pages that stay in DRAM for a while, at most as many as `out` takes.
+    pub fn staying(&self, out: &mut [PageIndex]) -> usize {
+        let Some(staying) = self.table.staying else {
+            return 0;
+        };
+        let named = {
+            let state = self.state.lock();
+            // SAFETY: the policy's own state, under its lock; room for that many.
+            unsafe { staying(state.policy, out.as_mut_ptr(), out.len() as u32) }
+        };
+        self.known(out, named)
     }
 
     /// Victims that could not be evicted just now.

@@ -147,6 +147,7 @@ fn the_c_example_loads_and_keeps_books() {
         policy.mapped(0, 10);
         policy.hint(0, 10, abi::HINT_COLD);
         assert_eq!(policy.victim_cache_pages(), DRAM / 16);
+        assert_eq!(policy.staying(&mut [0; 8]), 0);
     }
     let refused = load(&format!("{path}:sed=9")).unwrap_err();
     assert!(matches!(refused, PolicyError::Options { .. }), "{refused}");
@@ -220,6 +221,7 @@ fn a_policy_that_names_nobody_or_nonsense_is_overruled() {
     ] {
         let text = text
             .replace("static uint32_t choose(", "static uint32_t choose_well(")
+            .replace(".returned = returned,", ".returned = returned, .staying = choose,")
             .replace(
                 "static void returned(",
                 &format!(
@@ -228,10 +230,61 @@ fn a_policy_that_names_nobody_or_nonsense_is_overruled() {
             );
         std::fs::write(&source, text).unwrap();
         let policy = load(&compile(&source, directory.path())).unwrap();
+        assert_eq!(policy.staying(&mut [0; 8]), 0);
         // The services say that odd pages are in DRAM.
         assert_eq!(drain(&policy, 3), [1, 3, 5]);
         assert_eq!(drain(&policy, 2), [7, 9]);
     }
+}
+
+/// The default policy says of hot pages that they stay, once each, when it knows that those it
+/// put on trial were wanted again.
+#[test]
+fn hot_pages_stay() {
+    let policy = load("default").unwrap();
+    let staying = |room: usize| {
+        let mut out = vec![0; room];
+        let named = policy.staying(&mut out);
+        out.truncate(named);
+        out
+    };
+    let saved = |page| {
+        policy.arrived(&mut [Arrival {
+            page,
+            source: abi::VICTIM_CACHE,
+            ..Arrival::default()
+        }]);
+    };
+    (0..DRAM).for_each(saved);
+    assert!(staying(64).is_empty());
+    // All that are named are wanted again before they leave.
+    for _ in 0..8 {
+        drain(&policy, 64).into_iter().for_each(saved);
+    }
+    let mut all = staying(64);
+    assert_eq!(all.len(), 64);
+    all.extend(staying(DRAM as usize));
+    let count = all.len();
+    assert!(count > 3000 && count < DRAM as usize, "{count}");
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), count);
+    assert!(staying(64).is_empty());
+    // None of them are: nothing is certain any more.
+    for _ in 0..40 {
+        let pages = drain(&policy, 64);
+        policy.evicted(&pages);
+        pages.into_iter().for_each(|page| {
+            policy.evicted(&[page + DRAM; DRAM as usize]);
+            policy.arrived(&mut [Arrival {
+                page,
+                source: abi::SWAP,
+                ..Arrival::default()
+            }]);
+        });
+    }
+    (0..DRAM).for_each(saved);
+    assert!(staying(64).is_empty());
 }
 
 #[test]
