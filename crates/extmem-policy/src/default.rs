@@ -34,7 +34,7 @@ const AGED: u8 = 4;
 /// Hot pages that were not yet named as such, younger than all of [`HOT`].
 const NEW: u8 = 5;
 
-/// One page in so many may be of a stream.
+/// One page in so many may be of a stream, while one in so many that come is.
 const STREAM_SHARE: u32 = 16;
 /// Beside hot pages one in so many is on probation at least.
 const PROBATION_SHARE: u32 = 24;
@@ -59,6 +59,8 @@ pub struct Default2Q {
     walk: KeptWalk,
     /// Pages that the kept walk owes to those on probation.
     owed_pages: u32,
+    /// Pages named since one in [`STREAM_SHARE`] was of a stream.
+    unstreamed_pages: u32,
     trial: HotTrial,
     victims: VictimSize,
 }
@@ -102,7 +104,9 @@ impl Default2Q {
             self.pages.len(STREAM),
         );
         let gives = self.owed_pages > 0 && !self.pages.is_empty(WALK);
-        let order = if stream > dram_pages / STREAM_SHARE || (probation == 0 && hot == 0) {
+        let is_over = stream > 0 && self.unstreamed_pages > dram_pages / STREAM_SHARE;
+        let order = if is_over || stream > dram_pages / STREAM_SHARE || (probation == 0 && hot == 0)
+        {
             [STREAM, PROBATION, WALK, HOT]
         } else if gives {
             [WALK, PROBATION, HOT, STREAM]
@@ -195,6 +199,7 @@ impl Algorithm for Default2Q {
             pages: Lists::new(host.arena_pages(), memory)?,
             walk: KeptWalk::new(host.arena_pages(), memory)?,
             owed_pages: 0,
+            unstreamed_pages: 0,
             trial: HotTrial::new(host.arena_pages(), host.dram_pages(), memory)?,
             victims: VictimSize::new(host.dram_pages(), VICTIM_SHARES),
         })
@@ -214,6 +219,7 @@ impl Algorithm for Default2Q {
             let list = if arrival.source == VICTIM_CACHE {
                 NEW
             } else if arrival.flags & STREAMING != 0 {
+                self.unstreamed_pages = self.unstreamed_pages.saturating_sub(STREAM_SHARE);
                 self.list_for_stream(arrival.page)
             } else if arrival.distance != NEVER && arrival.distance < soon {
                 self.put_on_trial();
@@ -251,6 +257,7 @@ impl Algorithm for Default2Q {
             }
         }
         self.victims.passed(count as u32);
+        self.unstreamed_pages = self.unstreamed_pages.saturating_add(count as u32);
         count
     }
 

@@ -7,7 +7,7 @@ use crate::{Memory, PageSet};
 /// What is known of pages on trial is halved after one page of DRAM in so many.
 const MEMORY_SHARE: u32 = 64;
 /// A page that comes back before one in so many pages of DRAM was evicted was wanted.
-const SOON_SHARE: u32 = 2;
+const SOON_SHARE: u32 = 4;
 /// Where as many pages on trial are wanted again, hot pages are left alone, in permille.
 const TRUSTED_PERMILLE: u32 = 400;
 /// Where only as many are, the hot pages are other ones now.
@@ -202,7 +202,7 @@ mod tests {
         let mut trial = trial();
         for page in 0..50 {
             leaves(&mut trial, page);
-            trial.arrived(&arrival(page, SWAP, if page < 25 { 4000 } else { 3000 }));
+            trial.arrived(&arrival(page, SWAP, if page < 25 { 2000 } else { 1000 }));
         }
         assert_eq!((trial.ended, trial.wanted), (50, 25));
         assert!(trial.is_trusted());
