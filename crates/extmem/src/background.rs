@@ -375,7 +375,7 @@ extern "C" fn evictor(_seat: usize) -> ! {
         pager.evict_wanted.store(0, Ordering::SeqCst);
         // Twice the reserve: a little ahead, so that it is not woken for each page.
         while pager.budget.free_pages() < 2 * pager.budget.reserve_pages()
-            && !pager.inline_eviction.is_second()
+            && !pager.inline_eviction.now().is_second()
         {
             let mut operation = pager.enter_masked();
             // What is oldest in the tier goes to swap, not what would come to the tier now.

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::compressed::is_zero_page;
 use crate::context::{BATCH_PAGES, Context};
+use crate::crowd::CrowdTurns;
 use crate::fatal;
 use crate::fault::NO_PAYLOAD;
 use crate::page::{Entry, Flag, PageIndex, State};
@@ -66,8 +67,8 @@ const TURN_FRAMES: u32 = 2048;
 /// twice; a thread that moves pages itself has no TLB to flush but its own, as long as it
 /// is the only one. Where the difference is small the evictor has the work, for its turns
 /// are more even.
-pub const fn who_evicts() -> Turns {
-    Turns::new(TURN_FRAMES, true, 900)
+pub fn who_evicts() -> CrowdTurns {
+    CrowdTurns::new(|| Turns::new(TURN_FRAMES, true, 900))
 }
 
 impl Pager {

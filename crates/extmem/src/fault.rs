@@ -90,7 +90,8 @@ impl Pager {
 
     /// The same; `steps` says how far the program comes by it, to compare ways of eviction.
     fn take_frames_for(&self, pages: usize, steps: u32, context: &mut Context) {
-        let inline = self.inline_eviction.step(steps, crate::clock::now_ns);
+        let turns = self.inline_eviction.among(self.store.readers());
+        let inline = turns.step(steps, crate::clock::now_ns);
         loop {
             if self.budget.try_take(pages as i64) {
                 if !inline && self.budget.free_pages() < self.budget.reserve_pages() {

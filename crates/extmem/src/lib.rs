@@ -20,6 +20,7 @@ mod budget;
 mod clock;
 mod config;
 mod context;
+mod crowd;
 mod descriptor;
 mod error;
 mod evict;

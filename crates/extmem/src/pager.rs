@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::compressed::CompressedTier;
 use crate::config::Mode;
 use crate::context::{Context, Contexts};
+use crate::crowd::CrowdTurns;
 use crate::extents::Extents;
 use crate::forecast::Forecast;
 use crate::gate::{Gate, Pass};
@@ -21,7 +22,6 @@ use crate::statistics::{Counters, Log, Statistics};
 use crate::stream::Streams;
 use crate::swap::SwapStore;
 use crate::syscall;
-use crate::turns::Turns;
 use crate::uffd::Uffd;
 use crate::victim::VictimCache;
 use crate::worker::Seat;
@@ -90,7 +90,7 @@ pub struct Pager {
     /// The background threads run.
     pub threads_started: AtomicBool,
     /// Who makes room: the evictor, or (second) the threads that need it.
-    pub inline_eviction: Turns,
+    pub inline_eviction: CrowdTurns,
     /// Nonzero: the evictor has work.
     pub evict_wanted: AtomicU32,
     /// Tells parent from vfork child, which shares this memory.

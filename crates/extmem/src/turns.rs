@@ -105,6 +105,16 @@ impl Turns {
         }
     }
 
+    /// Other turns are taken for a while: what lies between does not count.
+    pub fn interrupt(&self) {
+        self.began_ns.store(0, RELAXED);
+        self.steps.store(0, RELAXED);
+        self.changed.store(0, RELAXED);
+        if self.settles || self.kind.load(RELAXED) != SAME {
+            self.kind.store(SETTLING, RELAXED);
+        }
+    }
+
     /// A turn ends and the next begins.
     fn turn(&self, now_ns: u64) {
         let began_ns = self.began_ns.swap(now_ns, RELAXED);

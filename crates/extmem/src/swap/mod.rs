@@ -270,6 +270,11 @@ impl SwapStore {
         result
     }
 
+    /// Threads that read a single page just now.
+    pub fn readers(&self) -> u32 {
+        self.polling.readers()
+    }
+
     /// Writes scattered pages to the slots from `first` on.
     ///
     /// # Safety

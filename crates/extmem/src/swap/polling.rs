@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::clock;
+use crate::crowd::CrowdTurns;
 use crate::turns::Turns;
 
 /// Reads of a turn.
@@ -27,7 +28,7 @@ const REST_READS: u32 = 1024;
 /// Sleeping and looking in turns.
 #[derive(Debug)]
 pub struct Polling {
-    turns: Turns,
+    turns: CrowdTurns,
     /// Threads that read single pages just now.
     readers: AtomicU32,
     /// With more readers than this they look in turn.
@@ -40,7 +41,7 @@ impl Polling {
     /// On so many CPUs.
     pub fn new(cpus: u32) -> Self {
         Self {
-            turns: Turns::new(TURN_READS, false, 1000),
+            turns: CrowdTurns::new(|| Turns::new(TURN_READS, false, 1000)),
             readers: AtomicU32::new(0),
             cpus: cpus.max(1),
             rest: AtomicU32::new(0),
@@ -50,20 +51,27 @@ impl Polling {
     /// A read begins: how it may look for its page, or None if it should sleep.
     /// [`Self::end`] follows.
     pub fn begin(&self) -> Option<Look<'_>> {
-        self.readers.fetch_add(1, Ordering::Relaxed);
+        let others = self.readers.fetch_add(1, Ordering::Relaxed);
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
             self.rest.store(rest - 1, Ordering::Relaxed);
             return None;
         }
-        self.turns.step(1, clock::now_ns).then(|| {
+        let turns = self.turns.among(others);
+        turns.step(1, clock::now_ns).then(|| {
             let now_ns = clock::now_ns();
             Look {
                 polling: self,
+                turns,
                 end_ns: now_ns + LONGEST_NS,
                 last_ns: Cell::new(now_ns),
             }
         })
+    }
+
+    /// How many read just now.
+    pub fn readers(&self) -> u32 {
+        self.readers.load(Ordering::Relaxed)
     }
 
     /// The read is over.
@@ -81,6 +89,7 @@ impl Polling {
 #[derive(Debug)]
 pub struct Look<'a> {
     polling: &'a Polling,
+    turns: &'a Turns,
     end_ns: u64,
     last_ns: Cell<u64>,
 }
@@ -115,7 +124,7 @@ impl Look<'_> {
     /// The page is there, or the thread has slept.
     pub fn found(self) {
         // Who yields beside threads that compute waits for milliseconds.
-        self.polling.turns.cut_short(clock::now_ns());
+        self.turns.cut_short(clock::now_ns());
     }
 }
 
