@@ -3,7 +3,8 @@
 //!
 //! A program's phases differ in how many of its threads wait for pages at a time, and the
 //! way that is best for one thread is seldom best for four. To find that out anew takes
-//! seconds, so what was found is kept for each number of threads.
+//! seconds, so what was found is kept for each number of threads, and is the first guess for
+//! another one.
 
 use std::array;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -54,8 +55,10 @@ impl CrowdTurns {
         let middle = crowd * UNIT;
         if mean.abs_diff(middle) > UNIT / 2 + MARGIN {
             let next = (mean + UNIT / 2) / UNIT;
-            self.now().interrupt();
+            let turns = self.now();
+            turns.interrupt();
             self.crowd.store(next, RELAXED);
+            self.now().guess(turns);
         }
         self.now()
     }

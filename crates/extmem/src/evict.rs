@@ -56,6 +56,10 @@ struct Copies {
 /// together do not go there.
 const SMALL_CACHE_SHARE: i64 = 64;
 
+/// What a compressed tier holds is not worth asking for where it takes less than one page in
+/// so many of DRAM.
+const SMALL_TIER_SHARE: i64 = 16;
+
 /// Frames taken in a turn of one way of eviction: more than what the evictor keeps free.
 const TURN_FRAMES: u32 = 2048;
 
@@ -111,7 +115,8 @@ impl Pager {
     /// Frees objects of the compressed tier whose pages will stay in DRAM: they would be of use
     /// only when those leave. Returns how many.
     fn give_up_objects(&self, want: usize, context: &mut Context) -> usize {
-        if (self.tier.as_ref()).is_none_or(|tier| tier.live_bytes() == 0) {
+        let tier_pages = self.tier_pages.load(Ordering::Relaxed);
+        if tier_pages < self.budget.dram_pages() / SMALL_TIER_SHARE {
             return 0;
         }
         let staying = &mut context.scratch().chosen[..want];

@@ -105,6 +105,17 @@ impl Turns {
         }
     }
 
+    /// What is known of other turns is the best guess for these, as long as nothing else is,
+    /// and soon tried.
+    pub fn guess(&self, others: &Self) {
+        if self.ratio_permille.load(RELAXED) == 0 {
+            self.ratio_permille
+                .store(others.ratio_permille.load(RELAXED), RELAXED);
+            self.second.store(others.is_second(), RELAXED);
+            self.since_probe.store(PROBE_TURNS.1, RELAXED);
+        }
+    }
+
     /// Other turns are taken for a while: what lies between does not count.
     pub fn interrupt(&self) {
         self.began_ns.store(0, RELAXED);
