@@ -23,8 +23,10 @@ const MOST_SPANS: usize = (1 << 30) / MOST_SLOTS;
 const GROUPS: usize = 8;
 /// Empty spans whose memory is kept: this many, and one in 128 in use.
 const SPARE: usize = 4;
-/// One free slot in so many is much, and one in so many if that is more than half a span of
-/// each class.
+/// Less than one free slot in so many is little where there is no other room.
+const FULL_SHARE: usize = 16;
+/// One free slot in so many is much, and in a large pool, where half a span of each class does
+/// not count, one in so many.
 const SPARSE_SHARES: (usize, usize) = (10, 20);
 /// No span.
 const NONE: u32 = u32::MAX;
@@ -201,7 +203,8 @@ impl Slab {
 
     /// Close to the limit, and not for want of order.
     pub fn is_full(&self) -> bool {
-        self.is_near_limit() && self.free_bytes() < self.used.load(RELAXED) * SPAN_BYTES / 16
+        self.is_near_limit()
+            && self.free_bytes() < self.used.load(RELAXED) * SPAN_BYTES / FULL_SHARE
     }
 
     /// Far enough from the limit to take what need not be taken: less room than this is
@@ -217,13 +220,17 @@ impl Slab {
         used + kept_spans(limit) >= limit && self.free_bytes() < used * SPAN_BYTES / 64
     }
 
-    /// Much of it is free slots: worth moving objects.
+    /// Much of it is free slots: worth moving objects. Less will do when there is no room.
     pub fn is_sparse(&self) -> bool {
         let used = self.used.load(RELAXED);
         let used_bytes = used * SPAN_BYTES;
         let ends_bytes = CLASSES * SPAN_BYTES / 2;
-        let much_bytes =
-            (used_bytes / SPARSE_SHARES.0).min(used_bytes / SPARSE_SHARES.1 + ends_bytes);
+        let share = if self.is_near_limit() {
+            FULL_SHARE
+        } else {
+            SPARSE_SHARES.0
+        };
+        let much_bytes = (used_bytes / share).min(used_bytes / SPARSE_SHARES.1 + ends_bytes);
         used > 2 * SPARE && self.free_bytes() >= much_bytes
     }
 
