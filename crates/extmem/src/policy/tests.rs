@@ -276,11 +276,7 @@ fn hot_pages_stay() {
         policy.evicted(&pages);
         pages.into_iter().for_each(|page| {
             policy.evicted(&[page + DRAM; DRAM as usize]);
-            policy.arrived(&mut [Arrival {
-                page,
-                source: abi::SWAP,
-                ..Arrival::default()
-            }]);
+            arrive(&policy, [page]);
         });
     }
     (0..DRAM).for_each(saved);
