@@ -31,7 +31,7 @@ const STREAM: u8 = 2;
 const WALK: u8 = 3;
 /// The older half of the pages on probation.
 const AGED: u8 = 4;
-/// Hot pages that were not yet named as such, younger than all of [`HOT`].
+/// Hot pages that were not yet said to stay, younger than all of [`HOT`].
 const NEW: u8 = 5;
 
 /// One page in so many may be of a stream, while one in so many that come is.

@@ -114,7 +114,7 @@ impl Look<'_> {
         }
         if now_ns >= self.end_ns {
             Wait::Sleep
-        } else if self.polling.readers.load(Ordering::Relaxed) <= self.polling.cpus {
+        } else if self.polling.readers() <= self.polling.cpus {
             Wait::Look
         } else {
             Wait::Yield
