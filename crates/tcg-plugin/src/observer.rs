@@ -185,9 +185,7 @@ impl Observer {
             pebs: PebsUnit::default(),
         });
         if self.started.is_none() {
-            if self.expected_vcpus > 1 {
-                round_robin::keep_turns()?;
-            }
+            round_robin::keep_turns()?;
             let MachineConfig {
                 insn_ps,
                 timer_slack_ns,

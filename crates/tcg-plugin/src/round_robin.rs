@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! More than one vCPU on QEMU's single TCG thread.
+//! vCPUs on QEMU's single TCG thread.
 //!
 //! QEMU runs the vCPUs in turn; a turn ends with the next timer, with
 //! `cpu_exit`, or when the guest spins (`pause`) or halts. Two things about it
-//! have to change before a model may look on, both only with several vCPUs:
+//! have to change before a model may look on:
 //!
-//! - Translated code is shared, and QEMU builds the number of the vCPU that it
-//!   was translated for into its callbacks. The flag `CF_PARALLEL`, which QEMU
-//!   itself sets where several vCPUs run at once, makes it load the number.
+//! - With several vCPUs translated code is shared, and QEMU builds the number of
+//!   the vCPU that it was translated for into its callbacks. The flag
+//!   `CF_PARALLEL`, which QEMU itself sets where several vCPUs run at once, makes
+//!   it load the number.
 //! - QEMU's RCU thread ends a turn when a grace period takes long, which is a
-//!   matter of the host's clock. Without that wish the order of turns depends
-//!   on the guest alone; grace periods then wait for the turn to end, at most
-//!   until the next timer of the guest.
+//!   matter of the host's clock. Then the next vCPU runs earlier than it would
+//!   have, and even with a single one timers that fell due by time charged since
+//!   the last turn run earlier. Without that wish turns depend on the guest
+//!   alone; grace periods then wait for the turn to end, at most until the next
+//!   timer of the guest.
 //!
 //! Both touch QEMU's inside: what is found there is checked first, and that
 //! callbacks name the vCPU that runs is checked throughout.
