@@ -6,6 +6,9 @@ use crate::{Memory, PageSet};
 
 /// What is known of pages on trial is halved after one page of DRAM in so many.
 const MEMORY_SHARE: u32 = 64;
+/// But not after fewer: of pages used at random a fourth is wanted again, of a hundred of them
+/// in one of some thousand cases as many as make hot pages trusted.
+const LEAST_MEMORY: u32 = 512;
 /// A page that comes back before one in so many pages of DRAM was evicted was wanted.
 const SOON_SHARE: u32 = 4;
 /// Where as many pages on trial are wanted again, hot pages are left alone, in permille.
@@ -16,6 +19,33 @@ const STALE_PERMILLE: u32 = 200;
 const PROOF_SHARE: u32 = 32;
 /// Pages put on trial for each that comes back, if so, in permille.
 const MOST_PERMILLE: u32 = 2000;
+/// Where pages that were never hot are wanted again nearly as often, having been hot says
+/// nothing: hot ones are trusted if so many permille as many of them are.
+const BETTER_PERMILLE: u32 = 1200;
+/// One in so many pages that were never hot is watched to tell.
+const OTHERS_SHARE: u32 = 8;
+
+/// Of pages that were named as victims, how many were wanted again lately.
+#[derive(Debug, Default)]
+struct Tally {
+    ended: u32,
+    wanted: u32,
+}
+
+impl Tally {
+    fn end(&mut self, memory: u32) {
+        self.ended += 1;
+        if self.ended >= memory {
+            (self.ended, self.wanted) = (self.ended / 2, self.wanted / 2);
+        }
+    }
+
+    /// None while too few are known.
+    fn wanted_permille(&self, memory: u32) -> Option<u32> {
+        (self.ended >= memory / 2)
+            .then(|| (u64::from(self.wanted) * 1000 / u64::from(self.ended.max(1))) as u32)
+    }
+}
 
 /// Pages that are hot give up their place one by one, and whether they are wanted again
 /// tells of the rest: the fewer are, the more others are put on trial, so that a set of hot
@@ -26,20 +56,24 @@ pub struct HotTrial {
     called: PageSet,
     /// Were hot when they were named as victims.
     on_trial: PageSet,
+    /// Were not, and are watched.
+    watched: PageSet,
     soon: u32,
     memory: u32,
-    /// Pages whose trial ended lately, and those that were wanted again.
-    ended: u32,
-    wanted: u32,
+    /// What became of pages that were hot, and of others.
+    hot: Tally,
+    others: Tally,
     due_permille: u32,
     /// Pages left alone since one was not.
     spared: u32,
+    /// Others named since one was watched.
+    unwatched: u32,
 }
 
 impl HotTrial {
     /// Bytes of tables.
     pub fn memory_bytes(pages: u32) -> usize {
-        2 * PageSet::memory_bytes(pages)
+        3 * PageSet::memory_bytes(pages)
     }
 
     /// Nothing is known.
@@ -47,12 +81,14 @@ impl HotTrial {
         Some(Self {
             called: PageSet::new(pages, memory)?,
             on_trial: PageSet::new(pages, memory)?,
+            watched: PageSet::new(pages, memory)?,
             soon: dram_pages / SOON_SHARE,
-            memory: (dram_pages / MEMORY_SHARE).max(64),
-            ended: 0,
-            wanted: 0,
+            memory: (dram_pages / MEMORY_SHARE).max(LEAST_MEMORY),
+            hot: Tally::default(),
+            others: Tally::default(),
             due_permille: 0,
             spared: 0,
+            unwatched: 0,
         })
     }
 
@@ -65,43 +101,48 @@ impl HotTrial {
     pub fn begin(&mut self, page: u32) {
         if self.called.remove(page) {
             self.on_trial.insert(page);
+            return;
+        }
+        self.unwatched += 1;
+        if self.unwatched == OTHERS_SHARE {
+            self.unwatched = 0;
+            self.watched.insert(page);
         }
     }
 
     /// A page left DRAM. It may still be found to be wanted.
     pub fn left(&mut self, page: u32) {
         if self.on_trial.contains(page) {
-            self.end();
+            self.hot.end(self.memory);
+        } else if self.watched.contains(page) {
+            self.others.end(self.memory);
         }
     }
 
     /// A page came to DRAM, or was wanted while it lay in the victim cache.
     pub fn arrived(&mut self, arrival: &Arrival) {
         self.called.remove(arrival.page);
-        if !self.on_trial.remove(arrival.page) {
+        let was_watched = self.watched.remove(arrival.page);
+        let tally = if self.on_trial.remove(arrival.page) {
+            &mut self.hot
+        } else if was_watched {
+            &mut self.others
+        } else {
             return;
-        }
+        };
         if arrival.source == VICTIM_CACHE {
-            self.end();
-            self.wanted += 1;
+            tally.end(self.memory);
+            tally.wanted += 1;
         } else if arrival.distance < self.soon {
-            self.wanted = (self.wanted + 1).min(self.ended);
-        }
-    }
-
-    fn end(&mut self) {
-        self.ended += 1;
-        if self.ended >= self.memory {
-            (self.ended, self.wanted) = (self.ended / 2, self.wanted / 2);
+            tally.wanted = (tally.wanted + 1).min(tally.ended);
         }
     }
 
     /// A page came back that is not known to be hot: how many hot pages should be put on
     /// trial for it.
     pub fn due(&mut self) -> u32 {
-        let wanted_permille = self.wanted_permille();
         let doubt = TRUSTED_PERMILLE
-            .saturating_sub(wanted_permille)
+            .saturating_sub(self.wanted_permille())
             .min(TRUSTED_PERMILLE - STALE_PERMILLE);
         self.due_permille += MOST_PERMILLE * doubt / (TRUSTED_PERMILLE - STALE_PERMILLE);
         let due = self.due_permille / 1000;
@@ -121,27 +162,25 @@ impl HotTrial {
         self.is_trusted() && self.spared != 0
     }
 
-    /// It is known that pages that were hot are wanted again.
+    /// It is known that pages that were hot are wanted again, and more than others.
     pub fn is_trusted(&self) -> bool {
-        self.is_known() && self.wanted_permille() >= TRUSTED_PERMILLE
+        let others = self.others.wanted_permille(self.memory).unwrap_or(1000);
+        self.hot.wanted_permille(self.memory).is_some_and(|hot| {
+            hot >= TRUSTED_PERMILLE
+                && u64::from(hot) * 1000 >= u64::from(others) * u64::from(BETTER_PERMILLE)
+        })
     }
 
-    fn is_known(&self) -> bool {
-        self.ended >= self.memory / 2
-    }
-
+    /// Until enough is known there is no doubt.
     fn wanted_permille(&self) -> u32 {
-        if !self.is_known() {
-            // Until then there is no doubt.
-            return 1000;
-        }
-        (u64::from(self.wanted) * 1000 / u64::from(self.ended)) as u32
+        self.hot.wanted_permille(self.memory).unwrap_or(1000)
     }
 
     /// A range went.
     pub fn forget(&mut self, first: u32, pages: u32) {
         self.called.remove_range(first, pages);
         self.on_trial.remove_range(first, pages);
+        self.watched.remove_range(first, pages);
     }
 }
 
@@ -200,31 +239,85 @@ mod tests {
     #[test]
     fn who_comes_back_late_was_not_wanted() {
         let mut trial = trial();
-        for page in 0..50 {
+        for page in 0..300 {
             leaves(&mut trial, page);
-            trial.arrived(&arrival(page, SWAP, if page < 25 { 2000 } else { 1000 }));
+            trial.arrived(&arrival(page, SWAP, if page < 150 { 2000 } else { 1000 }));
         }
-        assert_eq!((trial.ended, trial.wanted), (50, 25));
-        assert!(trial.is_trusted());
-        let spared = (0..64).filter(|_| trial.trusts_next()).count();
-        assert_eq!(spared, 62);
+        assert_eq!((trial.hot.ended, trial.hot.wanted), (300, 150));
         // Who went is not on trial any more.
-        trial.call(60);
-        trial.begin(60);
-        trial.forget(50, 50);
-        trial.left(60);
-        trial.arrived(&arrival(60, VICTIM_CACHE, 0));
-        assert_eq!((trial.ended, trial.wanted), (50, 25));
+        trial.call(360);
+        trial.begin(360);
+        trial.forget(350, 50);
+        trial.left(360);
+        trial.arrived(&arrival(360, VICTIM_CACHE, 0));
+        assert_eq!((trial.hot.ended, trial.hot.wanted), (300, 150));
     }
 
     #[test]
     fn little_evidence_is_none() {
         let mut trial = trial();
-        for page in 0..49 {
+        for page in 0..LEAST_MEMORY / 2 - 1 {
             leaves(&mut trial, page);
         }
         assert!(!trial.is_stale() && !trial.is_trusted() && trial.due() == 0);
-        leaves(&mut trial, 49);
+        leaves(&mut trial, LEAST_MEMORY);
         assert!(trial.is_stale() && trial.due() == 2);
+    }
+
+    /// Of the hot and of the others so many of ten come back soon, by chance.
+    fn trusted_of(times: u32, hot: u64, others: u64) -> u32 {
+        let mut trial = trial();
+        let mut random = 1u64;
+        let mut is_soon = |of_ten| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            if (random >> 33) % 10 < of_ten {
+                1000
+            } else {
+                2000
+            }
+        };
+        let mut trusted = 0;
+        for page in (0..1000).cycle().take(times as usize) {
+            leaves(&mut trial, page);
+            trial.arrived(&arrival(page, SWAP, is_soon(hot)));
+            for other in page * 9 + 1000..page * 9 + 1000 + OTHERS_SHARE {
+                trial.begin(other);
+                trial.left(other);
+                trial.arrived(&arrival(other, SWAP, is_soon(others)));
+            }
+            trusted += u32::from(trial.is_trusted());
+        }
+        trusted
+    }
+
+    /// Of pages used at random hot ones are not trusted, or once in a thousand times.
+    #[test]
+    fn who_was_hot_must_be_wanted_more_than_others() {
+        for chance in [0, 2, 5, 9, 10] {
+            let trusted = trusted_of(100_000, chance, chance);
+            assert!(trusted < 100, "{chance} of ten: {trusted}");
+        }
+        let known = LEAST_MEMORY / 2;
+        assert_eq!(trusted_of(2000, 6, 0), 2000 - known + 1);
+        assert_eq!(trusted_of(2000, 9, 3), 2000 - known + 1);
+        assert_eq!(trusted_of(2000, 1, 0), 0);
+    }
+
+    #[test]
+    fn one_of_those_trusted_proves_it() {
+        let mut trial = trial();
+        assert!(!trial.trusts_next());
+        trial.hot = Tally {
+            ended: 400,
+            wanted: 300,
+        };
+        trial.others = Tally {
+            ended: 400,
+            wanted: 40,
+        };
+        let spared = (0..64).filter(|_| trial.trusts_next()).count();
+        assert_eq!(spared, 62);
     }
 }
