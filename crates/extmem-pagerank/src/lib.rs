@@ -138,7 +138,6 @@ impl Algorithm for PageRank {
             victims[count] = page;
             count += 1;
         }
-        self.victims.passed(count as u32);
         count
     }
 

@@ -256,7 +256,6 @@ impl Algorithm for Default2Q {
                 self.trial.begin(page);
             }
         }
-        self.victims.passed(count as u32);
         self.unstreamed_pages = self.unstreamed_pages.saturating_add(count as u32);
         count
     }
