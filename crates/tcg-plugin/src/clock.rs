@@ -13,6 +13,11 @@
 //! clock. There is one clock: with several vCPUs it grows with each in its
 //! turn, so that guest time is the sum of what all of them did. QEMU asks from
 //! its main thread too, hence the atomics.
+//!
+//! Idle time is skipped by QEMU's main thread once it finds all vCPUs halted. One
+//! that halts does so a moment before what it executed is counted; looked at in that
+//! moment, the clock would be too early and the skip too long. So QEMU is told that a
+//! vCPU is not idle as long as something is left to count.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -66,6 +71,11 @@ extern "C" fn guest_clock() -> i64 {
     (sum_ps(api.bias_ns(), raw, *insn_ps, PENALTY_PS.load(Relaxed)) / 1000) as i64
 }
 
+extern "C" fn is_idle(cpu: *mut c_void) -> bool {
+    // SAFETY: a vCPU of QEMU's.
+    unsafe { Api::budget(cpu) == 0 }
+}
+
 /// Access to the guest clock from callbacks on the vCPU thread.
 pub struct Clock {
     api: Api,
@@ -82,6 +92,7 @@ impl Clock {
             .set((api, insn_ps))
             .map_err(|_| QemuError::Hook("hooked twice"))?;
         api.hook_clock(guest_clock, || ASKED.load(Relaxed))?;
+        api.hook_idle(is_idle)?;
         VERIFICATIONS_LEFT.set(VERIFIED_READS);
         Ok(Self {
             api,
@@ -114,7 +125,9 @@ impl Clock {
     /// The guest clock now; on the vCPU thread, while `cpu` runs.
     pub fn now_ns(&self, cpu: *mut c_void) -> u64 {
         // SAFETY: the caller's promise.
-        unsafe { self.api.settle(cpu) };
+        if !unsafe { self.api.budget_agrees(cpu) } {
+            crate::fatal(&QemuError::Layout, crate::NEXT_QEMU);
+        }
         self.settled_ns()
     }
 

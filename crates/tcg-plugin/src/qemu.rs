@@ -5,7 +5,7 @@
 //! header is packaged, and crates stop at version 5. Every function is looked
 //! up at start, so that an unknown QEMU ends in one clear message rather than
 //! in the loader's. Beyond the API the charged clock needs QEMU's own
-//! functions, which the binary exports, and two fields of `timers_state`,
+//! functions, which the binary exports, two fields of `timers_state` and one of a vCPU,
 //! whose offsets are checked against those functions while the guest runs.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -39,7 +39,7 @@ pub enum QemuError {
     /// The clock hook did not take.
     #[error("the guest clock could not be hooked ({0})")]
     Hook(&'static str),
-    /// `timers_state` is laid out differently.
+    /// `timers_state` or a vCPU is laid out differently.
     #[error("the layout of QEMU's timer state is unknown (offset check failed)")]
     Layout,
     /// A register is missing.
@@ -97,6 +97,7 @@ pub type VcpuCb = extern "C" fn(c_uint, *mut c_void);
 pub type TbTransCb = extern "C" fn(*mut Tb, *mut c_void);
 pub type MemCb = extern "C" fn(c_uint, u32, u64, *mut c_void);
 pub type ClockFn = extern "C" fn() -> i64;
+pub type IdleFn = extern "C" fn(*mut c_void) -> bool;
 
 /// Flags of a callback: whether it reads registers.
 pub const NO_REGS: c_int = 0;
@@ -113,7 +114,10 @@ const CLOCK_VIRTUAL: c_int = 1;
 const ICOUNT_OFFSET: usize = 0x40;
 const BIAS_OFFSET: usize = 0x28;
 
-/// Slots of the class `tcg-accel-ops` searched for the clock functions.
+/// Offset of `icount_budget` in a vCPU, QEMU 11.1.
+const BUDGET_OFFSET: usize = 0xd8;
+
+/// Slots of the class `tcg-accel-ops` searched for functions.
 const CLASS_SLOTS: usize = 64;
 
 /// Address of a symbol of QEMU's.
@@ -251,6 +255,57 @@ impl Api {
         // SAFETY: no arguments; the caller is in a place where QEMU reads its clock.
         let (raw, clock) = unsafe { ((self.icount_get_raw)(), (self.icount_get)()) };
         raw == self.raw_icount() && clock == self.bias_ns() + raw
+    }
+
+    /// Instructions that `cpu` may execute until QEMU counts them at the latest, as of
+    /// when it last looked; 0 when all it executed is counted.
+    ///
+    /// # Safety
+    /// `cpu` from [`Api::qemu_get_cpu`] or passed by QEMU.
+    pub unsafe fn budget(cpu: *mut c_void) -> i64 {
+        // SAFETY: an aligned word inside the vCPU, whose place `budget_agrees` verifies.
+        unsafe {
+            cpu.cast::<u8>()
+                .add(BUDGET_OFFSET)
+                .cast::<i64>()
+                .read_volatile()
+        }
+    }
+
+    /// Like [`Api::settle`]; whether what was counted came out of the budget.
+    ///
+    /// # Safety
+    /// As for [`Api::settle`].
+    pub unsafe fn budget_agrees(&self, cpu: *mut c_void) -> bool {
+        // SAFETY: the caller's promise.
+        let before = (unsafe { Self::budget(cpu) }, self.raw_icount());
+        // SAFETY: as above.
+        unsafe { self.settle(cpu) };
+        // SAFETY: as above.
+        let after = (unsafe { Self::budget(cpu) }, self.raw_icount());
+        before.0.wrapping_sub(after.0) == after.1.wrapping_sub(before.1) && after.0 >= 0
+    }
+
+    /// QEMU asks `idle` about a vCPU that has halted and has no work.
+    pub fn hook_idle(&self, idle: IdleFn) -> Result<(), QemuError> {
+        let kick = symbol(c"rr_kick_vcpu_thread")?;
+        // SAFETY: a name that ends in NUL.
+        let class = unsafe { (self.object_class_by_name)(c"tcg-accel-ops".as_ptr()) };
+        if class.is_null() {
+            return Err(QemuError::Hook("no class tcg-accel-ops"));
+        }
+        for slot in 0..CLASS_SLOTS {
+            // SAFETY: as in `hook_clock`. The function to kick vCPUs is followed by the one
+            // that is asked whether they are idle, which TCG does without.
+            unsafe {
+                let (slot, next) = (class.add(slot), class.add(slot + 1));
+                if *slot == kick && (*next).is_null() {
+                    *next = idle as *mut c_void;
+                    return Ok(());
+                }
+            }
+        }
+        Err(QemuError::Hook("no place for the question for idle vCPUs"))
     }
 
     /// Replaces QEMU's clock by `clock` and checks that QEMU now asks it.
