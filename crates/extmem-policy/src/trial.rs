@@ -6,8 +6,8 @@ use crate::{Memory, PageSet};
 
 /// What is known of pages on trial is halved after one page of DRAM in so many.
 const MEMORY_SHARE: u32 = 64;
-/// But not after fewer: of pages used at random a fourth is wanted again, of a hundred of them
-/// in one of some thousand cases as many as make hot pages trusted.
+/// But not after fewer: of a hundred pages used at random, of which a fourth is wanted again,
+/// so many are once in some thousand times that hot pages would be trusted.
 const LEAST_MEMORY: u32 = 512;
 /// A page that comes back before one in so many pages of DRAM was evicted was wanted.
 const SOON_SHARE: u32 = 4;

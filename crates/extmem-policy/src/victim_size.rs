@@ -40,6 +40,7 @@ pub struct VictimSize {
     least: u32,
     most: u32,
     period: u32,
+    /// Victims whose fate is known, and those of them that were saved.
     passed: u32,
     saved: u32,
     /// Pages that came back from swap by themselves, and those that did so early.
@@ -192,12 +193,12 @@ mod tests {
         };
         let mut size = VictimSize::new(6400, (64, 8));
         size.out_pages = 6400;
-        // Of 400, the 399 that were saved first and nothing left meanwhile.
+        // Of 400 pages 399 were saved.
         (0..399).for_each(|_| size.arrived(&saved));
         assert_eq!(size.pages(), 400);
         size.left(1);
         assert_eq!((size.pages(), size.passed, size.saved), (800, 0, 0));
-        // And all left.
+        // Of the next 400 none.
         (0..400).for_each(|_| size.left(1));
         assert_eq!(size.pages(), 600);
     }
