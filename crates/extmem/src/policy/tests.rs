@@ -238,7 +238,7 @@ fn a_policy_that_names_nobody_or_nonsense_is_overruled() {
 }
 
 /// The default policy says of hot pages that they stay, once each, when it knows that those it
-/// put on trial were wanted again.
+/// put on trial were wanted again, and others were not.
 #[test]
 fn hot_pages_stay() {
     let policy = load("default").unwrap();
@@ -257,7 +257,15 @@ fn hot_pages_stay() {
     };
     (0..DRAM).for_each(saved);
     assert!(staying(64).is_empty());
-    // All that are named are wanted again before they leave.
+    // Others come, and leave unused.
+    arrive(&policy, 2 * DRAM..3 * DRAM);
+    for _ in 0..60 {
+        let pages = drain(&policy, 64);
+        assert!(pages.iter().all(|&page| page >= 2 * DRAM));
+        policy.evicted(&pages);
+    }
+    assert!(staying(64).is_empty());
+    // All that are named then are wanted again before they leave.
     for _ in 0..8 {
         drain(&policy, 64).into_iter().for_each(saved);
     }
@@ -270,15 +278,16 @@ fn hot_pages_stay() {
     all.dedup();
     assert_eq!(all.len(), count);
     assert!(staying(64).is_empty());
-    // None of them are: nothing is certain any more.
-    for _ in 0..40 {
-        let pages = drain(&policy, 64);
-        policy.evicted(&pages);
-        pages.into_iter().for_each(|page| {
-            policy.evicted(&[page + DRAM; DRAM as usize]);
-            arrive(&policy, [page]);
-        });
-    }
+    // None of them are, or too late: nothing is certain any more.
+    let late: Vec<_> = (0..20)
+        .flat_map(|_| {
+            let pages = drain(&policy, 64);
+            policy.evicted(&pages);
+            pages
+        })
+        .collect();
+    policy.evicted(&[DRAM; DRAM as usize]);
+    arrive(&policy, late);
     (0..DRAM).for_each(saved);
     assert!(staying(64).is_empty());
 }
