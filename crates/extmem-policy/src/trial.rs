@@ -26,24 +26,34 @@ const BETTER_PERMILLE: u32 = 1200;
 const OTHERS_SHARE: u32 = 8;
 
 /// Of pages that were named as victims, how many were wanted again lately.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Tally {
+    /// It is halved after so many.
+    memory: u32,
     ended: u32,
     wanted: u32,
 }
 
 impl Tally {
-    fn end(&mut self, memory: u32) {
+    const fn new(memory: u32) -> Self {
+        Self {
+            memory,
+            ended: 0,
+            wanted: 0,
+        }
+    }
+
+    fn end(&mut self) {
         self.ended += 1;
-        if self.ended >= memory {
+        if self.ended >= self.memory {
             (self.ended, self.wanted) = (self.ended / 2, self.wanted / 2);
         }
     }
 
     /// None while too few are known.
-    fn wanted_permille(&self, memory: u32) -> Option<u32> {
-        (self.ended >= memory / 2)
-            .then(|| (u64::from(self.wanted) * 1000 / u64::from(self.ended.max(1))) as u32)
+    fn wanted_permille(&self) -> Option<u32> {
+        (self.ended >= self.memory / 2)
+            .then(|| (u64::from(self.wanted) * 1000 / u64::from(self.ended)) as u32)
     }
 }
 
@@ -59,7 +69,6 @@ pub struct HotTrial {
     /// Were not, and are watched.
     watched: PageSet,
     soon: u32,
-    memory: u32,
     /// What became of pages that were hot, and of others.
     hot: Tally,
     others: Tally,
@@ -78,14 +87,14 @@ impl HotTrial {
 
     /// Nothing is known.
     pub fn new(pages: u32, dram_pages: u32, memory: &mut Memory) -> Option<Self> {
+        let unknown = Tally::new((dram_pages / MEMORY_SHARE).max(LEAST_MEMORY));
         Some(Self {
             called: PageSet::new(pages, memory)?,
             on_trial: PageSet::new(pages, memory)?,
             watched: PageSet::new(pages, memory)?,
             soon: dram_pages / SOON_SHARE,
-            memory: (dram_pages / MEMORY_SHARE).max(LEAST_MEMORY),
-            hot: Tally::default(),
-            others: Tally::default(),
+            hot: unknown,
+            others: unknown,
             due_permille: 0,
             spared: 0,
             unwatched: 0,
@@ -113,9 +122,9 @@ impl HotTrial {
     /// A page left DRAM. It may still be found to be wanted.
     pub fn left(&mut self, page: u32) {
         if self.on_trial.contains(page) {
-            self.hot.end(self.memory);
+            self.hot.end();
         } else if self.watched.contains(page) {
-            self.others.end(self.memory);
+            self.others.end();
         }
     }
 
@@ -131,7 +140,7 @@ impl HotTrial {
             return;
         };
         if arrival.source == VICTIM_CACHE {
-            tally.end(self.memory);
+            tally.end();
             tally.wanted += 1;
         } else if arrival.distance < self.soon {
             tally.wanted = (tally.wanted + 1).min(tally.ended);
@@ -164,16 +173,15 @@ impl HotTrial {
 
     /// It is known that pages that were hot are wanted again, and more than others.
     pub fn is_trusted(&self) -> bool {
-        let others = self.others.wanted_permille(self.memory).unwrap_or(1000);
-        self.hot.wanted_permille(self.memory).is_some_and(|hot| {
-            hot >= TRUSTED_PERMILLE
-                && u64::from(hot) * 1000 >= u64::from(others) * u64::from(BETTER_PERMILLE)
-        })
+        let others = self.others.wanted_permille().unwrap_or(1000);
+        self.hot
+            .wanted_permille()
+            .is_some_and(|hot| hot >= TRUSTED_PERMILLE && hot * 1000 >= others * BETTER_PERMILLE)
     }
 
     /// Until enough is known there is no doubt.
     fn wanted_permille(&self) -> u32 {
-        self.hot.wanted_permille(self.memory).unwrap_or(1000)
+        self.hot.wanted_permille().unwrap_or(1000)
     }
 
     /// A range went.
@@ -312,10 +320,12 @@ mod tests {
         trial.hot = Tally {
             ended: 400,
             wanted: 300,
+            ..trial.hot
         };
         trial.others = Tally {
             ended: 400,
             wanted: 40,
+            ..trial.others
         };
         let spared = (0..64).filter(|_| trial.trusts_next()).count();
         assert_eq!(spared, 62);

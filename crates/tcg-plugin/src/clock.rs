@@ -125,8 +125,8 @@ impl Clock {
     /// The guest clock now; on the vCPU thread, while `cpu` runs.
     pub fn now_ns(&self, cpu: *mut c_void) -> u64 {
         // SAFETY: the caller's promise.
-        if !unsafe { self.api.budget_agrees(cpu) } {
-            crate::fatal(&QemuError::Layout, crate::NEXT_QEMU);
+        if let Err(error) = unsafe { self.api.settle(cpu) } {
+            crate::fatal(&error, crate::NEXT_QEMU);
         }
         self.settled_ns()
     }

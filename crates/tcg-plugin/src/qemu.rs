@@ -243,10 +243,23 @@ impl Api {
     ///
     /// # Safety
     /// On the vCPU's own thread, `cpu` from [`Api::qemu_get_cpu`].
-    pub unsafe fn settle(&self, cpu: *mut c_void) {
-        // SAFETY: the caller's promise. QEMU itself calls it at any clock read of
+    ///
+    /// # Errors
+    /// What was counted did not come out of the budget: vCPUs are laid out differently.
+    pub unsafe fn settle(&self, cpu: *mut c_void) -> Result<(), QemuError> {
+        // SAFETY: the caller's promise. QEMU itself calls `icount_update` at any clock read of
         // a running vCPU; unlike `icount_get_raw` it does not insist on an I/O boundary.
-        unsafe { (self.icount_update)(cpu) }
+        let (budget, left, counted) = unsafe {
+            let (budget, before) = (Self::budget(cpu), self.raw_icount());
+            (self.icount_update)(cpu);
+            let counted = self.raw_icount().wrapping_sub(before);
+            (budget, Self::budget(cpu), counted)
+        };
+        if left >= 0 && budget.wrapping_sub(left) == counted {
+            Ok(())
+        } else {
+            Err(QemuError::Layout)
+        }
     }
 
     /// Whether the offsets into `timers_state` agree with QEMU's functions.
@@ -263,7 +276,7 @@ impl Api {
     /// # Safety
     /// `cpu` from [`Api::qemu_get_cpu`] or passed by QEMU.
     pub unsafe fn budget(cpu: *mut c_void) -> i64 {
-        // SAFETY: an aligned word inside the vCPU, whose place `budget_agrees` verifies.
+        // SAFETY: an aligned word inside the vCPU, whose place `settle` verifies.
         unsafe {
             cpu.cast::<u8>()
                 .add(BUDGET_OFFSET)
@@ -272,33 +285,29 @@ impl Api {
         }
     }
 
-    /// Like [`Api::settle`]; whether what was counted came out of the budget.
-    ///
-    /// # Safety
-    /// As for [`Api::settle`].
-    pub unsafe fn budget_agrees(&self, cpu: *mut c_void) -> bool {
-        // SAFETY: the caller's promise.
-        let before = (unsafe { Self::budget(cpu) }, self.raw_icount());
-        // SAFETY: as above.
-        unsafe { self.settle(cpu) };
-        // SAFETY: as above.
-        let after = (unsafe { Self::budget(cpu) }, self.raw_icount());
-        before.0.wrapping_sub(after.0) == after.1.wrapping_sub(before.1) && after.0 >= 0
-    }
-
-    /// QEMU asks `idle` about a vCPU that has halted and has no work.
-    pub fn hook_idle(&self, idle: IdleFn) -> Result<(), QemuError> {
-        let kick = symbol(c"rr_kick_vcpu_thread")?;
+    /// Places of functions in the class `tcg-accel-ops`.
+    fn accelerator_slots(
+        &self,
+    ) -> Result<impl Iterator<Item = *mut *mut c_void> + Clone + use<>, QemuError> {
         // SAFETY: a name that ends in NUL.
         let class = unsafe { (self.object_class_by_name)(c"tcg-accel-ops".as_ptr()) };
         if class.is_null() {
             return Err(QemuError::Hook("no class tcg-accel-ops"));
         }
-        for slot in 0..CLASS_SLOTS {
-            // SAFETY: as in `hook_clock`. The function to kick vCPUs is followed by the one
-            // that is asked whether they are idle, which TCG does without.
+        // The class is larger than this in every known version, and it is on the heap with
+        // more after it: reading on is harmless.
+        Ok((0..CLASS_SLOTS).map(move |slot| class.wrapping_add(slot)))
+    }
+
+    /// QEMU asks `idle` about a vCPU that has halted and has no work.
+    pub fn hook_idle(&self, idle: IdleFn) -> Result<(), QemuError> {
+        let kick = symbol(c"rr_kick_vcpu_thread")?;
+        // The function to kick vCPUs is followed by the one that is asked whether they are
+        // idle, which TCG does without.
+        let slots = self.accelerator_slots()?;
+        for (slot, next) in slots.clone().zip(slots.skip(1)) {
+            // SAFETY: slots of the class, as in `hook_clock`.
             unsafe {
-                let (slot, next) = (class.add(slot), class.add(slot + 1));
                 if *slot == kick && (*next).is_null() {
                     *next = idle as *mut c_void;
                     return Ok(());
@@ -316,15 +325,8 @@ impl Api {
             if self.use_icount.read_volatile() != 1 || (self.icount_to_ns)(1) != 1 {
                 return Err(QemuError::Icount);
             }
-            let class = (self.object_class_by_name)(c"tcg-accel-ops".as_ptr());
-            if class.is_null() {
-                return Err(QemuError::Hook("no class tcg-accel-ops"));
-            }
             let mut replaced = 0;
-            for slot in 0..CLASS_SLOTS {
-                // The class is larger than this in every known version, and it
-                // is on the heap with more after it: reading on is harmless.
-                let slot = class.add(slot);
+            for slot in self.accelerator_slots()? {
                 if *slot == self.icount_get as *mut c_void {
                     *slot = clock as *mut c_void;
                     replaced += 1;
