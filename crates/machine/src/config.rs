@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::pmu::Kind;
+
 /// Latency below which the paper takes a load for a cache hit, in picoseconds.
 ///
 /// The hit latencies of the model must stay at or below it: the sampling
@@ -108,6 +110,14 @@ machine_config! {
     stream_overlap;
     /// Charged to the guest for every PEBS record. Chosen: 250 ns, a microcode assist.
     sample_cost_ns;
+    /// Every read or write of a register of the PMU, RDPMC included: a VM exit and its
+    /// handling. Chosen: 700 ns, the round trip of an exit (1,000 to 1,500 cycles) and a
+    /// handler as long; on bare metal, or where the host passes the PMU through, it is
+    /// 30 to 75 ns.
+    pmu_msr_ns;
+    /// Every read or write of a register of AMD's IBS. Chosen: 30 ns, about 100 cycles:
+    /// Zen 4 hosts can leave these registers to a guest.
+    ibs_msr_ns;
     /// Charged time after which timers are looked at again. Chosen: 20 µs;
     /// a timer fires late by at most this much.
     timer_slack_ns;
@@ -137,6 +147,8 @@ impl MachineConfig {
             walk_2m_ps: 22_000,
             stream_overlap: 16,
             sample_cost_ns: 250,
+            pmu_msr_ns: 700,
+            ibs_msr_ns: 30,
             timer_slack_ns: 20_000,
         }
     }
@@ -166,6 +178,8 @@ impl MachineConfig {
             ("walk_4k_ps", self.walk_4k_ps),
             ("walk_2m_ps", self.walk_2m_ps),
             ("sample_cost_ns", self.sample_cost_ns),
+            ("pmu_msr_ns", self.pmu_msr_ns),
+            ("ibs_msr_ns", self.ibs_msr_ns),
         ] {
             check(value <= MAX_PS, field, value, "larger than a second")?;
         }
@@ -263,7 +277,7 @@ pub struct StepConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PluginConfig {
-    /// File behind the vPMU BAR (4 MiB, `share=on`).
+    /// File behind the model's BAR (1 MiB, `share=on`).
     pub bar: PathBuf,
     /// FMEM (node 0) and SMEM (node 1), in this order.
     pub nodes: Vec<NodeConfig>,
@@ -277,6 +291,9 @@ pub struct PluginConfig {
     /// The machine to model.
     #[serde(default)]
     pub machine: MachineConfig,
+    /// The PMU of every vCPU.
+    #[serde(default)]
+    pub pmu: Kind,
     /// Other guests to keep in step with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepConfig>,

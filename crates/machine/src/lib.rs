@@ -23,17 +23,17 @@
 //! [`config::MachineConfig`] says where each figure comes from; figures that
 //! come out of this model are modelled, not measured.
 
+pub mod bar;
 pub mod cache;
 pub mod config;
 pub mod digest;
 pub mod filter;
 pub mod layout;
 pub mod machine;
-pub mod pebs;
+pub mod pmu;
 pub mod series;
 pub mod stream;
 pub mod tlb;
-pub mod vpmu;
 
 pub use config::{ConfigError, MachineConfig, PluginConfig, Preset};
 pub use layout::{MemoryLayout, Place};

@@ -72,12 +72,14 @@ pub struct Counters {
     pub tlb_full: u64,
     /// Address-space switches: CR3 written with another value.
     pub cr3_writes: u64,
-    /// PEBS events: user loads at or above the threshold while sampling is enabled.
-    pub pebs_events: u64,
-    /// PEBS records written.
+    /// Accesses that the PMU counted as an event, or instructions that it tagged.
+    pub pmu_events: u64,
+    /// Records that the PMU wrote.
     pub samples: u64,
-    /// PEBS records dropped because the ring was full.
+    /// Records that it had no room for.
     pub samples_lost: u64,
+    /// Interrupts that it raised.
+    pub pmu_interrupts: u64,
 }
 
 /// The part of [`Counters`] that is known for each vCPU.
@@ -90,9 +92,10 @@ pub struct VcpuCounters {
     pub tlb_single: u64,
     pub tlb_full: u64,
     pub cr3_writes: u64,
-    pub pebs_events: u64,
+    pub pmu_events: u64,
     pub samples: u64,
     pub samples_lost: u64,
+    pub pmu_interrupts: u64,
 }
 
 /// Defines [`StageNs`] from the one list of stages.
@@ -146,7 +149,7 @@ impl StageNs {
     }
 }
 
-/// What the guest's manager reports through the BAR (`struct demeter_vpmu_guest`).
+/// What the guest's manager reports through the BAR (`struct demeter_model_guest`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names are those of the header, documented there
 pub struct GuestReport {

@@ -45,6 +45,11 @@ unsafe impl Send for Api {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Api {}
 
+/// QEMU's functions, once the clock is hooked.
+pub fn api() -> Option<&'static Api> {
+    SOURCE.get().map(|(api, _)| api)
+}
+
 fn sum_ps(bias_ns: i64, raw: i64, insn_ps: u64, penalty_ps: u64) -> u64 {
     (bias_ns as u64)
         .wrapping_mul(1000)

@@ -2,7 +2,7 @@
 //! Finds the few x86-64 instructions the model must see: those that change
 //! translations, and the control NOP.
 
-use demeter_machine::vpmu::Op;
+use demeter_machine::bar::Op;
 
 /// Register number as instructions encode it: 0 = RAX, 7 = RDI, 15 = R15.
 pub type Gpr = u8;
@@ -20,6 +20,8 @@ pub enum Insn {
     Invpcid(Gpr),
     /// The control NOP.
     Control(Op),
+    /// `rdpmc`.
+    ReadCounter,
 }
 
 /// A memory operand: base + index * scale + displacement.
@@ -101,6 +103,7 @@ pub fn decode(bytes: &[u8]) -> Option<Insn> {
         [0x0f, 0x38, 0x82, modrm, ..] if operand_size => {
             Some(Insn::Invpcid((modrm >> 3 & 7) | rex_r))
         }
+        [0x0f, 0x33, ..] => Some(Insn::ReadCounter),
         _ => None,
     }
 }

@@ -13,6 +13,8 @@ mod clock;
 mod decode;
 mod observer;
 mod output;
+mod pmu;
+mod pmu_hooks;
 mod qemu;
 mod ram;
 mod round_robin;
@@ -24,11 +26,15 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use demeter_machine::PluginConfig;
-use demeter_machine::vpmu::Op;
+use demeter_machine::bar::Op;
+use demeter_machine::pmu::Kind;
 
 use decode::{Insn, Operand};
-use observer::Observer;
-use qemu::{Api, INLINE_ADD, Info, MEM_RW, NO_REGS, PluginId, READ_REGS, Tb};
+use observer::{Block, Observer};
+use qemu::{
+    Api, GREATER_OR_EQUAL, INLINE_ADD, Info, MEM_RW, NO_REGS, PluginId, READ_REGS, Tb,
+    WRITE_REGS_AND_PC,
+};
 
 pub(crate) const NEXT_QEMU: &str = "use the QEMU that `testbed/setup.sh` installs";
 pub(crate) const NEXT_FILES: &str = "check that the directory exists and has room";
@@ -73,7 +79,29 @@ extern "C" fn on_memory(vcpu: c_uint, info: u32, va: u64, ip: *mut c_void) {
     let vcpu = vcpu as usize;
     if !observer.machine.filtered(vcpu, va) {
         observer.memory(vcpu, info, va, ip as u64);
+    } else if observer.watches_l1 {
+        observer.memory_l1(vcpu, info, va, ip as u64);
     }
+}
+
+extern "C" fn on_deadline(vcpu: c_uint, block: *mut c_void) {
+    // SAFETY: one of `Observer::blocks`, which are freed only when QEMU forgets the code
+    // that names them.
+    let block = unsafe { &*block.cast::<Block>() };
+    observer().deadline_reached(vcpu as usize, block);
+}
+
+/// QEMU has forgotten all code.
+extern "C" fn on_flush(_: *mut c_void) {
+    for block in std::mem::take(&mut observer().blocks) {
+        // SAFETY: made by `Box::into_raw`, and no code names it any more.
+        drop(unsafe { Box::from_raw(block) });
+    }
+}
+
+/// RDPMC, which the instruction at the address given follows.
+extern "C" fn on_read_counter(vcpu: c_uint, next: *mut c_void) {
+    observer().read_counter(vcpu as usize, next as u64);
 }
 
 extern "C" fn on_control(vcpu: c_uint, op: *mut c_void) {
@@ -128,6 +156,28 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 count as u64,
             );
         }
+        if observer.on && observer.counts_down {
+            let ip = |index| (api.qemu_plugin_insn_vaddr)((api.qemu_plugin_tb_get_insn)(tb, index));
+            let block = Box::into_raw(Box::new(Block {
+                ips: (0..count).map(ip).collect(),
+            }));
+            observer.blocks.push(block);
+            (api.qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu)(
+                tb,
+                INLINE_ADD,
+                observer.deadline,
+                count as u64,
+            );
+            (api.qemu_plugin_register_vcpu_tb_exec_cond_cb)(
+                tb,
+                on_deadline,
+                NO_REGS,
+                GREATER_OR_EQUAL,
+                observer.deadline,
+                pmu::DEADLINE,
+                block.cast(),
+            );
+        }
         for index in 0..count {
             let insn = (api.qemu_plugin_tb_get_insn)(tb, index);
             let mut bytes = [0u8; 16];
@@ -147,6 +197,15 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 Some(Insn::Invlpg(operand)) => register(on_invlpg, operand.pack()),
                 Some(Insn::Invpcid(_)) => register(on_invpcid, 0),
                 Some(Insn::Control(op)) => register(on_control, u64::from(op.immediate())),
+                Some(Insn::ReadCounter) if observer.pmu_kind() != Kind::None => {
+                    (api.qemu_plugin_register_vcpu_insn_exec_cb)(
+                        insn,
+                        on_read_counter,
+                        WRITE_REGS_AND_PC,
+                        ((api.qemu_plugin_insn_vaddr)(insn) + length as u64) as *mut c_void,
+                    );
+                }
+                Some(Insn::ReadCounter) => {}
             }
             if observer.on {
                 let ip = (api.qemu_plugin_insn_vaddr)(insn) as *mut c_void;
@@ -182,6 +241,7 @@ fn install(id: PluginId, info: &Info, arguments: &[&CStr]) -> Result<(), Failure
     unsafe {
         (api.qemu_plugin_register_vcpu_tb_trans_cb)(id, on_translate, ptr::null_mut());
         (api.qemu_plugin_register_vcpu_init_cb)(id, on_vcpu_init, ptr::null_mut());
+        (api.qemu_plugin_register_flush_cb)(id, on_flush, ptr::null_mut());
         (api.qemu_plugin_register_atexit_cb)(id, on_exit, ptr::null_mut());
     }
     Ok(())

@@ -4,18 +4,20 @@
 
 use std::ffi::{c_int, c_void};
 
+use demeter_machine::bar::{ModelCounters, Op};
 use demeter_machine::digest::Fnv;
-use demeter_machine::pebs::{PebsUnit, Port, Sampled};
+use demeter_machine::pmu::{Kind, L1_CYCLES, Observed};
 use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary, VcpuCounters};
-use demeter_machine::vpmu::{FLAG_WALKED, Op, Record};
 use demeter_machine::{
-    Machine, MachineConfig, MemoryLayout, PluginConfig, Served, Translation, Walker,
+    Access, Machine, MachineConfig, MemoryLayout, PluginConfig, Translation, Walker,
 };
 
-use crate::bar::{self, VcpuPort};
+use crate::bar;
 use crate::clock::Clock;
 use crate::decode::{Operand, UNKNOWN_OPERAND};
 use crate::output::Output;
+use crate::pmu::{Around, DEADLINE, Pmu};
+use crate::pmu_hooks;
 use crate::qemu::{Api, PerVcpu, QemuError, Registers};
 use crate::ram::{Mapping, Ram};
 use crate::round_robin::{self, Running};
@@ -38,8 +40,15 @@ struct Vcpu {
     /// As of the last write; every write is seen, modelled or not.
     cr3: u64,
     cr4: Option<u64>,
-    port: VcpuPort,
-    pebs: PebsUnit,
+    pmu: Pmu,
+    /// Where QEMU keeps the general registers; null without a PMU.
+    env: *mut u64,
+}
+
+/// A block of code that counts towards a deadline.
+pub struct Block {
+    /// Addresses of its instructions.
+    pub ips: Vec<u64>,
 }
 
 /// What exists once the first vCPU does.
@@ -54,6 +63,13 @@ pub struct Observer {
     /// Whether accesses are modelled now.
     pub on: bool,
     pub machine: Machine,
+    /// Whether some PMU looks at accesses that the L1 serves.
+    pub watches_l1: bool,
+    /// Whether blocks of code count towards a deadline of the PMU.
+    pub counts_down: bool,
+    /// Instructions of the blocks of code that do, kept while they are.
+    pub blocks: Vec<*mut Block>,
+    pmu: Kind,
     ram: Ram,
     bar: Mapping,
     /// By QEMU's number; complete before the guest runs.
@@ -63,6 +79,7 @@ pub struct Observer {
     samples: Fnv,
     pub user_insn: PerVcpu,
     pub kernel_insn: PerVcpu,
+    pub deadline: PerVcpu,
     output: Output,
     step: Option<Step>,
     config: MachineConfig,
@@ -120,18 +137,25 @@ impl Observer {
         };
         let layout = MemoryLayout::new(config.nodes[0].size_bytes, config.nodes[1].size_bytes);
         let ram = Ram::new([node(0)?, node(1)?], layout);
-        let bar = Mapping::shared(&config.bar, demeter_machine::vpmu::BAR_BYTES)
-            .map_err(file("map the vPMU BAR", &config.bar))?;
+        let bar = Mapping::shared(&config.bar, demeter_machine::bar::BAR_BYTES)
+            .map_err(file("map the model's BAR", &config.bar))?;
         bar::initialise(&bar, &config.machine, vcpus)
-            .ok_or_else(|| Failure::new("the vPMU BAR is too small".into(), NEXT_FILES))?;
+            .ok_or_else(|| Failure::new("the model's BAR is too small".into(), NEXT_FILES))?;
         let output = Output::create(&config.series, config.summary)
             .map_err(file("create", &config.series))?;
-        // SAFETY: plain constructor; two words per vCPU.
-        let scoreboard = unsafe { (api.qemu_plugin_scoreboard_new)(16) };
+        // SAFETY: plain constructor; three words per vCPU.
+        let scoreboard = unsafe { (api.qemu_plugin_scoreboard_new)(24) };
+        if config.pmu != Kind::None {
+            pmu_hooks::install().map_err(|error| Failure::new(error.to_string(), NEXT_QEMU))?;
+        }
         Ok(Self {
             api,
             on: false,
             machine: Machine::new(&config.machine, layout, vcpus),
+            watches_l1: false,
+            counts_down: false,
+            blocks: Vec::new(),
+            pmu: config.pmu,
             ram,
             bar,
             vcpus: Vec::with_capacity(vcpus),
@@ -145,6 +169,10 @@ impl Observer {
             kernel_insn: PerVcpu {
                 scoreboard,
                 offset: 8,
+            },
+            deadline: PerVcpu {
+                scoreboard,
+                offset: 16,
             },
             output,
             step: config.step.map(Step::new).transpose()?,
@@ -164,8 +192,7 @@ impl Observer {
     /// A vCPU exists. With the first one the clock is hooked.
     pub fn vcpu_init(&mut self, number: u32) -> Result<(), QemuError> {
         let index = number as usize;
-        let port = VcpuPort::new(&self.bar, index);
-        let (Ok(qemu_index), Some(port)) = (c_int::try_from(number), port) else {
+        let Ok(qemu_index) = c_int::try_from(number) else {
             return Err(QemuError::Vcpus(c_int::MAX));
         };
         if index != self.vcpus.len() {
@@ -176,16 +203,23 @@ impl Observer {
         if self.expected_vcpus > 1 {
             round_robin::name_the_vcpu(handle)?;
         }
+        let registers = Registers::find(&self.api)?;
+        let env = if self.pmu == Kind::None {
+            std::ptr::null_mut()
+        } else {
+            registers.find_env(&self.api, handle)?
+        };
         self.vcpus.push(Vcpu {
             handle,
-            registers: Registers::find(&self.api)?,
+            registers,
             cr3: 0,
             cr4: None,
-            port,
-            pebs: PebsUnit::default(),
+            pmu: Pmu::new(self.pmu),
+            env,
         });
         if self.started.is_none() {
             round_robin::keep_turns()?;
+            pmu_hooks::map_extended_lvt(self.pmu)?;
             let MachineConfig {
                 insn_ps,
                 timer_slack_ns,
@@ -249,31 +283,202 @@ impl Observer {
             return;
         };
         clock.charge(access.latency_ps, cpu.handle);
-        // SAFETY: `info` is that of the memory callback we are in.
-        if user && cpu.port.enabled() && !unsafe { (self.api.qemu_plugin_mem_is_store)(info) } {
-            let record = || Record {
-                gva: va,
-                gpa: access.pa,
-                ip,
-                cr3: cpu.cr3,
-                time_ns: clock.now_ns(cpu.handle),
-                latency_ns: u32::try_from(access.latency_ps / 1000).unwrap_or(u32::MAX),
-                tier: u16::from(access.served == Served::Smem),
-                flags: if access.walked { FLAG_WALKED } else { 0 },
-                reserved: [0; 2],
-            };
-            if cpu.pebs.load(&mut cpu.port, access.latency_ps, record) == Sampled::Record {
-                self.samples.write(&va.to_le_bytes());
-                self.samples.write(&access.pa.to_le_bytes());
-                let cost_ps = self.config.sample_cost_ns * 1000;
-                self.machine.charge_ps(vcpu, cost_ps);
-                clock.charge(cost_ps, cpu.handle);
-            }
+        let due = cpu.pmu.charge(user, access.latency_ps);
+        if cpu.pmu.watches(user) {
+            self.observed(vcpu, info, va, ip, Some(access));
         }
+        if due {
+            self.tell(vcpu, ip);
+        }
+        let Some(started) = &self.started else {
+            return;
+        };
+        let clock = &started.clock;
         if clock.penalty_ps() >= self.next_check_ps {
             self.next_check_ps = clock.penalty_ps() + TICK_CHECK_PS;
             self.tick(vcpu);
         }
+    }
+
+    /// An access that the L1 serves, while a PMU looks at those too.
+    #[inline(never)]
+    pub fn memory_l1(&mut self, vcpu: usize, info: u32, va: u64, ip: u64) {
+        let user = ip >> 63 == 0;
+        if self.on
+            && self
+                .vcpus
+                .get(vcpu)
+                .is_some_and(|cpu| cpu.pmu.watches(user))
+        {
+            self.observed(vcpu, info, va, ip, None);
+        }
+    }
+
+    /// Shows an access to the PMU; `None` is one that the L1 served.
+    fn observed(&mut self, vcpu: usize, info: u32, va: u64, ip: u64, access: Option<Access>) {
+        let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) else {
+            return;
+        };
+        let observed = Observed {
+            va,
+            pa: access.map_or(0, |access| access.pa),
+            ip,
+            // SAFETY: `info` is that of the memory callback we are in.
+            store: unsafe { (self.api.qemu_plugin_mem_is_store)(info) },
+            user: ip >> 63 == 0,
+            latency_cycles: access.map_or(L1_CYCLES, |access| access.latency_ps / 1000),
+            served: access.map(|access| access.served),
+            walked: access.is_some_and(|access| access.walked),
+        };
+        let around = Around {
+            api: &self.api,
+            ram: &self.ram,
+            clock: &started.clock,
+            handle: cpu.handle,
+            cr3: cpu.cr3,
+        };
+        if cpu.pmu.access(&observed, &around) {
+            self.samples.write(&observed.va.to_le_bytes());
+            self.samples.write(&observed.pa.to_le_bytes());
+            self.settle_pmu(vcpu);
+        }
+    }
+
+    /// Tells the PMU what passed until now.
+    fn tell(&mut self, vcpu: usize, ip: u64) {
+        // SAFETY: the scoreboard is ours, and the vCPU exists.
+        let insn = [self.user_insn, self.kernel_insn]
+            .map(|entry| unsafe { (self.api.qemu_plugin_u64_get)(entry, vcpu as u32) });
+        if let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) {
+            let around = Around {
+                api: &self.api,
+                ram: &self.ram,
+                clock: &started.clock,
+                handle: cpu.handle,
+                cr3: cpu.cr3,
+            };
+            cpu.pmu.tell(insn, self.config.insn_ps, ip, &around);
+        }
+        self.settle_pmu(vcpu);
+    }
+
+    /// The PMU may have done something, or been set up otherwise: charges what it cost
+    /// and sets when it is told next.
+    fn settle_pmu(&mut self, vcpu: usize) {
+        let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &mut self.started) else {
+            return;
+        };
+        let bill_ps = cpu.pmu.bill_ps(&self.config);
+        if self.on && bill_ps > 0 {
+            // Records are of user code, for the most part; registers are the kernel's.
+            cpu.pmu.charge(false, bill_ps);
+            self.machine.charge_ps(vcpu, bill_ps);
+            started.clock.charge(bill_ps, cpu.handle);
+        }
+        if let Some(deadline) = cpu.pmu.next_deadline(self.config.insn_ps) {
+            // SAFETY: the scoreboard is ours, and the vCPU exists.
+            unsafe { (self.api.qemu_plugin_u64_set)(self.deadline, vcpu as u32, deadline) };
+            if self.on && !self.counts_down {
+                self.counts_down = true;
+                // Code translated so far does not count.
+                // SAFETY: our vCPU; QEMU defers the flush to a safe point.
+                unsafe { (self.api.queue_tb_flush)(cpu.handle) };
+            }
+        } else if self.counts_down {
+            // SAFETY: as above.
+            unsafe { (self.api.qemu_plugin_u64_set)(self.deadline, vcpu as u32, 0) };
+        }
+        self.watches_l1 = self.vcpus.iter().any(|cpu| cpu.pmu.watches_l1());
+    }
+
+    /// A deadline of the PMU is reached in a block of code that begins.
+    pub fn deadline_reached(&mut self, vcpu: usize, block: &Block) {
+        let Some(&ip) = block.ips.first() else {
+            return;
+        };
+        let user = ip >> 63 == 0;
+        // SAFETY: the scoreboard is ours, and the vCPU exists.
+        let reached = unsafe { (self.api.qemu_plugin_u64_get)(self.deadline, vcpu as u32) };
+        if let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) {
+            let around = Around {
+                api: &self.api,
+                ram: &self.ram,
+                clock: &started.clock,
+                handle: cpu.handle,
+                cr3: cpu.cr3,
+            };
+            cpu.pmu.settle_tag(&around);
+        }
+        self.tell(vcpu, ip);
+        if let Some(cpu) = self.vcpus.get_mut(vcpu) {
+            cpu.pmu
+                .tag_in(&block.ips, reached.wrapping_sub(DEADLINE), user);
+        }
+        self.settle_pmu(vcpu);
+    }
+
+    /// Which PMU the guest has.
+    pub const fn pmu_kind(&self) -> Kind {
+        self.pmu
+    }
+
+    /// The vCPU that runs, by what QEMU gives to its helpers.
+    fn vcpu_of(&self, env: *mut u64) -> Option<usize> {
+        self.vcpus.iter().position(|cpu| cpu.env == env)
+    }
+
+    /// RDMSR by the vCPU of `env`; `None` for a register that is not the PMU's.
+    pub fn read_msr(&mut self, env: *mut u64, msr: u32) -> Option<u64> {
+        let vcpu = self.vcpu_of(env)?;
+        // Asked without effect first: most registers are not the PMU's.
+        self.vcpus[vcpu].pmu.has_msr(msr).then_some(())?;
+        self.tell(vcpu, 0);
+        let value = self.vcpus[vcpu].pmu.read_msr(msr);
+        self.settle_pmu(vcpu);
+        value
+    }
+
+    /// WRMSR; false for a register that is not the PMU's.
+    pub fn write_msr(&mut self, env: *mut u64, msr: u32, value: u64) -> bool {
+        let Some(vcpu) = self.vcpu_of(env) else {
+            return false;
+        };
+        if !self.vcpus[vcpu].pmu.has_msr(msr) {
+            return false;
+        }
+        self.tell(vcpu, 0);
+        let known = self.vcpus[vcpu].pmu.write_msr(msr, value);
+        self.settle_pmu(vcpu);
+        known
+    }
+
+    /// RDPMC by code that goes on at `next`. QEMU raises what is to be raised where this
+    /// returns.
+    pub fn read_counter(&mut self, vcpu: usize, next: u64) {
+        const CR4_PCE: u64 = 1 << 8;
+        let allowed = |cpu: &Vcpu| next >> 63 != 0 || cpu.cr4.is_some_and(|cr4| cr4 & CR4_PCE != 0);
+        if !self.vcpus.get(vcpu).is_some_and(allowed) {
+            return;
+        }
+        self.tell(vcpu, next);
+        let index = self.gpr(vcpu, RCX) as u32;
+        let value = self.vcpus[vcpu].pmu.read_counter(index);
+        self.settle_pmu(vcpu);
+        if let Some(value) = value {
+            let registers = &self.vcpus[vcpu].registers;
+            registers.set_gpr(&self.api, RAX, value & 0xffff_ffff);
+            registers.set_gpr(&self.api, RDX, value >> 32);
+            // SAFETY: in a callback that may write registers and where to go on. It does
+            // not return; nothing here waits to be dropped.
+            unsafe { (self.api.qemu_plugin_set_pc)(next) };
+        }
+    }
+
+    /// An entry of the extended local vector table of the vCPU that runs.
+    pub fn extended_lvt(&mut self, entry: usize) -> Option<&mut u32> {
+        let running = &self.started.as_ref()?.running;
+        let cpu = self.vcpus.iter_mut().find(|cpu| running.is(cpu.handle))?;
+        cpu.pmu.extended(entry)
     }
 
     fn tick(&mut self, vcpu: usize) {
@@ -293,12 +498,14 @@ impl Observer {
             // SAFETY: the scoreboard is ours, and the vCPU exists.
             let read = |entry| unsafe { (self.api.qemu_plugin_u64_get)(entry, index as u32) };
             let kernel_insn = read(self.kernel_insn);
+            let pmu = vcpu.pmu.counts();
             VcpuCounters {
                 insn: read(self.user_insn) + kernel_insn,
                 kernel_insn,
-                pebs_events: vcpu.pebs.events,
-                samples: vcpu.pebs.records,
-                samples_lost: vcpu.pebs.lost,
+                pmu_events: pmu.events,
+                samples: pmu.records,
+                samples_lost: pmu.dropped,
+                pmu_interrupts: pmu.interrupts,
                 ..self.machine.vcpu_counters(index)
             }
         };
@@ -310,19 +517,23 @@ impl Observer {
         for vcpu in self.vcpu_counters() {
             counters.insn += vcpu.insn;
             counters.kernel_insn += vcpu.kernel_insn;
-            counters.pebs_events += vcpu.pebs_events;
+            counters.pmu_events += vcpu.pmu_events;
             counters.samples += vcpu.samples;
             counters.samples_lost += vcpu.samples_lost;
+            counters.pmu_interrupts += vcpu.pmu_interrupts;
         }
         counters
     }
 
     fn row(&mut self, vcpu: usize, kind: RowKind, value: u64) {
+        let t_ns = self.now_ns(vcpu);
+        let counters = self.counters();
+        bar::show(&self.bar, &ModelCounters::new(t_ns, &counters));
         let row = SeriesRow {
-            t_ns: self.now_ns(vcpu),
+            t_ns,
             kind,
             value,
-            counters: self.counters(),
+            counters,
             guest: bar::guest(&self.bar).into(),
         };
         if let Err(error) = self.output.row(&row) {
@@ -390,6 +601,10 @@ impl Observer {
     fn switch(&mut self, vcpu: usize, on: bool) {
         if self.vcpus.len() != self.expected_vcpus {
             let error = QemuError::RoundRobin("some never appeared");
+            crate::fatal(&error, NEXT_QEMU);
+        }
+        if self.pmu != Kind::None && !pmu_hooks::asked() {
+            let error = QemuError::Hook("CPUID does not reach the modelled PMU");
             crate::fatal(&error, NEXT_QEMU);
         }
         // Whatever the guest did unobserved, or is about to, is not in these.
@@ -475,4 +690,7 @@ impl Observer {
     }
 }
 
+const RAX: u8 = 0;
+const RCX: u8 = 1;
+const RDX: u8 = 2;
 const RDI: u8 = 7;

@@ -10,7 +10,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use demeter_machine::vpmu::MAX_VCPUS;
+/// vCPUs that the model supports: their turns and TLBs are simulated one after the other.
+pub const MAX_VCPUS: usize = 128;
 
 /// Version of the plugin API this file was written for.
 pub const API_VERSION: c_int = 7;
@@ -27,7 +28,7 @@ pub enum QemuError {
     /// Not an x86-64 system emulator.
     #[error("this is not qemu-system-x86_64")]
     Target,
-    /// More vCPUs than the vPMU has parts for.
+    /// More vCPUs than the model supports.
     #[error("the machine has {0} vCPUs, the model supports {MAX_VCPUS}")]
     Vcpus(c_int),
     /// Several vCPUs cannot be run in a fixed order.
@@ -99,13 +100,19 @@ pub type MemCb = extern "C" fn(c_uint, u32, u64, *mut c_void);
 pub type ClockFn = extern "C" fn() -> i64;
 pub type IdleFn = extern "C" fn(*mut c_void) -> bool;
 
-/// Flags of a callback: whether it reads registers.
+pub type FlushCb = extern "C" fn(*mut c_void);
+pub type RunOnCpu = extern "C" fn(*mut c_void, *mut c_void);
+
+/// Flags of a callback: whether it reads registers, or writes them and where to go on.
 pub const NO_REGS: c_int = 0;
 pub const READ_REGS: c_int = 1;
+pub const WRITE_REGS_AND_PC: c_int = 3;
 /// Loads and stores.
 pub const MEM_RW: c_int = 3;
 /// Inline operation: add.
 pub const INLINE_ADD: c_int = 0;
+/// Condition of a callback: greater than or equal.
+pub const GREATER_OR_EQUAL: c_int = 7;
 
 /// `QEMU_CLOCK_VIRTUAL`.
 const CLOCK_VIRTUAL: c_int = 1;
@@ -139,6 +146,8 @@ macro_rules! api {
             $(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
             timers_state: *mut u8,
             use_icount: *const c_int,
+            /// For what is passed by reference; on the vCPU thread only.
+            buffer: *mut GArray,
         }
 
         impl Api {
@@ -150,7 +159,13 @@ macro_rules! api {
                         Err(_) => c"",
                     }
                 }
+                let buffer = symbol(c"g_byte_array_new")?;
+                // SAFETY: glib's function of this type; the array is never freed.
+                let buffer = unsafe {
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *mut GArray>(buffer)()
+                };
                 Ok(Self {
+                    buffer,
                     $($name: {
                         let address = symbol(name(concat!(stringify!($name), "\0").as_bytes()))?;
                         // SAFETY: the signature is that of API version 7, checked before use.
@@ -177,16 +192,26 @@ api! {
     qemu_plugin_register_vcpu_mem_cb: fn(*mut TbInsn, MemCb, c_int, c_int, *mut c_void);
     qemu_plugin_register_vcpu_insn_exec_cb: fn(*mut TbInsn, VcpuCb, c_int, *mut c_void);
     qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu: fn(*mut Tb, c_int, PerVcpu, u64);
+    qemu_plugin_register_vcpu_tb_exec_cond_cb: fn(*mut Tb, VcpuCb, c_int, c_int, PerVcpu, u64, *mut c_void);
+    qemu_plugin_register_flush_cb: fn(PluginId, FlushCb, *mut c_void);
     qemu_plugin_get_hwaddr: fn(u32, u64) -> *mut HwAddr;
     qemu_plugin_hwaddr_is_io: fn(*const HwAddr) -> bool;
     qemu_plugin_hwaddr_phys_addr: fn(*const HwAddr) -> u64;
     qemu_plugin_mem_is_store: fn(u32) -> bool;
     qemu_plugin_scoreboard_new: fn(usize) -> *mut Scoreboard;
     qemu_plugin_u64_get: fn(PerVcpu, c_uint) -> u64;
+    qemu_plugin_u64_set: fn(PerVcpu, c_uint, u64);
+    qemu_plugin_write_register: fn(*mut Register, *mut GArray) -> bool;
+    qemu_plugin_set_pc: fn(u64);
+    qemu_plugin_read_memory_hwaddr: fn(u64, *mut GArray, usize) -> c_int;
+    qemu_plugin_write_memory_hwaddr: fn(u64, *mut GArray) -> c_int;
+    async_run_on_cpu: fn(*mut c_void, RunOnCpu, *mut c_void);
+    cpu_interrupt: fn(*mut c_void, c_int);
     qemu_plugin_get_registers: fn() -> *mut GArray;
     qemu_plugin_read_register: fn(*mut Register, *mut GArray) -> bool;
     g_byte_array_new: fn() -> *mut GArray;
     g_byte_array_set_size: fn(*mut GArray, c_uint) -> *mut GArray;
+    g_byte_array_append: fn(*mut GArray, *const c_void, c_uint) -> *mut GArray;
     g_array_free: fn(*mut GArray, c_int) -> *mut c_char;
     icount_get: fn() -> i64;
     icount_get_raw: fn() -> i64;
@@ -200,6 +225,35 @@ api! {
 }
 
 impl Api {
+    /// Reads a word of a device of the vCPU that runs, by its physical address.
+    pub fn read_device_word(&self, address: u64) -> Option<u32> {
+        let mut bytes = [0u8; 4];
+        // SAFETY: on the vCPU thread; after success the array holds what was asked for.
+        unsafe {
+            let done = (self.qemu_plugin_read_memory_hwaddr)(address, self.buffer, bytes.len());
+            if done != 0 || ((*self.buffer).len as usize) < bytes.len() {
+                return None;
+            }
+            std::ptr::copy_nonoverlapping(
+                (*self.buffer).data.cast::<u8>(),
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            );
+        }
+        Some(u32::from_le_bytes(bytes))
+    }
+
+    /// Writes one.
+    pub fn write_device_word(&self, address: u64, word: u32) {
+        let bytes = word.to_le_bytes();
+        // SAFETY: on the vCPU thread; `append` copies the bytes.
+        unsafe {
+            (self.g_byte_array_set_size)(self.buffer, 0);
+            (self.g_byte_array_append)(self.buffer, bytes.as_ptr().cast(), bytes.len() as c_uint);
+            (self.qemu_plugin_write_memory_hwaddr)(address, self.buffer);
+        }
+    }
+
     /// Checks the QEMU described by `info`; the number of its vCPUs.
     pub fn check_machine(info: &Info) -> Result<usize, QemuError> {
         if info.version.cur < API_VERSION || info.version.min > API_VERSION {
@@ -210,7 +264,7 @@ impl Api {
         if target != c"x86_64" || !info.system_emulation {
             return Err(QemuError::Target);
         }
-        // Those plugged in later would have no part in the BAR.
+        // Those plugged in later would have no part in the model.
         usize::try_from(info.max_vcpus)
             .ok()
             .filter(|vcpus| (1..=MAX_VCPUS).contains(vcpus))
@@ -398,6 +452,49 @@ impl Registers {
     /// A general register's value; in a callback registered with [`READ_REGS`].
     pub fn gpr(&self, api: &Api, gpr: u8) -> u64 {
         self.read(api, self.handles[usize::from(gpr & 15)])
+    }
+
+    /// Writes a general register; in a callback registered with [`WRITE_REGS_AND_PC`].
+    pub fn set_gpr(&self, api: &Api, gpr: u8, value: u64) {
+        let bytes = value.to_le_bytes();
+        // SAFETY: `buffer` comes from glib and is never freed; `append` copies.
+        unsafe {
+            (api.g_byte_array_set_size)(self.buffer, 0);
+            (api.g_byte_array_append)(self.buffer, bytes.as_ptr().cast(), bytes.len() as c_uint);
+            (api.qemu_plugin_write_register)(self.handles[usize::from(gpr & 15)], self.buffer);
+        }
+    }
+
+    /// Where `cpu` keeps its general registers: the place inside it that follows what is
+    /// written through the API. In its init callback.
+    ///
+    /// # Errors
+    /// There is no such place.
+    pub fn find_env(&self, api: &Api, cpu: *mut c_void) -> Result<*mut u64, QemuError> {
+        /// The first registers of `CPUX86State`, with values that nothing else has: 32 bits,
+        /// as the vCPU is in real mode.
+        const PLANTED: [u64; 4] = [0x5a11_7701, 0x5a11_7702, 0x5a11_7703, 0x5a11_7704];
+        /// A vCPU is larger than this, and the registers are in its first half.
+        const SEARCHED_WORDS: usize = 0x8000 / 8;
+        let before = [0, 1, 2, 3].map(|gpr| self.gpr(api, gpr));
+        let plant = |values: [u64; 4]| {
+            for (gpr, value) in (0..).zip(values) {
+                self.set_gpr(api, gpr, value);
+            }
+        };
+        plant(PLANTED);
+        let words = cpu.cast::<u64>();
+        let found = (0..SEARCHED_WORDS - PLANTED.len()).find(|&at| {
+            // SAFETY: inside the vCPU, aligned.
+            (0..PLANTED.len()).all(|index| unsafe { *words.add(at + index) } == PLANTED[index])
+        });
+        plant(before);
+        // SAFETY: inside the vCPU.
+        found
+            .map(|at| unsafe { words.add(at) })
+            .ok_or(QemuError::Hook(
+                "the registers were not found inside a vCPU",
+            ))
     }
 
     /// CR3.

@@ -85,6 +85,42 @@ impl Ram {
         Some(unsafe { word.read_volatile() })
     }
 
+    /// The word at `va`, if it is aligned and mapped to memory.
+    fn word(&self, cr3: u64, va: u64) -> Option<*mut u64> {
+        let pa = self.walk(cr3, va)?.pa;
+        let Place::Node { node, offset } = self.layout.locate(pa) else {
+            return None;
+        };
+        self.nodes[node].at(usize::try_from(offset).ok()?)
+    }
+
+    /// Reads words at a virtual address, as a device would; false if not all are mapped.
+    pub fn read_virtual(&self, cr3: u64, va: u64, words: &mut [u64]) -> bool {
+        words.iter_mut().enumerate().all(|(index, to)| {
+            let from = self.word(cr3, va.wrapping_add(index as u64 * 8));
+            if let Some(from) = from {
+                // SAFETY: inside the mapping. Volatile: the guest's.
+                *to = unsafe { from.read_volatile() };
+            }
+            from.is_some()
+        })
+    }
+
+    /// Writes words at a virtual address; false if not all are mapped: then none is written.
+    pub fn write_virtual(&self, cr3: u64, va: u64, words: &[u64]) -> bool {
+        let at = |index: usize| self.word(cr3, va.wrapping_add(index as u64 * 8));
+        if (0..words.len()).any(|index| at(index).is_none()) {
+            return false;
+        }
+        for (index, &word) in words.iter().enumerate() {
+            if let Some(to) = at(index) {
+                // SAFETY: inside the mapping. Volatile: the guest's.
+                unsafe { to.write_volatile(word) };
+            }
+        }
+        true
+    }
+
     /// Walks the four-level page table at `cr3`.
     pub fn walk(&self, cr3: u64, va: u64) -> Option<Translation> {
         let mut table = cr3 & FRAME;
@@ -167,6 +203,27 @@ mod tests {
         assert_eq!(at(0x6000), None);
         assert_eq!(at(1 << 39), None);
         assert_eq!(ram.walk(0xdead_beef_0000, 0), None);
+    }
+
+    #[test]
+    fn words_cross_pages_or_are_not_written() {
+        let ram = ram();
+        write(&ram, 0x1000, 0x2000 | 0x67);
+        write(&ram, 0x2000, 0x3000 | 0x67);
+        write(&ram, 0x3000, 0x4000 | 0x67);
+        write(&ram, 0x4000 + 5 * 8, 0x7000 | 0x67);
+        write(&ram, 0x4000 + 6 * 8, 0x9000 | 0x67);
+        assert!(ram.write_virtual(0x1000, 0x5ff8, &[1, 2]));
+        let mut words = [0; 2];
+        assert!(ram.read_virtual(0x1000, 0x5ff8, &mut words));
+        assert_eq!(
+            (words, ram.read(0x7ff8), ram.read(0x9000)),
+            ([1, 2], Some(1), Some(2))
+        );
+        // Not aligned, and beyond what is mapped.
+        assert!(!ram.write_virtual(0x1000, 0x5ff9, &[7]));
+        assert!(!ram.write_virtual(0x1000, 0x6ff8, &[7, 8]));
+        assert_eq!(ram.read(0x9ff8), Some(0));
     }
 
     #[test]

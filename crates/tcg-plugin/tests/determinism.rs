@@ -12,16 +12,20 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::{env, fs, thread};
 
+use demeter_machine::bar::BAR_BYTES;
+use demeter_machine::pmu::Kind;
 use demeter_machine::series::{RowKind, SeriesRow, Summary};
 use serde_json::{Value, json};
 
 // Two of these exceed the 512 MiB below which Linux turns huge pages off.
 const NODE_BYTES: u64 = 320 << 20;
 const TIMEOUT: &str = "600";
+const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm";
 
 struct Guest {
     dir: PathBuf,
     vcpus: u32,
+    pmu: Kind,
 }
 
 impl Drop for Guest {
@@ -117,7 +121,11 @@ impl Guest {
         };
         let dir = root.join(format!("demeter-plugin-test-{}-{name}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        Self { dir, vcpus }
+        Self {
+            dir,
+            vcpus,
+            pmu: Kind::Icelake,
+        }
     }
 
     fn path(&self, name: &str) -> String {
@@ -135,6 +143,7 @@ impl Guest {
             "summary": self.path("summary.json"),
             "series_interval_ns": 10_000_000,
             "machine": {"preset": "pmem"},
+            "pmu": self.pmu,
         });
         fs::write(self.path("config.json"), config.to_string()).unwrap();
         let argument = plugin_argument.map_or_else(
@@ -162,19 +171,19 @@ impl Guest {
         }
         command
             .args(["-machine", "q35,usb=off", "-accel", "tcg,thread=single", "-icount", icount])
-            .args(["-cpu", "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm", "-seed", "42"])
+            .args(["-cpu", &format!("{CPU},{}", self.pmu.cpu_properties()), "-seed", "42"])
             .args(["-smp", &self.vcpus.to_string()])
             .args(["-rtc", "base=2026-01-01,clock=vm", "-m", "640M", "-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-object", &file("m0", NODE_BYTES, "n0")])
             .args(["-numa", &format!("node,nodeid=0,cpus=0-{},memdev=m0", self.vcpus - 1)])
             .args(["-object", &file("m1", NODE_BYTES, "n1"), "-numa", "node,nodeid=1,memdev=m1"])
-            .args(["-object", &file("bar", 4 << 20, "bar"), "-device", "ivshmem-plain,memdev=bar"])
+            .args(["-object", &file("bar", BAR_BYTES as u64, "bar"), "-device", "ivshmem-plain,memdev=bar"])
             .args(["-plugin", &format!("{},{argument}", plugin().display())])
             .args(["-serial", &format!("file:{}", self.path("console")), "-initrd"])
             .arg(initrd(&self.dir))
             .args(["-kernel", testbed["kernels"][0]["vmlinuz"].as_str().unwrap(), "-append"])
             .arg(format!(
-                "console=ttyS0 quiet panic=-1 nokaslr norandmaps mitigations=off nopti nopcid no5lvl idle=halt \
+                "console=ttyS0 quiet panic=-1 nokaslr norandmaps mitigations=off nopti nopcid no5lvl idle=halt nmi_watchdog=0 \
                  tsc=reliable clocksource=tsc random.trust_cpu=off numa_balancing=disable T={tests}"
             ));
         let output = command.output().expect("timeout(1)");
@@ -458,11 +467,11 @@ fn bad_input_ends_in_one_line() {
         );
         assert!(stderr.contains(expected), "{stderr}");
     }
-    let many = Guest::new("many", 16);
+    let many = Guest::new("many", 129);
     let output = many.boot("", "shift=0,sleep=off", None);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        stderr.contains("has 16 vCPUs, the model supports 15"),
+        stderr.contains("has 129 vCPUs, the model supports 128"),
         "{stderr}"
     );
 }

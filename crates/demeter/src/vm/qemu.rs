@@ -11,7 +11,7 @@ use super::settings::Settings;
 pub struct Files {
     /// Memory of FMEM and SMEM.
     pub nodes: [PathBuf; 2],
-    /// The vPMU's BAR.
+    /// The model's BAR.
     pub bar: PathBuf,
     /// Kernel image.
     pub kernel: PathBuf,
@@ -34,13 +34,16 @@ pub struct Files {
     pub records: PathBuf,
 }
 
-/// Size of the vPMU's BAR, `DEMETER_VPMU_BAR_BYTES`.
-pub const BAR_BYTES: u64 = 4 << 20;
+/// Size of the model's BAR.
+pub const BAR_BYTES: u64 = demeter_machine::bar::BAR_BYTES as u64;
 
 /// What makes two runs of the same input identical: no randomness, no
 /// addresses, no clock but the model's.
+///
+/// The watchdog would take a counter of the PMU for itself, which the distribution does in
+/// a guest that has one, and count down to an overflow that never comes.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 nokaslr norandmaps mitigations=off \
-    nopti nopcid no5lvl idle=halt tsc=reliable clocksource=tsc random.trust_cpu=off \
+    nmi_watchdog=0 nopti nopcid no5lvl idle=halt tsc=reliable clocksource=tsc random.trust_cpu=off \
     numa_balancing=disable swiotlb=noforce \
     8250.nr_uarts=4";
 
@@ -53,7 +56,7 @@ const PLUGGED: &str = " memhp_default_state=online_movable";
 
 /// Features that would differ from host to host or that the model does not
 /// understand.
-const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm";
+const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm";
 
 /// Arguments after QEMU's own program name.
 pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
@@ -71,7 +74,7 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     list.two("-machine", "q35,usb=off,hmat=on");
     list.two("-accel", "tcg,thread=single");
     list.two("-icount", "shift=0,sleep=off");
-    list.two("-cpu", CPU);
+    list.two("-cpu", format!("{CPU},{}", settings.pmu.cpu_properties()));
     list.two("-smp", settings.vcpus.to_string());
     list.two(
         "-m",

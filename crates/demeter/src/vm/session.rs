@@ -126,6 +126,7 @@ pub fn run(
         summary: absolute(&results.join("machine.json"))?,
         series_interval_ns: settings.series_interval_ns,
         machine: settings.machine.clone(),
+        pmu: settings.pmu,
         step: seat.and_then(|seat| seat.step.clone()),
     };
     results.write("plugin.json", &to_json(&plugin_config)?)?;

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use demeter_agent::protocol::Roi;
 use demeter_agent::size;
 use demeter_machine::config::MachineConfig;
+use demeter_machine::pmu::Kind;
 use serde::Serialize;
 
 use super::balloon::{Balloon, Method};
@@ -49,6 +50,9 @@ pub struct Options {
     /// Transparent huge pages (Debian's default is always)
     #[arg(long, value_enum, default_value_t = Thp::Always)]
     pub thp: Thp,
+    /// The modelled CPU's sampling unit: icelake, skylake (Intel PEBS), zen4 (AMD IBS), none
+    #[arg(long, default_value = "icelake", value_name = "CPU")]
+    pub pmu: Kind,
     /// Virtual CPUs: they take turns, and modelled time is the sum over them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub vcpus: u32,
@@ -154,6 +158,8 @@ pub struct Settings {
     pub thp: Thp,
     /// Virtual CPUs.
     pub vcpus: u32,
+    /// Sampling unit of the modelled CPU.
+    pub pmu: Kind,
     /// What is measured.
     pub roi: Roi,
     /// Host seconds.
@@ -225,6 +231,7 @@ impl Options {
             kernel: self.kernel.clone(),
             thp: self.thp,
             vcpus: self.vcpus,
+            pmu: self.pmu,
             roi: match self.roi {
                 RoiChoice::Command => Roi::Command,
                 RoiChoice::Own => Roi::Own,
@@ -330,6 +337,11 @@ pub mod tests {
         assert!(try_line("--machine llc_bytes=x").is_err());
         assert!(try_line("--machine no_such=1").is_err());
         assert!(try_line("--machine llc_bytes=3000000").is_err());
+        let unknown = Line::try_parse_from(["x", "--pmu", "z80"]).err().unwrap();
+        assert!(
+            unknown.to_string().contains("next: use icelake"),
+            "{unknown}"
+        );
         assert!(parse_copy("a:b").is_err());
         assert!(parse_pair("=1").is_err());
         assert_eq!(parse_copy("a:b:/c").unwrap().0, PathBuf::from("a:b"));

@@ -212,7 +212,7 @@ impl Tmm {
             });
             let below = |name: &str| format!("{DEMETER_DIR}/{name}");
             before.push(Write::new("/proc/sys/kernel/numa_balancing", "0"));
-            before.push(Write::new(below("sampler"), "vpmu"));
+            before.push(Write::new(below("sampler"), "auto"));
             for (name, value) in &settings.demeter_params {
                 before.push(Write::new(below(&format!("params/{name}")), value));
             }

@@ -24,7 +24,10 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "../../../../uapi/demeter_vpmu.h"
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include "../../../../uapi/demeter_model.h"
 
 #define MAGIC(op, arg) \
 	asm volatile(".byte 0x0f, 0x1f, 0x84, 0x00\n\t.long 0x5EB50000 + %c0" \
@@ -33,16 +36,7 @@
 #define MB (1ul << 20)
 #define PAGE 4096ul
 
-static struct demeter_vpmu_header *unit;
-/* The part of the vCPU that this thread is bound to. */
-static __thread volatile struct demeter_vpmu_vcpu *vcpu;
-static __thread volatile struct demeter_vpmu_record *ring;
-
-static void use_vcpu(unsigned int number)
-{
-	vcpu = (void *)((char *)unit + DEMETER_VPMU_VCPU_OFFSET + number * unit->vcpu_stride_bytes);
-	ring = (void *)((char *)vcpu + DEMETER_VPMU_RING_OFFSET);
-}
+static struct demeter_model_header *model;
 
 static uint64_t now_ns(void)
 {
@@ -76,7 +70,7 @@ static int find_bar(void)
 	struct dirent *entry;
 
 	while (dir && (entry = readdir(dir))) {
-		struct demeter_vpmu_header *header;
+		struct demeter_model_header *header;
 		char path[300], id[16] = { 0 };
 		int fd;
 
@@ -93,11 +87,10 @@ static int find_bar(void)
 		write_file(path, "1");
 		snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/resource2", entry->d_name);
 		fd = open(path, O_RDWR);
-		header = mmap(NULL, DEMETER_VPMU_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		if (header == MAP_FAILED || header->magic != DEMETER_VPMU_MAGIC)
+		header = mmap(NULL, DEMETER_MODEL_BAR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		if (header == MAP_FAILED || header->magic != DEMETER_MODEL_MAGIC)
 			continue;
-		unit = header;
-		use_vcpu(0);
+		model = header;
 		return 0;
 	}
 	return -1;
@@ -182,33 +175,135 @@ __attribute__((noinline)) static uint64_t arithmetic(long rounds)
 	return sum;
 }
 
-static void sampling(uint32_t enable, uint64_t period)
+/* What the model counted so far. */
+static struct demeter_model_counters counted(void)
 {
-	vcpu->period = period;
-	vcpu->threshold_ns = 64;
-	vcpu->tail = vcpu->head;
-	vcpu->enable = enable;
+	MAGIC(DEMETER_OP_MARK, 0);
+	return *(struct demeter_model_counters *)((char *)model + DEMETER_MODEL_COUNTERS_OFFSET);
 }
 
-/* Compares every record in [start, start + bytes) with the page table. */
+/* Perf's buffer: pages of data after the first. A thread has one event at a time. */
+#define RING_PAGES 512
+static __thread struct perf_event_mmap_page *ring;
+static __thread int event;
+static __thread struct demeter_model_counters before;
+
+static long number_in(const char *path)
+{
+	char text[32] = { 0 };
+	int fd = open(path, O_RDONLY);
+
+	if (fd < 0)
+		return -1;
+	if (read(fd, text, sizeof(text) - 1) < 0)
+		text[0] = 0;
+	close(fd);
+	return strtol(text, NULL, 10);
+}
+
+/* An event that gives memory accesses of this thread: one in @period loads, or IBS. */
+static void start_sampling(uint64_t period)
+{
+	long ibs = number_in("/sys/bus/event_source/devices/ibs_op/type");
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = PERF_TYPE_RAW,
+		.config = 0x1cd, /* loads by latency */
+		.config1 = 64,
+		.sample_period = period,
+		.precise_ip = 2,
+		.exclude_kernel = 1,
+		.exclude_hv = 1,
+		.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_ADDR |
+			       PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC,
+	};
+
+	if (ibs >= 0) {
+		attr.type = ibs;
+		attr.config = 1 << 19; /* count ops */
+		attr.config1 = 0;
+		attr.sample_period = period * 16;
+		attr.exclude_kernel = 0;
+	}
+	before = counted();
+	event = syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+	if (event < 0) {
+		printf("perf_event_open: %s\n", strerror(errno));
+		ring = NULL;
+		return;
+	}
+	ring = mmap(NULL, (1 + RING_PAGES) * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, event, 0);
+	if (ring == MAP_FAILED) {
+		printf("mmap of perf's buffer: %s\n", strerror(errno));
+		ring = NULL;
+	}
+}
+
+static void stop_sampling(void)
+{
+	if (ring)
+		ioctl(event, PERF_EVENT_IOC_DISABLE, 0);
+}
+
+/* A record as start_sampling() asked for it. */
+struct sample {
+	struct perf_event_header header;
+	uint64_t ip;
+	uint32_t pid, tid;
+	uint64_t time, addr, weight, source;
+};
+
+/*
+ * Counts every record of perf's buffer: inside [start, start + bytes), and of those
+ * the ones whose source is the node that the page is on. Closes the event.
+ */
 static void compare_samples(const char *name, uint64_t *start, size_t bytes)
 {
-	uint64_t inside = 0, other = 0, match = 0, node[2] = { 0 };
+	uint64_t records = 0, inside = 0, match = 0, weak = 0, lost = 0, throttled = 0, node[2] = { 0 };
+	struct demeter_model_counters after = counted();
+	uint64_t node_bytes = env("NODE_MB", 320) * MB;
+	char *data = (char *)ring + PAGE;
 
-	for (; vcpu->tail < vcpu->head; vcpu->tail++) {
-		volatile struct demeter_vpmu_record *r = &ring[vcpu->tail % DEMETER_VPMU_RING_ENTRIES];
+	for (uint64_t at = ring ? ring->data_tail : 0; ring && at < ring->data_head;) {
+		struct sample sample;
 
-		if (r->gva < (uint64_t)start || r->gva >= (uint64_t)start + bytes) {
-			other++;
+		/* Records may wrap: byte by byte. */
+		for (size_t i = 0; i < sizeof(sample); i++)
+			((char *)&sample)[i] = data[(at + i) % (RING_PAGES * PAGE)];
+		at += sample.header.size;
+		if (sample.header.type == PERF_RECORD_LOST) {
+			lost += sample.time; /* { id, lost } after the header: ip, pid+tid | time */
 			continue;
 		}
+		if (sample.header.type == PERF_RECORD_THROTTLE)
+			throttled++;
+		if (sample.header.type != PERF_RECORD_SAMPLE)
+			continue;
+		records++;
+		if (sample.addr < (uint64_t)start || sample.addr >= (uint64_t)start + bytes)
+			continue;
+		union perf_mem_data_src source = { .val = sample.source };
+		int from_memory = source.mem_lvl_num == PERF_MEM_LVLNUM_RAM ||
+				  source.mem_lvl & (PERF_MEM_LVL_LOC_RAM | PERF_MEM_LVL_REM_RAM1);
+		int remote = source.mem_remote || source.mem_lvl & PERF_MEM_LVL_REM_RAM1;
+
 		inside++;
-		node[r->tier & 1]++;
-		if (pagemap(r->gva) == r->gpa)
-			match++;
+		weak += sample.weight < 64;
+		if (!from_memory)
+			continue;
+		node[remote]++;
+		match += remote == (pagemap(sample.addr) >= node_bytes);
 	}
-	printf("RESULT %s inside=%lu match=%lu other=%lu fmem=%lu smem=%lu lost=%lu\n", name, inside, match, other,
-	       node[0], node[1], (unsigned long)vcpu->lost);
+	if (ring) {
+		munmap(ring, (1 + RING_PAGES) * PAGE);
+		close(event);
+	}
+	printf("RESULT %s records=%lu inside=%lu match=%lu weak=%lu fmem=%lu smem=%lu lost=%lu throttled=%lu "
+	       "written=%lu dropped=%lu interrupts=%lu\n",
+	       name, records, inside, match, weak, node[0], node[1], lost, throttled,
+	       (unsigned long)(after.pmu_records - before.pmu_records),
+	       (unsigned long)(after.pmu_dropped - before.pmu_dropped),
+	       (unsigned long)(after.pmu_interrupts - before.pmu_interrupts));
 }
 
 static void test_clock(void)
@@ -289,9 +384,9 @@ static void test_moving(uint64_t *words, size_t bytes)
 		char name[16];
 
 		move_all(words, bytes, round);
-		sampling(1, 101);
+		start_sampling(101);
 		loads(words, bytes / 8, 100000);
-		vcpu->enable = 0;
+		stop_sampling();
 		snprintf(name, sizeof(name), "moving%d", round);
 		compare_samples(name, words, bytes);
 	}
@@ -314,7 +409,6 @@ static void bind_to(int cpu)
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof(set), &set))
 		printf("no CPU %d\n", cpu);
-	use_vcpu(cpu);
 	seed = 88172645463325252ull + cpu;
 }
 
@@ -322,9 +416,9 @@ static void sampled_loads(int round, int cpu)
 {
 	char name[16];
 
-	sampling(1, 101);
+	start_sampling(101);
 	loads(two.words, two.bytes / 8, 100000);
-	vcpu->enable = 0;
+	stop_sampling();
 	snprintf(name, sizeof(name), "two%d-%d", round, cpu);
 	compare_samples(name, two.words, two.bytes);
 }
@@ -378,7 +472,7 @@ int main(void)
 	printf("\nINIT t_ns=%lu bar=%d\n", now_ns(), find_bar());
 	/* The kernel's own start-up threads would share the vCPU with the tests. */
 	nanosleep(&(struct timespec){ env("SETTLE_S", 6), 0 }, NULL);
-	for (; tests && *tests && vcpu; tests++) {
+	for (; tests && *tests && model; tests++) {
 		seed = 88172645463325252ull;
 		switch (*tests) {
 		case 'c':
@@ -401,11 +495,11 @@ int main(void)
 		case 'p':
 			words = area(bytes, 3, MADV_NOHUGEPAGE);
 			MAGIC(DEMETER_OP_MODEL_ON, 0);
-			sampling(1, 4093 / 8);
+			start_sampling(4093 / 8);
 			updates(words, bytes / 8, rounds);
-			vcpu->enable = 0;
-			MAGIC(DEMETER_OP_MODEL_OFF, 0);
+			stop_sampling();
 			compare_samples("samples", words, bytes);
+			MAGIC(DEMETER_OP_MODEL_OFF, 0);
 			break;
 		case 'm':
 			test_moving(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);

@@ -1,32 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The layout of the vPMU BAR, as `uapi/demeter_vpmu.h` defines it.
+//! The layout of the model's BAR, as `uapi/demeter_model.h` defines it.
 
-use crate::series::{GuestReport, StageNs};
+use crate::series::{Counters, GuestReport, StageNs};
 
 /// First eight bytes of the BAR.
-pub const MAGIC: u64 = 0x554d_5056_4554_4d44;
+pub const MAGIC: u64 = 0x4c44_4d52_4554_4d44;
 /// Version of the layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Size of the BAR.
-pub const BAR_BYTES: usize = 4 << 20;
+pub const BAR_BYTES: usize = 1 << 20;
 /// Start of the guest manager's report.
 pub const GUEST_OFFSET: usize = 0x1000;
-/// Start of the first vCPU's part.
-pub const VCPU_OFFSET: usize = 0x2000;
-/// Start of the ring, from the start of a vCPU's part.
-pub const RING_OFFSET: usize = 0x1000;
-/// Records in a ring, a power of two.
-pub const RING_ENTRIES: u64 = 4096;
-/// Distance between two vCPUs' parts.
-pub const VCPU_STRIDE: usize = RING_OFFSET + RING_ENTRIES as usize * size_of::<Record>();
-/// vCPUs that fit.
-pub const MAX_VCPUS: usize = (BAR_BYTES - VCPU_OFFSET) / VCPU_STRIDE;
+/// Start of the model's counters.
+pub const COUNTERS_OFFSET: usize = 0x2000;
 /// Fixed bits of the control NOP's immediate; the low byte is the operation.
 pub const MAGIC_NOP: u32 = 0x5eb5_0000;
-/// Flag of a record: the access needed a page walk.
-pub const FLAG_WALKED: u16 = 2;
 
-/// `struct demeter_vpmu_header`.
+/// `struct demeter_model_header`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // names and meanings are the header's
@@ -34,14 +24,11 @@ pub struct Header {
     pub magic: u64,
     pub version: u32,
     pub nr_vcpus: u32,
-    pub vcpu_stride_bytes: u32,
-    pub ring_entries: u32,
     pub fmem_latency_ps: u64,
     pub smem_latency_ps: u64,
-    pub sample_cost_ns: u64,
 }
 
-/// `struct demeter_vpmu_guest`.
+/// `struct demeter_model_guest`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // names and meanings are the header's
@@ -58,35 +45,50 @@ pub struct Guest {
     pub merges: u64,
 }
 
-/// `struct demeter_vpmu_vcpu`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs)] // names and meanings are the header's
-pub struct VcpuControl {
-    pub enable: u32,
-    pub reserved: u32,
-    pub period: u64,
-    pub threshold_ns: u64,
-    pub head: u64,
-    pub tail: u64,
-    pub lost: u64,
-    pub events: u64,
-}
-
-/// `struct demeter_vpmu_record`.
+/// `struct demeter_model_counters`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)] // names and meanings are the header's
-pub struct Record {
-    pub gva: u64,
-    pub gpa: u64,
-    pub ip: u64,
-    pub cr3: u64,
-    pub time_ns: u64,
-    pub latency_ns: u32,
-    pub tier: u16,
-    pub flags: u16,
-    pub reserved: [u64; 2],
+pub struct ModelCounters {
+    pub clock_ns: u64,
+    pub insn: u64,
+    pub kernel_insn: u64,
+    pub charged_ps: u64,
+    pub fmem_loads: u64,
+    pub smem_loads: u64,
+    pub llc_hits: u64,
+    pub stlb_hits: u64,
+    pub walk_4k: u64,
+    pub walk_2m: u64,
+    pub tlb_single: u64,
+    pub tlb_full: u64,
+    pub pmu_records: u64,
+    pub pmu_dropped: u64,
+    pub pmu_interrupts: u64,
+}
+
+impl ModelCounters {
+    /// What the guest is shown of the counters at `clock_ns` of its clock.
+    #[must_use]
+    pub const fn new(clock_ns: u64, counters: &Counters) -> Self {
+        Self {
+            clock_ns,
+            insn: counters.insn,
+            kernel_insn: counters.kernel_insn,
+            charged_ps: counters.charged_ps,
+            fmem_loads: counters.fmem_loads,
+            smem_loads: counters.smem_loads,
+            llc_hits: counters.llc_hits,
+            stlb_hits: counters.stlb_hits,
+            walk_4k: counters.walk_4k,
+            walk_2m: counters.walk_2m,
+            tlb_single: counters.tlb_single,
+            tlb_full: counters.tlb_full,
+            pmu_records: counters.samples,
+            pmu_dropped: counters.samples_lost,
+            pmu_interrupts: counters.pmu_interrupts,
+        }
+    }
 }
 
 /// Operations of the control NOP.
@@ -157,7 +159,7 @@ mod tests {
     use super::*;
     use std::mem::offset_of;
 
-    const UAPI: &str = include_str!("../../../uapi/demeter_vpmu.h");
+    const UAPI: &str = include_str!("../../../uapi/demeter_model.h");
 
     fn define(name: &str) -> u64 {
         let line = UAPI
@@ -209,21 +211,20 @@ mod tests {
 
     #[test]
     fn constants_are_those_of_the_header() {
-        assert_eq!(define("DEMETER_VPMU_MAGIC"), MAGIC);
-        assert_eq!(define("DEMETER_VPMU_VERSION"), u64::from(VERSION));
-        assert_eq!(define("DEMETER_VPMU_GUEST_OFFSET"), GUEST_OFFSET as u64);
-        assert_eq!(define("DEMETER_VPMU_VCPU_OFFSET"), VCPU_OFFSET as u64);
-        assert_eq!(define("DEMETER_VPMU_RING_OFFSET"), RING_OFFSET as u64);
-        assert_eq!(define("DEMETER_VPMU_RING_ENTRIES"), RING_ENTRIES);
-        assert_eq!(define("DEMETER_VPMU_WALKED"), u64::from(FLAG_WALKED));
+        assert_eq!(define("DEMETER_MODEL_MAGIC"), MAGIC);
+        assert_eq!(define("DEMETER_MODEL_VERSION"), u64::from(VERSION));
+        assert_eq!(define("DEMETER_MODEL_GUEST_OFFSET"), GUEST_OFFSET as u64);
+        assert_eq!(
+            define("DEMETER_MODEL_COUNTERS_OFFSET"),
+            COUNTERS_OFFSET as u64
+        );
         assert_eq!(define("DEMETER_MAGIC_NOP"), u64::from(MAGIC_NOP));
         let words: Vec<&str> = UAPI.split_whitespace().collect();
         assert!(
             words
                 .join(" ")
-                .contains("DEMETER_VPMU_BAR_BYTES (4u << 20)")
+                .contains("DEMETER_MODEL_BAR_BYTES (1u << 20)")
         );
-        const { assert!(MAX_VCPUS >= 8) };
     }
 
     #[test]
@@ -286,12 +287,11 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_the_header() {
-        same_layout!("demeter_vpmu_header", Header, magic version nr_vcpus vcpu_stride_bytes ring_entries
-            fmem_latency_ps smem_latency_ps sample_cost_ns);
-        same_layout!("demeter_vpmu_guest", Guest, epochs stage_ns promoted_pages demoted_pages refused_pages
+        same_layout!("demeter_model_header", Header, magic version nr_vcpus fmem_latency_ps smem_latency_ps);
+        same_layout!("demeter_model_guest", Guest, epochs stage_ns promoted_pages demoted_pages refused_pages
             samples lost_samples ranges splits merges);
-        same_layout!("demeter_vpmu_vcpu", VcpuControl, enable reserved period threshold_ns head tail lost events);
-        same_layout!("demeter_vpmu_record", Record, gva gpa ip cr3 time_ns latency_ns tier flags reserved);
-        assert_eq!(size_of::<Record>(), 64);
+        same_layout!("demeter_model_counters", ModelCounters, clock_ns insn kernel_insn charged_ps fmem_loads
+            smem_loads llc_hits stlb_hits walk_4k walk_2m tlb_single tlb_full pmu_records pmu_dropped
+            pmu_interrupts);
     }
 }

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! AMD's instruction-based sampling of ops.
+//!
+//! Every so many ops (or cycles) one is tagged, whatever it does, and an
+//! interrupt tells of it: there is no buffer. Registers are those of AMD's
+//! Architecture Programmer's Manual, volume 2, chapter "Hardware Performance
+//! Monitoring", with Zen 4's filter for L3 misses. An instruction stands for
+//! one op; which instruction is tagged is for the caller to find
+//! ([`Ibs::tag_due`]). Sampling of fetches is not modelled: its registers only
+//! hold values.
+
+use super::{CYCLE_PS, Counts, Deadline, Observed, Passed, Port, ring};
+use crate::Served;
+
+/// EAX of CPUID leaf 0x8000001B: all that Zen 4 has but branch fusing, up to bit 9,
+/// and its filter for L3 misses.
+pub const CAPABILITIES: u32 = 0xbff;
+
+const FIRST: u32 = 0xc001_1030;
+const REGISTERS: usize = 14;
+/// Indices of the registers, from the first.
+const OP_CONTROL: usize = 3;
+const OP_RIP: usize = 4;
+const OP_DATA: usize = 5;
+const OP_DATA_2: usize = 6;
+const OP_DATA_3: usize = 7;
+const DC_LINEAR: usize = 8;
+const DC_PHYSICAL: usize = 9;
+const CONTROL: usize = 10;
+
+/// Of the op control register.
+const L3_MISS_ONLY: u64 = 1 << 16;
+const ENABLE: u64 = 1 << 17;
+const VALID: u64 = 1 << 18;
+const COUNT_OPS: u64 = 1 << 19;
+const CURRENT_SHIFT: u32 = 32;
+const CURRENT_MASK: u64 = (1 << 27) - 1;
+
+/// Of op data 3.
+const LOAD: u64 = 1;
+const STORE: u64 = 1 << 1;
+const L1_TLB_MISS: u64 = 1 << 2;
+const L2_TLB_MISS: u64 = 1 << 3;
+const DC_MISS: u64 = 1 << 7;
+const LINEAR_VALID: u64 = 1 << 17;
+const PHYSICAL_VALID: u64 = 1 << 18;
+const L2_MISS: u64 = 1 << 20;
+const LATENCY_SHIFT: u32 = 32;
+
+/// Of op data 2: what served a miss, and whether on another node.
+const SOURCE_L3: u64 = 1;
+const SOURCE_DRAM: u64 = 3;
+const SOURCE_IO: u64 = 7;
+const REMOTE: u64 = 1 << 4;
+
+/// Of the control register: the extended LVT entry to use, as firmware chose it.
+const LVT_VALID: u64 = 1 << 8;
+const LVT_ENTRY: u64 = 1;
+
+/// The op that is being followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tag {
+    /// None.
+    No,
+    /// The next instruction shall be it.
+    Due,
+    /// The instruction at `ip` is it, in ring `ring`.
+    Following { ip: u64, ring: u8 },
+}
+
+/// The unit of one vCPU.
+#[derive(Clone, Debug)]
+pub struct Ibs {
+    register: [u64; REGISTERS],
+    /// Ops, or picoseconds, until one is tagged; 0 when none will be.
+    left: u64,
+    tag: Tag,
+    /// What it did so far.
+    pub counts: Counts,
+}
+
+impl Default for Ibs {
+    fn default() -> Self {
+        let mut register = [0; REGISTERS];
+        register[CONTROL] = LVT_VALID | LVT_ENTRY;
+        Self {
+            register,
+            left: 0,
+            tag: Tag::No,
+            counts: Counts::default(),
+        }
+    }
+}
+
+impl Ibs {
+    fn index(msr: u32) -> Option<usize> {
+        let index = msr.checked_sub(FIRST)? as usize;
+        (index < REGISTERS).then_some(index)
+    }
+
+    pub(super) fn read_msr(&self, msr: u32) -> Option<u64> {
+        Self::index(msr).map(|index| self.register[index])
+    }
+
+    pub(super) fn write_msr(&mut self, msr: u32, value: u64) -> bool {
+        let Some(index) = Self::index(msr) else {
+            return false;
+        };
+        // Firmware's, and locked.
+        if index == CONTROL {
+            return true;
+        }
+        self.register[index] = value;
+        if index == OP_CONTROL {
+            self.start();
+        }
+        true
+    }
+
+    /// Begins a period as the control register says.
+    fn start(&mut self) {
+        let control = self.register[OP_CONTROL];
+        self.tag = Tag::No;
+        self.left = 0;
+        if control & ENABLE != 0 && control & VALID == 0 {
+            let maximum = (control & 0xffff) << 4 | (control >> 20 & 0x7f) << 20;
+            let current = control >> CURRENT_SHIFT & CURRENT_MASK;
+            let count = maximum.saturating_sub(current).max(1);
+            self.left = if control & COUNT_OPS != 0 {
+                count
+            } else {
+                count * CYCLE_PS
+            };
+        }
+    }
+
+    pub(super) fn advance(&mut self, passed: &Passed) {
+        if self.left == 0 {
+            return;
+        }
+        let by = if self.register[OP_CONTROL] & COUNT_OPS != 0 {
+            passed.insn
+        } else {
+            passed.ps
+        };
+        self.left = self.left.saturating_sub(by[0].saturating_add(by[1]));
+        if self.left == 0 {
+            self.tag = Tag::Due;
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        let mut deadline = Deadline::NEVER;
+        if self.left != 0 {
+            if self.register[OP_CONTROL] & COUNT_OPS != 0 {
+                deadline.insn = self.left;
+            } else {
+                deadline.ps = self.left;
+            }
+        }
+        deadline
+    }
+
+    #[inline]
+    pub(super) const fn memory_rings(&self) -> u8 {
+        match self.tag {
+            Tag::Following { ring, .. } => ring,
+            Tag::No | Tag::Due => 0,
+        }
+    }
+
+    pub(super) const fn tag_due(&self) -> bool {
+        matches!(self.tag, Tag::Due)
+    }
+
+    pub(super) fn tag(&mut self, ip: u64, user: bool) {
+        self.counts.events += 1;
+        self.tag = Tag::Following {
+            ip,
+            ring: ring(user),
+        };
+    }
+
+    pub(super) fn access(&mut self, access: &Observed, port: &mut impl Port) -> bool {
+        match self.tag {
+            Tag::Following { ip, .. } if ip == access.ip => self.finish(ip, Some(access), port),
+            _ => false,
+        }
+    }
+
+    pub(super) fn settle_tag(&mut self, port: &mut impl Port) -> bool {
+        match self.tag {
+            Tag::Following { ip, .. } => self.finish(ip, None, port),
+            Tag::No | Tag::Due => false,
+        }
+    }
+
+    fn finish(&mut self, ip: u64, access: Option<&Observed>, port: &mut impl Port) -> bool {
+        self.tag = Tag::No;
+        let served = access.and_then(|access| access.served);
+        let missed_l3 = matches!(served, Some(Served::Fmem | Served::Smem | Served::Other));
+        if self.register[OP_CONTROL] & L3_MISS_ONLY != 0 && !missed_l3 {
+            // Not told of; a new period begins.
+            self.register[OP_CONTROL] &= !(CURRENT_MASK << CURRENT_SHIFT);
+            self.start();
+            return false;
+        }
+        self.register[OP_RIP] = ip;
+        self.register[OP_DATA] = 0;
+        self.register[OP_DATA_2] = match served {
+            None | Some(Served::L2) => 0,
+            Some(Served::Llc) => SOURCE_L3,
+            Some(Served::Fmem) => SOURCE_DRAM,
+            Some(Served::Smem) => SOURCE_DRAM | REMOTE,
+            Some(Served::Other) => SOURCE_IO,
+        };
+        self.register[OP_DATA_3] = access.map_or(0, |access| {
+            let mut data = LINEAR_VALID | if access.store { STORE } else { LOAD };
+            if access.pa != 0 {
+                data |= PHYSICAL_VALID;
+            }
+            if access.walked {
+                data |= L1_TLB_MISS | L2_TLB_MISS;
+            }
+            if access.served.is_some() {
+                data |= DC_MISS | access.latency_cycles.min(0xffff) << LATENCY_SHIFT;
+            }
+            if !matches!(access.served, None | Some(Served::L2)) {
+                data |= L2_MISS;
+            }
+            data
+        });
+        self.register[DC_LINEAR] = access.map_or(0, |access| access.va);
+        self.register[DC_PHYSICAL] = access.map_or(0, |access| access.pa);
+        self.register[OP_CONTROL] |= VALID;
+        self.counts.records += 1;
+        let entry = (self.register[CONTROL] & 0xf) as u8;
+        if port.extended_interrupt(entry) {
+            self.counts.interrupts += 1;
+        } else {
+            self.counts.masked += 1;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Machine;
+    use super::*;
+
+    const OP_CONTROL_MSR: u32 = FIRST + OP_CONTROL as u32;
+    const OP_DATA_3_MSR: u32 = FIRST + OP_DATA_3 as u32;
+
+    fn ops(count: u64) -> Passed {
+        Passed {
+            insn: [count, 0],
+            ps: [count * 300, 0],
+        }
+    }
+
+    fn access(ip: u64, served: Option<Served>) -> Observed {
+        Observed {
+            va: 0x7777_0040,
+            pa: 0x1040,
+            ip,
+            user: true,
+            latency_cycles: 177,
+            served,
+            ..Observed::default()
+        }
+    }
+
+    #[test]
+    fn every_so_many_ops_one_is_tagged_and_told_of() {
+        let (mut unit, mut machine) = (Ibs::default(), Machine::default());
+        assert!(unit.write_msr(OP_CONTROL_MSR, 0x10 | ENABLE | COUNT_OPS));
+        assert_eq!(unit.deadline().insn, 256);
+        unit.advance(&ops(255));
+        assert!(!unit.tag_due());
+        unit.advance(&ops(1));
+        assert!(unit.tag_due());
+        unit.tag(0x1000, true);
+        assert!(!unit.access(&access(0x0fff, Some(Served::Smem)), &mut machine));
+        assert!(unit.access(&access(0x1000, Some(Served::Smem)), &mut machine));
+        assert_eq!(machine.extended, 1);
+        let read = |index: usize| unit.read_msr(FIRST + index as u32).unwrap();
+        assert_eq!(read(OP_RIP), 0x1000);
+        assert_eq!(read(DC_LINEAR), 0x7777_0040);
+        assert_eq!(read(OP_DATA_2), SOURCE_DRAM | REMOTE);
+        assert_eq!(
+            read(OP_DATA_3),
+            LOAD | LINEAR_VALID | PHYSICAL_VALID | DC_MISS | L2_MISS | 177 << 32
+        );
+        assert_ne!(read(OP_CONTROL) & VALID, 0);
+        // Nothing more until the guest has taken it.
+        unit.advance(&ops(100_000));
+        assert!(!unit.tag_due());
+    }
+
+    #[test]
+    fn an_op_without_an_access_is_told_of_too() {
+        let (mut unit, mut machine) = (Ibs::default(), Machine::default());
+        unit.write_msr(OP_CONTROL_MSR, 1 | ENABLE | COUNT_OPS);
+        unit.advance(&ops(16));
+        unit.tag(0x2000, true);
+        assert!(unit.settle_tag(&mut machine));
+        assert_eq!(unit.read_msr(OP_DATA_3_MSR), Some(0));
+        assert_eq!((unit.counts.records, machine.extended), (1, 1));
+    }
+
+    #[test]
+    fn cycles_can_be_counted_instead() {
+        let mut unit = Ibs::default();
+        unit.write_msr(OP_CONTROL_MSR, 2 | ENABLE);
+        assert_eq!(unit.deadline().ps, 32_000);
+        unit.advance(&ops(106));
+        assert!(!unit.tag_due());
+        unit.advance(&ops(1));
+        assert!(unit.tag_due());
+    }
+
+    #[test]
+    fn the_filter_tells_of_l3_misses_only() {
+        let (mut unit, mut machine) = (Ibs::default(), Machine::default());
+        unit.write_msr(OP_CONTROL_MSR, 1 | ENABLE | COUNT_OPS | L3_MISS_ONLY);
+        for (served, told) in [
+            (None, false),
+            (Some(Served::Llc), false),
+            (Some(Served::Fmem), true),
+        ] {
+            unit.advance(&ops(16));
+            unit.tag(1, true);
+            assert_eq!(unit.access(&access(1, served), &mut machine), told);
+        }
+        assert_eq!(unit.counts.records, 1);
+    }
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Where the guest meets the modelled PMU: RDMSR, WRMSR, CPUID, RDPMC and the
+//! APIC's extended local vector table.
+//!
+//! QEMU's binary exports the descriptors of its helpers; their first word is the
+//! function that the translator builds into the code. The first three are
+//! replaced there, before any code is translated. QEMU's own helper runs
+//! afterwards for what is not the PMU's; it must be *jumped* to, as it finds the
+//! guest's instruction by its return address.
+//!
+//! RDPMC is different: QEMU's helper never returns and no code follows its call.
+//! The API's callback before the instruction writes the registers and goes on
+//! behind it.
+
+use std::arch::naked_asm;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+
+use demeter_machine::pmu::Kind;
+
+use crate::qemu::{QemuError, symbol};
+
+/// Registers as `CPUX86State` begins with them.
+const RAX: usize = 0;
+const RCX: usize = 1;
+const RDX: usize = 2;
+const RBX: usize = 3;
+
+type Helper = unsafe extern "C" fn(*mut u64);
+
+static ORIGINAL_RDMSR: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static ORIGINAL_WRMSR: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static ORIGINAL_CPUID: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// How often CPUID came here: a guest that has booted has asked.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the hooks took: true once the guest has executed CPUID.
+pub fn asked() -> bool {
+    ASKED.load(Relaxed) > 0
+}
+
+/// Puts the hooks in; before any code is translated.
+///
+/// # Errors
+/// This QEMU's helpers are not where they were in QEMU 11.1.
+pub fn install() -> Result<(), QemuError> {
+    let hooks: [(&CStr, &CStr, &AtomicPtr<c_void>, Helper); 3] = [
+        (
+            c"helper_info_rdmsr",
+            c"helper_rdmsr",
+            &ORIGINAL_RDMSR,
+            rdmsr_hook,
+        ),
+        (
+            c"helper_info_wrmsr",
+            c"helper_wrmsr",
+            &ORIGINAL_WRMSR,
+            wrmsr_hook,
+        ),
+        (
+            c"helper_info_cpuid",
+            c"helper_cpuid",
+            &ORIGINAL_CPUID,
+            cpuid_hook,
+        ),
+    ];
+    for (descriptor, function, original, hook) in hooks {
+        let slot = symbol(descriptor)?.cast::<*mut c_void>();
+        let function = symbol(function)?;
+        // SAFETY: the descriptor's first word, in QEMU's writable data; nothing runs yet.
+        unsafe {
+            if *slot != function {
+                return Err(QemuError::Hook("a helper's descriptor has another layout"));
+            }
+            original.store(function, Relaxed);
+            *slot = hook as *mut c_void;
+        }
+    }
+    Ok(())
+}
+
+/// Asks `handle` first and jumps to QEMU's helper unless that returned true.
+macro_rules! hook {
+    ($name:ident, $handle:ident, $original:ident) => {
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name(env: *mut u64) {
+            naked_asm!(
+                "push rdi",
+                "call {handle}",
+                "pop rdi",
+                "test al, al",
+                "jnz 2f",
+                "mov rax, [rip + {original}]",
+                "jmp rax",
+                "2: ret",
+                handle = sym $handle,
+                original = sym $original,
+            )
+        }
+    };
+}
+
+hook!(rdmsr_hook, handle_rdmsr, ORIGINAL_RDMSR);
+hook!(wrmsr_hook, handle_wrmsr, ORIGINAL_WRMSR);
+
+/// The low half of a register.
+///
+/// # Safety
+/// `env` as QEMU passes it to helpers.
+unsafe fn low(env: *mut u64, register: usize) -> u32 {
+    // SAFETY: `env` begins with the 16 general registers.
+    unsafe { *env.add(register) as u32 }
+}
+
+extern "C" fn handle_rdmsr(env: *mut u64) -> bool {
+    // SAFETY: QEMU calls helpers with the running vCPU's `env`.
+    let msr = unsafe { low(env, RCX) };
+    let Some(value) = crate::observer().read_msr(env, msr) else {
+        return false;
+    };
+    // SAFETY: as above.
+    unsafe {
+        *env.add(RAX) = value & 0xffff_ffff;
+        *env.add(RDX) = value >> 32;
+    }
+    true
+}
+
+extern "C" fn handle_wrmsr(env: *mut u64) -> bool {
+    // SAFETY: as above.
+    let (msr, value) = unsafe {
+        let value = u64::from(low(env, RAX)) | u64::from(low(env, RDX)) << 32;
+        (low(env, RCX), value)
+    };
+    crate::observer().write_msr(env, msr, value)
+}
+
+unsafe extern "C" fn cpuid_hook(env: *mut u64) {
+    ASKED.fetch_add(1, Relaxed);
+    // SAFETY: `env` as above; the original is QEMU's helper of this type. CPUID raises
+    // nothing where the guest runs no guests of its own, so it need not find its way back.
+    unsafe {
+        let leaf = low(env, RAX);
+        let original: Helper = std::mem::transmute(ORIGINAL_CPUID.load(Relaxed));
+        original(env);
+        let mut answer = [RAX, RBX, RCX, RDX].map(|register| low(env, register));
+        crate::observer().pmu_kind().cpuid(leaf, &mut answer);
+        for (register, value) in [RAX, RBX, RCX, RDX].into_iter().zip(answer) {
+            *env.add(register) = u64::from(value);
+        }
+    }
+}
+
+/// Physical address of the extended local vector table, and its length.
+const EXTENDED_LVT: u64 = 0xfee0_0500;
+const EXTENDED_BYTES: u64 = 0x40;
+/// Over the APIC's own region, which has 0x1000.
+const OVER_THE_APIC: i32 = 0x2000;
+
+extern "C" fn extended_read(_: *mut c_void, address: u64, _: u32) -> u64 {
+    crate::observer()
+        .extended_lvt((address >> 4) as usize)
+        .map_or(0, |entry| u64::from(*entry))
+}
+
+extern "C" fn extended_write(_: *mut c_void, address: u64, value: u64, _: u32) {
+    if let Some(entry) = crate::observer().extended_lvt((address >> 4) as usize) {
+        *entry = value as u32;
+    }
+}
+
+/// `MemoryRegionOps`: two functions first, all else left at its defaults.
+#[repr(C)]
+struct RegionOps {
+    read: extern "C" fn(*mut c_void, u64, u32) -> u64,
+    write: extern "C" fn(*mut c_void, u64, u64, u32),
+    rest: [u64; 30],
+}
+
+static EXTENDED_OPS: RegionOps = RegionOps {
+    read: extended_read,
+    write: extended_write,
+    rest: [0; 30],
+};
+
+/// More than a `MemoryRegion` has.
+const REGION_WORDS: usize = 512;
+
+/// Lays the extended table over the APIC, if `kind` needs it; once, when the machine exists.
+///
+/// # Errors
+/// A function of QEMU's is missing.
+pub fn map_extended_lvt(kind: Kind) -> Result<(), QemuError> {
+    if kind != Kind::Zen4 {
+        return Ok(());
+    }
+    type Init = unsafe extern "C" fn(
+        *mut c_void,
+        *mut c_void,
+        *const RegionOps,
+        *mut c_void,
+        *const c_char,
+        u64,
+    );
+    let system = symbol(c"get_system_memory")?;
+    let init = symbol(c"memory_region_init_io")?;
+    let add = symbol(c"memory_region_add_subregion_overlap")?;
+    let region = Box::leak(Box::new([0u64; REGION_WORDS]))
+        .as_mut_ptr()
+        .cast();
+    // SAFETY: QEMU's functions of these types; the region lives as long as the process.
+    unsafe {
+        let system: unsafe extern "C" fn() -> *mut c_void = std::mem::transmute(system);
+        let init: Init = std::mem::transmute(init);
+        let add: unsafe extern "C" fn(*mut c_void, u64, *mut c_void, i32) =
+            std::mem::transmute(add);
+        let no_one = ptr::null_mut();
+        init(
+            region,
+            no_one,
+            &raw const EXTENDED_OPS,
+            no_one,
+            c"extended-lvt".as_ptr(),
+            EXTENDED_BYTES,
+        );
+        add(system(), EXTENDED_LVT, region, OVER_THE_APIC);
+    }
+    Ok(())
+}
