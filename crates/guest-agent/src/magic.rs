@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The magic NOP of `uapi/demeter_vpmu.h`: how guest code of any privilege
+//! The magic NOP of `uapi/demeter_model.h`: how guest code of any privilege
 //! talks to the machine model. A plain NOP on every other machine.
 
 /// One instruction: `0F 1F 84 00` with the operation in its displacement and
