@@ -42,7 +42,7 @@ pub fn initialise(bar: &Mapping, machine: &MachineConfig, vcpus: usize) -> Optio
         ring_entries: RING_ENTRIES as u32,
         fmem_latency_ps: machine.fmem_latency_ps,
         smem_latency_ps: machine.smem_latency_ps,
-        sample_cost_ns: machine.sample_cost_ns,
+        sample_cost_ns: machine.pebs_record_ns,
     };
     // SAFETY: inside the mapping and aligned.
     unsafe { bar.at::<Header>(0)?.write_volatile(header) };

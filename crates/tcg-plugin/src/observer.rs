@@ -265,7 +265,7 @@ impl Observer {
             if cpu.pebs.load(&mut cpu.port, access.latency_ps, record) == Sampled::Record {
                 self.samples.write(&va.to_le_bytes());
                 self.samples.write(&access.pa.to_le_bytes());
-                let cost_ps = self.config.sample_cost_ns * 1000;
+                let cost_ps = self.config.pebs_record_ns * 1000;
                 self.machine.charge_ps(vcpu, cost_ps);
                 clock.charge(cost_ps, cpu.handle);
             }
