@@ -8,9 +8,11 @@
 //! Callbacks are `extern "C"`: a panic in one aborts QEMU, it never unwinds
 //! into C. Errors are one line on stderr and exit status 1.
 
+mod accessed;
 mod bar;
 mod clock;
 mod decode;
+mod events;
 mod observer;
 mod output;
 mod qemu;
@@ -28,7 +30,10 @@ use demeter_machine::vpmu::Op;
 
 use decode::{Insn, Operand};
 use observer::Observer;
-use qemu::{Api, INLINE_ADD, Info, MEM_RW, NO_REGS, PluginId, READ_REGS, Tb};
+use qemu::{
+    Api, DISCON_EXCEPTION, DISCON_INTERRUPT, INLINE_ADD, Info, MEM_RW, NO_REGS, PluginId,
+    READ_REGS, Tb,
+};
 
 pub(crate) const NEXT_QEMU: &str = "use the QEMU that `testbed/setup.sh` installs";
 pub(crate) const NEXT_FILES: &str = "check that the directory exists and has room";
@@ -98,6 +103,14 @@ extern "C" fn on_invpcid(vcpu: c_uint, _: *mut c_void) {
     observer().invpcid(vcpu as usize);
 }
 
+extern "C" fn on_pause(vcpu: c_uint, user: *mut c_void) {
+    observer().pause(vcpu as usize, !user.is_null());
+}
+
+extern "C" fn on_discontinuity(vcpu: c_uint, kind: c_int, _: u64, _: u64, _: *mut c_void) {
+    observer().discontinuity(vcpu as usize, kind);
+}
+
 extern "C" fn on_vcpu_init(vcpu: c_uint, _: *mut c_void) {
     if let Err(error) = observer().vcpu_init(vcpu) {
         fatal(&error, NEXT_QEMU);
@@ -114,8 +127,8 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
     // SAFETY: `tb` and its instructions are valid during this callback.
     unsafe {
         let count = (api.qemu_plugin_tb_n_insns)(tb);
+        let kernel = (api.qemu_plugin_tb_vaddr)(tb) >> 63 != 0;
         if observer.on {
-            let kernel = (api.qemu_plugin_tb_vaddr)(tb) >> 63 != 0;
             let counter = if kernel {
                 observer.kernel_insn
             } else {
@@ -146,6 +159,8 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 Some(Insn::WriteCr4(gpr)) => register(on_write_cr4, u64::from(gpr)),
                 Some(Insn::Invlpg(operand)) => register(on_invlpg, operand.pack()),
                 Some(Insn::Invpcid(_)) => register(on_invpcid, 0),
+                Some(Insn::Pause) if observer.on => register(on_pause, u64::from(!kernel)),
+                Some(Insn::Pause) => {}
                 Some(Insn::Control(op)) => register(on_control, u64::from(op.immediate())),
             }
             if observer.on {
@@ -183,6 +198,8 @@ fn install(id: PluginId, info: &Info, arguments: &[&CStr]) -> Result<(), Failure
         (api.qemu_plugin_register_vcpu_tb_trans_cb)(id, on_translate, ptr::null_mut());
         (api.qemu_plugin_register_vcpu_init_cb)(id, on_vcpu_init, ptr::null_mut());
         (api.qemu_plugin_register_atexit_cb)(id, on_exit, ptr::null_mut());
+        let kinds = DISCON_INTERRUPT | DISCON_EXCEPTION;
+        (api.qemu_plugin_register_vcpu_discon_cb)(id, kinds, on_discontinuity, ptr::null_mut());
     }
     Ok(())
 }

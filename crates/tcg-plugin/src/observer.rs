@@ -9,15 +9,17 @@ use demeter_machine::pebs::{PebsUnit, Port, Sampled};
 use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary, VcpuCounters};
 use demeter_machine::vpmu::{FLAG_WALKED, Op, Record};
 use demeter_machine::{
-    Machine, MachineConfig, MemoryLayout, PluginConfig, Served, Translation, Walker,
+    Event, Machine, MachineConfig, MemoryLayout, PluginConfig, Served, Translation, Walker,
 };
 
+use crate::accessed;
 use crate::bar::{self, VcpuPort};
 use crate::clock::Clock;
 use crate::decode::{Operand, UNKNOWN_OPERAND};
+use crate::events;
 use crate::output::Output;
-use crate::qemu::{Api, PerVcpu, QemuError, Registers};
-use crate::ram::{Mapping, Ram};
+use crate::qemu::{Api, DISCON_EXCEPTION, DISCON_INTERRUPT, PerVcpu, QemuError, Registers};
+use crate::ram::{Mapping, Ram, Unaccessed};
 use crate::round_robin::{self, Running};
 use crate::step::Step;
 use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
@@ -40,6 +42,8 @@ struct Vcpu {
     cr4: Option<u64>,
     port: VcpuPort,
     pebs: PebsUnit,
+    /// An exception was raised and is not delivered yet.
+    raised: bool,
 }
 
 /// What exists once the first vCPU does.
@@ -100,6 +104,8 @@ impl Walker for GuestWalker<'_> {
                     pa,
                     large: false,
                     fallback: true,
+                    entries: [0; 4],
+                    levels: 0,
                 })
             }
         })
@@ -183,8 +189,13 @@ impl Observer {
             cr4: None,
             port,
             pebs: PebsUnit::default(),
+            raised: false,
         });
         if self.started.is_none() {
+            accessed::hook(&self.api, handle)?;
+            if self.expected_vcpus == 1 {
+                events::hook_pause()?;
+            }
             round_robin::keep_turns()?;
             let MachineConfig {
                 insn_ps,
@@ -396,6 +407,9 @@ impl Observer {
         self.machine.reset_state();
         let now = self.now_ns(vcpu);
         if on {
+            if let Err(error) = accessed::check() {
+                crate::fatal(&error, NEXT_QEMU);
+            }
             // Only the vCPU that runs can be asked; the others' is what they wrote last.
             if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
                 vcpu.cr3 = vcpu.registers.cr3(&self.api);
@@ -435,11 +449,12 @@ impl Observer {
         };
         let same = value == own.cr3;
         own.cr3 = value;
-        match (self.on, same) {
-            (false, _) => {}
+        let ps = match (self.on, same) {
+            (false, _) => return,
             (true, true) => self.machine.flush_user(vcpu),
             (true, false) => self.machine.switch_address_space(vcpu),
-        }
+        };
+        self.charge(vcpu, ps);
     }
 
     /// `mov %gpr, %cr4` is about to run.
@@ -450,7 +465,8 @@ impl Observer {
         };
         let before = own.cr4.replace(value);
         if self.on && before.is_none_or(|before| (before ^ value) & CR4_FLUSHING != 0) {
-            self.machine.flush_all(vcpu);
+            let ps = self.machine.flush_all(vcpu);
+            self.charge(vcpu, ps);
         }
     }
 
@@ -459,19 +475,72 @@ impl Observer {
         if !self.on {
             return;
         }
-        if operand == UNKNOWN_OPERAND {
-            self.machine.flush_all(vcpu);
+        let ps = if operand == UNKNOWN_OPERAND {
+            self.machine.flush_all(vcpu)
         } else {
             let va = operand.address(|gpr| self.gpr(vcpu, gpr));
-            self.machine.invalidate_page(vcpu, va);
-        }
+            self.machine.invalidate_page(vcpu, va)
+        };
+        self.charge(vcpu, ps);
     }
 
     /// `invpcid` is about to run. Linux uses the kinds that flush everything.
     pub fn invpcid(&mut self, vcpu: usize) {
         if self.on {
-            self.machine.flush_all(vcpu);
+            let ps = self.machine.flush_all(vcpu);
+            self.charge(vcpu, ps);
         }
+    }
+
+    /// Puts time that the machine has charged to `vcpu` on the guest's clock.
+    fn charge(&mut self, vcpu: usize, ps: u64) {
+        if let (Some(started), Some(vcpu)) = (&mut self.started, self.vcpus.get(vcpu)) {
+            started.clock.charge(ps, vcpu.handle);
+        }
+    }
+
+    fn event(&mut self, vcpu: usize, event: Event) {
+        if self.on {
+            let ps = self.machine.event(vcpu, event);
+            self.charge(vcpu, ps);
+        }
+    }
+
+    /// `pause` is about to run.
+    pub fn pause(&mut self, vcpu: usize, user: bool) {
+        self.event(vcpu, Event::Pause { user });
+    }
+
+    /// Execution goes on elsewhere. QEMU tells of an exception twice: when it is
+    /// raised, and, like an interrupt, when it is delivered.
+    pub fn discontinuity(&mut self, vcpu: usize, kind: c_int) {
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return;
+        };
+        match kind {
+            DISCON_EXCEPTION => {
+                own.raised = true;
+                self.event(vcpu, Event::Exception);
+            }
+            DISCON_INTERRUPT if !std::mem::take(&mut own.raised) => {
+                self.event(vcpu, Event::Interrupt);
+            }
+            _ => {}
+        }
+    }
+
+    /// The only vCPU, while it is modelled.
+    pub fn only_vcpu(&self) -> Option<*mut c_void> {
+        match self.vcpus[..] {
+            [ref only] if self.on => Some(only.handle),
+            _ => None,
+        }
+    }
+
+    /// What is not marked accessed on the way to `va`, in the address space of `cpu`.
+    pub fn unaccessed(&self, cpu: *mut c_void, va: u64) -> Option<Unaccessed> {
+        let own = self.vcpus.iter().find(|vcpu| vcpu.handle == cpu)?;
+        self.ram.unaccessed(own.cr3, va)
     }
 }
 
