@@ -100,16 +100,32 @@ machine_config! {
     insn_ps;
     /// A translation found in the second-level TLB. Chosen: 2.1 ns, 7 cycles.
     stlb_hit_ps;
-    /// A two-dimensional (nested) walk that ends in a 4 KiB page. Chosen: 36 ns,
-    /// the 24 references mostly served by paging-structure caches and L2.
-    walk_4k_ps;
-    /// The same ending in a 2 MiB or larger page. Chosen: 22 ns.
-    walk_2m_ps;
+    /// What a page walk costs besides its loads. Chosen: 3 ns, ten cycles to start
+    /// the walker and to run the access again.
+    walk_start_ps;
+    /// Entries of the three paging-structure caches (Intel SDM vol. 3, 4.10.3), 4-way,
+    /// each a power of two from 4 on. Chosen: 4, 4 and 32, what has been found in
+    /// Skylake (van Schaik et al., "RevAnC", EuroSec 2017; cited from memory).
+    pml4e_cache_entries;
+    /// See `pml4e_cache_entries`; an entry covers 1 GiB.
+    pdpte_cache_entries;
+    /// See `pml4e_cache_entries`; an entry covers 2 MiB.
+    pde_cache_entries;
+    /// Whether walks have two dimensions (0 or 1). Chosen: 1, the guest is a VM on
+    /// hardware with extended page tables (EPT); 0 is a machine without a hypervisor.
+    nested;
+    /// Whether the host maps the guest's memory in 2 MiB pages (1) or in 4 KiB
+    /// pages (0), which also makes 4 KiB TLB entries of the guest's larger pages.
+    /// Chosen: 1, as KVM does over transparent huge pages.
+    ept_2m;
+    /// Translations of guest-physical pages held for walks, 4-way, a power of two.
+    /// Chosen: 16, the nested TLB of Bhargava et al., ASPLOS 2008.
+    nested_tlb_entries;
     /// Outstanding line fills of a sequential stream: its misses cost
     /// max(64 B / bandwidth, latency / this). Chosen: 16, the fill buffers of an L1D.
     stream_overlap;
     /// Charged to the guest for every PEBS record. Chosen: 250 ns, a microcode assist.
-    sample_cost_ns;
+    pebs_record_ns alias "sample_cost_ns";
     /// Every read or write of a register of the PMU, RDPMC included: a VM exit and its
     /// handling. Chosen: 700 ns, the round trip of an exit (1,000 to 1,500 cycles) and a
     /// handler as long; on bare metal, or where the host passes the PMU through, it is
@@ -118,6 +134,26 @@ machine_config! {
     /// Every read or write of a register of AMD's IBS. Chosen: 30 ns, about 100 cycles:
     /// Zen 4 hosts can leave these registers to a guest.
     ibs_msr_ns;
+    /// A performance-monitoring interrupt, on top of `interrupt_ns` and of the registers
+    /// that its handler reads and writes. Chosen: 400 ns, what a hypervisor needs to put it
+    /// into a guest.
+    pmi_ns;
+    /// An exception, from the fault to the first instruction of its handler, and the
+    /// IRET back. 715 + 330 cycles on Haswell (Torvalds, 30 April 2014), at 3.3 GHz.
+    exception_ns;
+    /// The same for an interrupt, NMI or IPI. Chosen: as an exception; the guest is
+    /// taken to have posted interrupts, so that none exits to the hypervisor.
+    interrupt_ns;
+    /// INVLPG. 350 cycles a page on Skylake (D. Hansen, linux-mm, November 2017), at
+    /// 3.3 GHz; 140 ns assumed for Sandy Bridge (A. Shi, LKML, May 2012).
+    invlpg_ns;
+    /// Whatever flushes global translations too: INVPCID, a write of CR4. Chosen: as INVLPG.
+    full_flush_ns;
+    /// A write of CR3, the flush it causes not included: that costs walks later on.
+    /// "On the order of a hundred cycles" (Linux, Documentation/arch/x86/pti.rst).
+    cr3_write_ns;
+    /// `pause`. 140 cycles since Skylake (Intel optimization manual) at 3.3 GHz.
+    pause_ns;
     /// Charged time after which timers are looked at again. Chosen: 20 µs;
     /// a timer fires late by at most this much.
     timer_slack_ns;
@@ -143,12 +179,24 @@ impl MachineConfig {
             l2_hit_ps: 4_200,
             insn_ps: 300,
             stlb_hit_ps: 2_100,
-            walk_4k_ps: 36_000,
-            walk_2m_ps: 22_000,
+            walk_start_ps: 3_000,
+            pml4e_cache_entries: 4,
+            pdpte_cache_entries: 4,
+            pde_cache_entries: 32,
+            nested: 1,
+            ept_2m: 1,
+            nested_tlb_entries: 16,
             stream_overlap: 16,
-            sample_cost_ns: 250,
+            pebs_record_ns: 250,
             pmu_msr_ns: 700,
             ibs_msr_ns: 30,
+            pmi_ns: 400,
+            exception_ns: 317,
+            interrupt_ns: 317,
+            invlpg_ns: 106,
+            full_flush_ns: 106,
+            cr3_write_ns: 30,
+            pause_ns: 42,
             timer_slack_ns: 20_000,
         }
     }
@@ -175,13 +223,39 @@ impl MachineConfig {
             ("fmem_latency_ps", self.fmem_latency_ps),
             ("smem_latency_ps", self.smem_latency_ps),
             ("stlb_hit_ps", self.stlb_hit_ps),
-            ("walk_4k_ps", self.walk_4k_ps),
-            ("walk_2m_ps", self.walk_2m_ps),
-            ("sample_cost_ns", self.sample_cost_ns),
-            ("pmu_msr_ns", self.pmu_msr_ns),
-            ("ibs_msr_ns", self.ibs_msr_ns),
+            ("walk_start_ps", self.walk_start_ps),
         ] {
             check(value <= MAX_PS, field, value, "larger than a second")?;
+        }
+        for (field, value) in [
+            ("pebs_record_ns", self.pebs_record_ns),
+            ("pmu_msr_ns", self.pmu_msr_ns),
+            ("ibs_msr_ns", self.ibs_msr_ns),
+            ("pmi_ns", self.pmi_ns),
+            ("exception_ns", self.exception_ns),
+            ("interrupt_ns", self.interrupt_ns),
+            ("invlpg_ns", self.invlpg_ns),
+            ("full_flush_ns", self.full_flush_ns),
+            ("cr3_write_ns", self.cr3_write_ns),
+            ("pause_ns", self.pause_ns),
+        ] {
+            check(value <= MAX_PS / 1000, field, value, "larger than a second")?;
+        }
+        for (field, value) in [
+            ("pml4e_cache_entries", self.pml4e_cache_entries),
+            ("pdpte_cache_entries", self.pdpte_cache_entries),
+            ("pde_cache_entries", self.pde_cache_entries),
+            ("nested_tlb_entries", self.nested_tlb_entries),
+        ] {
+            check(
+                value.is_power_of_two() && (4..=4096).contains(&value),
+                field,
+                value,
+                "not a power of two between 4 and 4096",
+            )?;
+        }
+        for (field, value) in [("nested", self.nested), ("ept_2m", self.ept_2m)] {
+            check(value <= 1, field, value, "neither 0 nor 1")?;
         }
         for (field, value) in [
             ("llc_hit_ps", self.llc_hit_ps),
@@ -361,7 +435,7 @@ mod tests {
     #[test]
     fn round_trip_keeps_every_parameter() {
         let mut config = MachineConfig::preset(Preset::Cxl);
-        config.walk_2m_ps = 1;
+        config.walk_start_ps = 1;
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(
             serde_json::from_str::<MachineConfig>(&text).unwrap(),
@@ -382,6 +456,9 @@ mod tests {
             (r#"{"insn_ps":0}"#, "insn_ps"),
             (r#"{"stream_overlap":0}"#, "stream_overlap"),
             (r#"{"fmem_bandwidth":0}"#, "fmem_bandwidth_bytes_per_s"),
+            (r#"{"pde_cache_entries":24}"#, "pde_cache_entries"),
+            (r#"{"nested":2}"#, "nested"),
+            (r#"{"sample_cost_ns":2000000000}"#, "pebs_record_ns"),
         ] {
             let config: MachineConfig = serde_json::from_str(text).unwrap();
             match config.validate() {

@@ -8,13 +8,15 @@
 //!
 //! ```text
 //! line filter (VA, L1)  →  DTLB → STLB → page walk  →  L2 → LLC  →  FMEM | SMEM
-//!      hit: free            hit: free, 2.1 ns, 22–36 ns   4.2, 20 ns    68.7 | 121.9–176.6 ns
+//!      hit: free            hit: free, 2.1 ns, loads      4.2, 20 ns    68.7 | 121.9–176.6 ns
 //! ```
 //!
 //! and the costs of what it needed are added up: the core of the model blocks
 //! on a miss. Out-of-order overlap is modelled only where it dominates, in
 //! sequential streams ([`stream`]): copying and zeroing pages would otherwise
-//! be charged as random misses.
+//! be charged as random misses. A walk's loads go through the same caches and tiers
+//! (`walk.rs`). Exceptions, interrupts, `pause`, invalidations and writes of CR3 cost
+//! what [`config::MachineConfig`] says ([`Machine::event`]).
 //!
 //! Line filter, TLBs, L2 and stream detector are each vCPU's own, the LLC is
 //! shared. What is left out: instruction fetches, write-backs of dirty lines, the
@@ -34,7 +36,8 @@ pub mod pmu;
 pub mod series;
 pub mod stream;
 pub mod tlb;
+mod walk;
 
 pub use config::{ConfigError, MachineConfig, PluginConfig, Preset};
 pub use layout::{MemoryLayout, Place};
-pub use machine::{Access, Machine, Served, Translation, Walker};
+pub use machine::{Access, Event, Machine, Served, Translation, Walker};

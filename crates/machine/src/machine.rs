@@ -8,6 +8,7 @@ use crate::layout::{MemoryLayout, Place};
 use crate::series::{Counters, VcpuCounters};
 use crate::stream::Streams;
 use crate::tlb::{Level, Tlb};
+use crate::walk::{Memory, WalkCaches, WalkCosts};
 
 /// The result of a page walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,48 @@ pub struct Translation {
     pub large: bool,
     /// Found by other means than a walk of the page table.
     pub fallback: bool,
+    /// Physical addresses of the table entries read: PML4E, PDPTE, PDE, PTE.
+    pub entries: [u64; 4],
+    /// How many of them there are; none if found by other means.
+    pub levels: u8,
+}
+
+/// What happens to a vCPU apart from accesses and invalidations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A fault, a trap or `int`.
+    Exception,
+    /// Anything from outside, NMIs and IPIs included.
+    Interrupt,
+    /// `pause`, by user or kernel code.
+    Pause {
+        /// Whether user code waits.
+        user: bool,
+    },
+}
+
+/// Costs of events and invalidations.
+#[derive(Clone, Copy, Debug)]
+struct EventCosts {
+    exception_ps: u64,
+    interrupt_ps: u64,
+    pause_ps: u64,
+    invlpg_ps: u64,
+    full_flush_ps: u64,
+    cr3_write_ps: u64,
+}
+
+impl EventCosts {
+    const fn new(config: &MachineConfig) -> Self {
+        Self {
+            exception_ps: config.exception_ns * 1000,
+            interrupt_ps: config.interrupt_ns * 1000,
+            pause_ps: config.pause_ns * 1000,
+            invlpg_ps: config.invlpg_ns * 1000,
+            full_flush_ps: config.full_flush_ns * 1000,
+            cr3_write_ps: config.cr3_write_ns * 1000,
+        }
+    }
 }
 
 /// Supplies page walks.
@@ -52,6 +95,8 @@ pub struct Access {
     pub served: Served,
     /// Whether the address needed a page walk.
     pub walked: bool,
+    /// The part of the cost that is the walk's.
+    pub walk_ps: u64,
 }
 
 /// Cost of a line from one tier.
@@ -78,6 +123,9 @@ struct Vcpu {
     tlb: Tlb,
     l2: Cache<8>,
     streams: Streams,
+    walks: WalkCaches,
+    /// Whether the TLB may hold parts of the guest's larger pages.
+    fractured: bool,
     counters: VcpuCounters,
 }
 
@@ -92,8 +140,8 @@ pub struct Machine {
     l2_hit_ps: u64,
     llc_hit_ps: u64,
     stlb_hit_ps: u64,
-    walk_4k_ps: u64,
-    walk_2m_ps: u64,
+    walk: WalkCosts,
+    events: EventCosts,
     /// What happened so far. `insn`, `kernel_insn` and the PEBS counters are the caller's.
     pub counters: Counters,
 }
@@ -107,6 +155,8 @@ impl Machine {
             tlb: Tlb::default(),
             l2: Cache::new(config.l2_bytes),
             streams: Streams::default(),
+            walks: WalkCaches::new(config),
+            fractured: false,
             counters: VcpuCounters::default(),
         };
         Self {
@@ -126,8 +176,8 @@ impl Machine {
             l2_hit_ps: config.l2_hit_ps,
             llc_hit_ps: config.llc_hit_ps,
             stlb_hit_ps: config.stlb_hit_ps,
-            walk_4k_ps: config.walk_4k_ps,
-            walk_2m_ps: config.walk_2m_ps,
+            walk: WalkCosts::new(config),
+            events: EventCosts::new(config),
             counters: Counters::default(),
         }
     }
@@ -157,6 +207,7 @@ impl Machine {
         let counters = &mut self.counters;
         let mut cost_ps = 0;
         let mut walked = false;
+        let mut walk_ps = 0;
         let (pa, large) = match vcpu.tlb.lookup(va) {
             Some(hit) => {
                 if hit.level == Level::Stlb {
@@ -171,12 +222,23 @@ impl Machine {
                 counters.walk_fallback += u64::from(found.fallback);
                 if found.large {
                     counters.walk_2m += 1;
-                    cost_ps += self.walk_2m_ps;
                 } else {
                     counters.walk_4k += 1;
-                    cost_ps += self.walk_4k_ps;
                 }
-                vcpu.tlb.insert(va, found.pa, found.large);
+                let mut memory = Memory {
+                    costs: &self.walk,
+                    l2: &mut vcpu.l2,
+                    llc: &mut self.llc,
+                    layout: &self.layout,
+                    counters,
+                };
+                walk_ps = vcpu.walks.walk(va, &found, &mut memory);
+                counters.walk_ps += walk_ps;
+                cost_ps += walk_ps;
+                // The TLB's page is the smaller of the guest's and the host's.
+                let whole = !self.walk.nested || self.walk.ept_2m;
+                vcpu.fractured |= found.large && !whole;
+                vcpu.tlb.insert(va, found.pa, found.large && whole);
                 (found.pa, found.large)
             }
         };
@@ -226,6 +288,7 @@ impl Machine {
             pa,
             served,
             walked,
+            walk_ps,
         })
     }
 
@@ -245,50 +308,103 @@ impl Machine {
             .map_or_else(VcpuCounters::default, |vcpu| vcpu.counters)
     }
 
-    /// INVLPG: one page, of whichever size it is.
-    pub fn invalidate_page(&mut self, vcpu: usize, va: u64) {
-        if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
-            self.counters.tlb_single += 1;
-            vcpu.counters.tlb_single += 1;
-            vcpu.tlb.forget_page(va);
-            vcpu.filter.forget_page(va);
+    /// Charges the kernel on `vcpu` time that is not an access: what the PMU costs it.
+    pub fn charge_kernel_ps(&mut self, vcpu: usize, ps: u64) {
+        self.charge_ps(vcpu, ps);
+        self.counters.kernel_charged_ps += ps;
+    }
+
+    fn charge_event(&mut self, vcpu: usize, ps: u64, user: bool) -> u64 {
+        self.charge_ps(vcpu, ps);
+        self.counters.event_ps += ps;
+        if !user {
+            self.counters.kernel_charged_ps += ps;
         }
+        ps
+    }
+
+    /// Counts and charges an event; its cost in picoseconds.
+    pub fn event(&mut self, vcpu: usize, event: Event) -> u64 {
+        if vcpu >= self.vcpus.len() {
+            return 0;
+        }
+        let (counter, ps, user) = match event {
+            Event::Exception => (
+                &mut self.counters.exceptions,
+                self.events.exception_ps,
+                false,
+            ),
+            Event::Interrupt => (
+                &mut self.counters.interrupts,
+                self.events.interrupt_ps,
+                false,
+            ),
+            Event::Pause { user } => (&mut self.counters.pauses, self.events.pause_ps, user),
+        };
+        *counter += 1;
+        self.charge_event(vcpu, ps, user)
+    }
+
+    /// INVLPG: one page, of whichever size it is; its cost in picoseconds.
+    pub fn invalidate_page(&mut self, vcpu: usize, va: u64) -> u64 {
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return 0;
+        };
+        self.counters.tlb_single += 1;
+        own.counters.tlb_single += 1;
+        if own.fractured {
+            // Which parts of the page are there is not known: all go (N. Amit et al.,
+            // "Don't shoot down TLB shootdowns!", EuroSys 2020, found the same of Intel's).
+            own.forget_all();
+        } else {
+            own.tlb.forget_page(va);
+            own.filter.forget_page(va);
+            own.walks.forget_guest();
+        }
+        self.charge_event(vcpu, self.events.invlpg_ps, false)
     }
 
     /// CR3 reloaded with its own value: how Linux without PCID flushes an address space.
-    pub fn flush_user(&mut self, vcpu: usize) {
-        if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
-            self.counters.tlb_full += 1;
-            vcpu.counters.tlb_full += 1;
-            vcpu.forget_user();
-        }
+    /// Its cost in picoseconds.
+    pub fn flush_user(&mut self, vcpu: usize) -> u64 {
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return 0;
+        };
+        self.counters.tlb_full += 1;
+        own.counters.tlb_full += 1;
+        own.forget_user();
+        self.charge_event(vcpu, self.events.cr3_write_ps, false)
     }
 
-    /// CR4 or INVPCID: everything, global entries included.
-    pub fn flush_all(&mut self, vcpu: usize) {
-        if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
-            self.counters.tlb_full += 1;
-            vcpu.counters.tlb_full += 1;
-            vcpu.tlb.clear();
-            vcpu.filter.clear();
-        }
+    /// CR4 or INVPCID: everything, global entries included; its cost in picoseconds.
+    pub fn flush_all(&mut self, vcpu: usize) -> u64 {
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return 0;
+        };
+        self.counters.tlb_full += 1;
+        own.counters.tlb_full += 1;
+        own.forget_all();
+        self.charge_event(vcpu, self.events.full_flush_ps, false)
     }
 
     /// CR3 loaded with another address space; without PCID that flushes as well.
-    pub fn switch_address_space(&mut self, vcpu: usize) {
-        if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
-            self.counters.cr3_writes += 1;
-            vcpu.counters.cr3_writes += 1;
-            vcpu.forget_user();
-        }
+    /// Its cost in picoseconds.
+    pub fn switch_address_space(&mut self, vcpu: usize) -> u64 {
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return 0;
+        };
+        self.counters.cr3_writes += 1;
+        own.counters.cr3_writes += 1;
+        own.forget_user();
+        self.charge_event(vcpu, self.events.cr3_write_ps, false)
     }
 
     /// Empties all caches and TLBs, when what they held may have changed unseen.
     pub fn reset_state(&mut self) {
         self.llc.clear();
         for vcpu in &mut self.vcpus {
-            vcpu.tlb.clear();
-            vcpu.filter.clear();
+            vcpu.forget_all();
+            vcpu.walks.clear();
             vcpu.l2.clear();
             vcpu.streams.clear();
         }
@@ -299,5 +415,13 @@ impl Vcpu {
     fn forget_user(&mut self) {
         self.tlb.forget_user();
         self.filter.forget_user();
+        self.walks.forget_guest();
+    }
+
+    fn forget_all(&mut self) {
+        self.tlb.clear();
+        self.filter.clear();
+        self.walks.forget_guest();
+        self.fractured = false;
     }
 }

@@ -38,7 +38,7 @@ pub struct Counters {
     pub insn: u64,
     /// Instructions of the kernel.
     pub kernel_insn: u64,
-    /// Time charged for memory accesses, walks and samples, on top of the instructions.
+    /// Time charged for memory accesses, walks, events and samples, on top of the instructions.
     pub charged_ps: u64,
     /// The part of it charged to kernel code.
     pub kernel_charged_ps: u64,
@@ -66,6 +66,30 @@ pub struct Counters {
     pub walk_2m: u64,
     /// Accesses whose page walk by the model failed and that QEMU translated.
     pub walk_fallback: u64,
+    /// Time in page walks, of what was charged.
+    #[serde(default)]
+    pub walk_ps: u64,
+    /// Loads of page-table entries by walks, the host's tables included.
+    #[serde(default)]
+    pub walk_loads: u64,
+    /// The part of them that FMEM served; not among the line fills above.
+    #[serde(default)]
+    pub walk_fmem_loads: u64,
+    /// The same for SMEM.
+    #[serde(default)]
+    pub walk_smem_loads: u64,
+    /// Exceptions raised: faults, traps, `int`.
+    #[serde(default)]
+    pub exceptions: u64,
+    /// Interrupts delivered: devices, timer, IPIs, NMIs.
+    #[serde(default)]
+    pub interrupts: u64,
+    /// `pause` instructions.
+    #[serde(default)]
+    pub pauses: u64,
+    /// Time of exceptions, interrupts, `pause`, invalidations and writes of CR3, of what was charged.
+    #[serde(default)]
+    pub event_ps: u64,
     /// Invalidations of a single page.
     pub tlb_single: u64,
     /// Full flushes: CR3 reloaded with its own value, CR4, INVPCID.

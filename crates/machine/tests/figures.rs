@@ -2,11 +2,17 @@
 //! Small traces whose figures were worked out by hand, and properties of any trace.
 
 use demeter_machine::{
-    Access, Machine, MachineConfig, MemoryLayout, Preset, Served, Translation, Walker,
+    Access, Event, Machine, MachineConfig, MemoryLayout, Preset, Served, Translation, Walker,
 };
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
+
+/// A walk that loads nothing: those that do are in `walks.rs`.
+const WALK_PS: u64 = 3_000;
+const INVLPG_PS: u64 = 106_000;
+const FULL_FLUSH_PS: u64 = 106_000;
+const CR3_WRITE_PS: u64 = 30_000;
 
 /// Maps every address to itself, in pages of one size.
 struct Identity {
@@ -19,16 +25,21 @@ impl Walker for Identity {
             pa: va & 0xffff_ffff,
             large: self.large,
             fallback: false,
+            entries: [0; 4],
+            levels: 0,
         })
     }
 }
 
+fn config(preset: Preset) -> MachineConfig {
+    MachineConfig {
+        nested: 0,
+        ..MachineConfig::preset(preset)
+    }
+}
+
 fn machine(preset: Preset) -> Machine {
-    Machine::new(
-        &MachineConfig::preset(preset),
-        MemoryLayout::new(128 * MIB, 512 * MIB),
-        1,
-    )
+    Machine::new(&config(preset), MemoryLayout::new(128 * MIB, 512 * MIB), 1)
 }
 
 fn touch(machine: &mut Machine, va: u64, large: bool) -> Option<Access> {
@@ -45,19 +56,19 @@ fn first_touch_of_each_tier() {
         let fmem = touch(&mut machine, 16 * MIB, false).unwrap();
         assert_eq!(
             (fmem.latency_ps, fmem.served, fmem.walked),
-            (36_000 + 68_700, Served::Fmem, true)
+            (WALK_PS + 68_700, Served::Fmem, true)
         );
         let smem = touch(&mut machine, 256 * MIB, false).unwrap();
         assert_eq!(
             (smem.latency_ps, smem.served),
-            (36_000 + smem_ps, Served::Smem)
+            (WALK_PS + smem_ps, Served::Smem)
         );
         let large = touch(&mut machine, 320 * MIB, true).unwrap();
-        assert_eq!(large.latency_ps, 22_000 + smem_ps);
+        assert_eq!(large.latency_ps, WALK_PS + smem_ps);
         let other = touch(&mut machine, 0xfe00_0000, false).unwrap();
         assert_eq!(
             (other.latency_ps, other.served),
-            (36_000 + 68_700, Served::Other)
+            (WALK_PS + 68_700, Served::Other)
         );
         // Same page, another line: no walk.
         let near = touch(&mut machine, 16 * MIB + 512, false).unwrap();
@@ -67,7 +78,7 @@ fn first_touch_of_each_tier() {
         let counters = machine.counters;
         assert_eq!(
             counters.charged_ps,
-            (36_000 + 68_700) * 2 + 36_000 + smem_ps + 22_000 + smem_ps + 68_700
+            (WALK_PS + 68_700) * 2 + WALK_PS + smem_ps + WALK_PS + smem_ps + 68_700
         );
         assert_eq!(
             (
@@ -94,7 +105,7 @@ fn sequential_lines_cost_bandwidth_not_latency() {
     }
     assert_eq!(
         machine.counters.charged_ps,
-        36_000 + 3 * 176_600 + 61 * 11_037
+        WALK_PS + 3 * 176_600 + 61 * 11_037
     );
     assert_eq!(machine.counters.stream_loads, 61);
     assert_eq!(machine.counters.smem_loads, 64);
@@ -102,7 +113,7 @@ fn sequential_lines_cost_bandwidth_not_latency() {
 
 #[test]
 fn narrow_tier_is_bound_by_bandwidth() {
-    let mut config = MachineConfig::preset(Preset::Pmem);
+    let mut config = config(Preset::Pmem);
     config.smem_bandwidth_bytes_per_s = 1_000_000_000; // 64 ns a line
     let mut machine = Machine::new(&config, MemoryLayout::new(128 * MIB, 512 * MIB), 1);
     for line in 0..64 {
@@ -110,7 +121,7 @@ fn narrow_tier_is_bound_by_bandwidth() {
     }
     assert_eq!(
         machine.counters.charged_ps,
-        36_000 + 3 * 176_600 + 61 * 64_000
+        WALK_PS + 3 * 176_600 + 61 * 64_000
     );
 }
 
@@ -141,23 +152,26 @@ fn invalidations_are_counted_apart_and_force_a_walk() {
         let access = touch(machine, va, false).unwrap();
         assert_eq!(
             (access.served, access.latency_ps),
-            (Served::L2, 36_000 + 4_200)
+            (Served::L2, WALK_PS + 4_200)
         );
     };
     touch(&mut machine, va, false);
-    machine.invalidate_page(0, va + 8);
+    assert_eq!(machine.invalidate_page(0, va + 8), INVLPG_PS);
     walks(&mut machine);
-    machine.flush_user(0);
+    assert_eq!(machine.flush_user(0), CR3_WRITE_PS);
     walks(&mut machine);
-    machine.switch_address_space(0);
+    assert_eq!(machine.switch_address_space(0), CR3_WRITE_PS);
     walks(&mut machine);
-    machine.flush_all(0);
+    assert_eq!(machine.flush_all(0), FULL_FLUSH_PS);
     walks(&mut machine);
     let counters = machine.counters;
     assert_eq!(
         (counters.tlb_single, counters.tlb_full, counters.cr3_writes),
         (1, 2, 1)
     );
+    let flushes_ps = INVLPG_PS + 2 * CR3_WRITE_PS + FULL_FLUSH_PS;
+    assert_eq!(counters.event_ps, flushes_ps);
+    assert_eq!(counters.kernel_charged_ps, flushes_ps);
     machine.reset_state();
     assert_eq!(touch(&mut machine, va, false).unwrap().served, Served::Fmem);
 }
@@ -167,8 +181,8 @@ fn kernel_time_is_split_off() {
     let mut machine = machine(Preset::Pmem);
     machine.access(0, 16 * MIB, false, &mut Identity { large: false });
     machine.charge_ps(0, 1_000);
-    assert_eq!(machine.counters.kernel_charged_ps, 104_700);
-    assert_eq!(machine.counters.charged_ps, 105_700);
+    assert_eq!(machine.counters.kernel_charged_ps, WALK_PS + 68_700);
+    assert_eq!(machine.counters.charged_ps, WALK_PS + 69_700);
     assert_eq!(
         (
             machine.counters.fmem_loads,
@@ -176,6 +190,25 @@ fn kernel_time_is_split_off() {
         ),
         (1, 0)
     );
+}
+
+#[test]
+fn events_cost_what_is_configured() {
+    let mut machine = machine(Preset::Pmem);
+    assert_eq!(machine.event(0, Event::Exception), 317_000);
+    assert_eq!(machine.event(0, Event::Interrupt), 317_000);
+    assert_eq!(machine.event(0, Event::Interrupt), 317_000);
+    assert_eq!(machine.event(0, Event::Pause { user: true }), 42_000);
+    assert_eq!(machine.event(0, Event::Pause { user: false }), 42_000);
+    assert_eq!(machine.event(1, Event::Exception), 0);
+    let counters = machine.counters;
+    assert_eq!(
+        (counters.exceptions, counters.interrupts, counters.pauses),
+        (1, 2, 2)
+    );
+    assert_eq!(counters.event_ps, 3 * 317_000 + 2 * 42_000);
+    assert_eq!(counters.charged_ps, counters.event_ps);
+    assert_eq!(counters.kernel_charged_ps, 3 * 317_000 + 42_000);
 }
 
 #[test]
@@ -218,6 +251,8 @@ impl Walker for Moving {
             pa: self.pa(va),
             large: false,
             fallback: false,
+            entries: [0; 4],
+            levels: 0,
         })
     }
 }
@@ -242,9 +277,9 @@ proptest! {
                 },
                 Step::Move(page) => {
                     if !table.second.remove(&page) { table.second.insert(page); }
-                    machine.invalidate_page(0, page << 12);
+                    sum_ps += machine.invalidate_page(0, page << 12);
                 }
-                Step::Flush => machine.flush_user(0),
+                Step::Flush => sum_ps += machine.flush_user(0),
             }
         }
         let counters = machine.counters;

@@ -22,6 +22,8 @@ pub enum Insn {
     Control(Op),
     /// `rdpmc`.
     ReadCounter,
+    /// `pause`.
+    Pause,
 }
 
 /// A memory operand: base + index * scale + displacement.
@@ -70,12 +72,14 @@ impl Operand {
 pub fn decode(bytes: &[u8]) -> Option<Insn> {
     let mut rest = bytes;
     let mut operand_size = false;
+    let mut repeat = false;
     while let [
         prefix @ (0x66 | 0xf2 | 0xf3 | 0xf0 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65),
         tail @ ..,
     ] = rest
     {
         operand_size |= *prefix == 0x66;
+        repeat |= *prefix == 0xf3;
         rest = tail;
     }
     let mut rex = 0;
@@ -104,6 +108,7 @@ pub fn decode(bytes: &[u8]) -> Option<Insn> {
             Some(Insn::Invpcid((modrm >> 3 & 7) | rex_r))
         }
         [0x0f, 0x33, ..] => Some(Insn::ReadCounter),
+        [0x90] if repeat && rex & 1 == 0 => Some(Insn::Pause),
         _ => None,
     }
 }
@@ -204,6 +209,13 @@ mod tests {
             Some(Insn::Control(Op::ModelOn))
         );
         assert_eq!(decode(&[0x0f, 0x1f, 0x84, 0x00, 0, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn pause_is_told_from_its_relatives() {
+        assert_eq!(decode(&[0xf3, 0x90]), Some(Insn::Pause));
+        assert_eq!(decode(&[0x90]), None); // nop
+        assert_eq!(decode(&[0xf3, 0x41, 0x90]), None); // xchg %rax,%r8
     }
 
     #[test]

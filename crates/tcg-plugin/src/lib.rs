@@ -8,9 +8,11 @@
 //! Callbacks are `extern "C"`: a panic in one aborts QEMU, it never unwinds
 //! into C. Errors are one line on stderr and exit status 1.
 
+mod accessed;
 mod bar;
 mod clock;
 mod decode;
+mod events;
 mod observer;
 mod output;
 mod pmu;
@@ -32,8 +34,8 @@ use demeter_machine::pmu::Kind;
 use decode::{Insn, Operand};
 use observer::{Block, Observer};
 use qemu::{
-    Api, GREATER_OR_EQUAL, INLINE_ADD, Info, MEM_RW, NO_REGS, PluginId, READ_REGS, Tb,
-    WRITE_REGS_AND_PC,
+    Api, DISCON_EXCEPTION, DISCON_INTERRUPT, GREATER_OR_EQUAL, INLINE_ADD, Info, MEM_RW, NO_REGS,
+    PluginId, READ_REGS, Tb, WRITE_REGS_AND_PC,
 };
 
 pub(crate) const NEXT_QEMU: &str = "use the QEMU that `testbed/setup.sh` installs";
@@ -126,6 +128,14 @@ extern "C" fn on_invpcid(vcpu: c_uint, _: *mut c_void) {
     observer().invpcid(vcpu as usize);
 }
 
+extern "C" fn on_pause(vcpu: c_uint, user: *mut c_void) {
+    observer().pause(vcpu as usize, !user.is_null());
+}
+
+extern "C" fn on_discontinuity(vcpu: c_uint, kind: c_int, _: u64, _: u64, _: *mut c_void) {
+    observer().discontinuity(vcpu as usize, kind);
+}
+
 extern "C" fn on_vcpu_init(vcpu: c_uint, _: *mut c_void) {
     if let Err(error) = observer().vcpu_init(vcpu) {
         fatal(&error, NEXT_QEMU);
@@ -142,8 +152,8 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
     // SAFETY: `tb` and its instructions are valid during this callback.
     unsafe {
         let count = (api.qemu_plugin_tb_n_insns)(tb);
+        let kernel = (api.qemu_plugin_tb_vaddr)(tb) >> 63 != 0;
         if observer.on {
-            let kernel = (api.qemu_plugin_tb_vaddr)(tb) >> 63 != 0;
             let counter = if kernel {
                 observer.kernel_insn
             } else {
@@ -196,6 +206,8 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 Some(Insn::WriteCr4(gpr)) => register(on_write_cr4, u64::from(gpr)),
                 Some(Insn::Invlpg(operand)) => register(on_invlpg, operand.pack()),
                 Some(Insn::Invpcid(_)) => register(on_invpcid, 0),
+                Some(Insn::Pause) if observer.on => register(on_pause, u64::from(!kernel)),
+                Some(Insn::Pause) => {}
                 Some(Insn::Control(op)) => register(on_control, u64::from(op.immediate())),
                 Some(Insn::ReadCounter) if observer.pmu_kind() != Kind::None => {
                     (api.qemu_plugin_register_vcpu_insn_exec_cb)(
@@ -243,6 +255,8 @@ fn install(id: PluginId, info: &Info, arguments: &[&CStr]) -> Result<(), Failure
         (api.qemu_plugin_register_vcpu_init_cb)(id, on_vcpu_init, ptr::null_mut());
         (api.qemu_plugin_register_flush_cb)(id, on_flush, ptr::null_mut());
         (api.qemu_plugin_register_atexit_cb)(id, on_exit, ptr::null_mut());
+        let kinds = DISCON_INTERRUPT | DISCON_EXCEPTION;
+        (api.qemu_plugin_register_vcpu_discon_cb)(id, kinds, on_discontinuity, ptr::null_mut());
     }
     Ok(())
 }

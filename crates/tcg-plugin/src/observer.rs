@@ -6,23 +6,27 @@ use std::ffi::{c_int, c_void};
 
 use demeter_machine::bar::{ModelCounters, Op};
 use demeter_machine::digest::Fnv;
-use demeter_machine::pmu::{Kind, L1_CYCLES, Observed};
+use demeter_machine::pmu::Kind;
 use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary, VcpuCounters};
 use demeter_machine::{
-    Access, Machine, MachineConfig, MemoryLayout, PluginConfig, Translation, Walker,
+    Event, Machine, MachineConfig, MemoryLayout, PluginConfig, Translation, Walker,
 };
 
+use crate::accessed;
 use crate::bar;
 use crate::clock::Clock;
 use crate::decode::{Operand, UNKNOWN_OPERAND};
+use crate::events;
 use crate::output::Output;
-use crate::pmu::{Around, DEADLINE, Pmu};
+use crate::pmu::Pmu;
 use crate::pmu_hooks;
-use crate::qemu::{Api, PerVcpu, QemuError, Registers};
-use crate::ram::{Mapping, Ram};
+use crate::qemu::{Api, DISCON_EXCEPTION, DISCON_INTERRUPT, PerVcpu, QemuError, Registers};
+use crate::ram::{Mapping, Ram, Unaccessed};
 use crate::round_robin::{self, Running};
 use crate::step::Step;
 use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
+
+mod sampling;
 
 /// Charged time after which the clock is compared with the next tick.
 const TICK_CHECK_PS: u64 = 1_000_000;
@@ -43,6 +47,8 @@ struct Vcpu {
     pmu: Pmu,
     /// Where QEMU keeps the general registers; null without a PMU.
     env: *mut u64,
+    /// An exception was raised and is not delivered yet.
+    raised: bool,
 }
 
 /// A block of code that counts towards a deadline.
@@ -117,6 +123,8 @@ impl Walker for GuestWalker<'_> {
                     pa,
                     large: false,
                     fallback: true,
+                    entries: [0; 4],
+                    levels: 0,
                 })
             }
         })
@@ -216,8 +224,13 @@ impl Observer {
             cr4: None,
             pmu: Pmu::new(self.pmu),
             env,
+            raised: false,
         });
         if self.started.is_none() {
+            accessed::hook(&self.api, handle)?;
+            if self.expected_vcpus == 1 {
+                events::hook_pause()?;
+            }
             round_robin::keep_turns()?;
             pmu_hooks::map_extended_lvt(self.pmu)?;
             let MachineConfig {
@@ -298,187 +311,6 @@ impl Observer {
             self.next_check_ps = clock.penalty_ps() + TICK_CHECK_PS;
             self.tick(vcpu);
         }
-    }
-
-    /// An access that the L1 serves, while a PMU looks at those too.
-    #[inline(never)]
-    pub fn memory_l1(&mut self, vcpu: usize, info: u32, va: u64, ip: u64) {
-        let user = ip >> 63 == 0;
-        if self.on
-            && self
-                .vcpus
-                .get(vcpu)
-                .is_some_and(|cpu| cpu.pmu.watches(user))
-        {
-            self.observed(vcpu, info, va, ip, None);
-        }
-    }
-
-    /// Shows an access to the PMU; `None` is one that the L1 served.
-    fn observed(&mut self, vcpu: usize, info: u32, va: u64, ip: u64, access: Option<Access>) {
-        let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) else {
-            return;
-        };
-        let observed = Observed {
-            va,
-            pa: access.map_or(0, |access| access.pa),
-            ip,
-            // SAFETY: `info` is that of the memory callback we are in.
-            store: unsafe { (self.api.qemu_plugin_mem_is_store)(info) },
-            user: ip >> 63 == 0,
-            latency_cycles: access.map_or(L1_CYCLES, |access| access.latency_ps / 1000),
-            served: access.map(|access| access.served),
-            walked: access.is_some_and(|access| access.walked),
-        };
-        let around = Around {
-            api: &self.api,
-            ram: &self.ram,
-            clock: &started.clock,
-            handle: cpu.handle,
-            cr3: cpu.cr3,
-        };
-        if cpu.pmu.access(&observed, &around) {
-            self.samples.write(&observed.va.to_le_bytes());
-            self.samples.write(&observed.pa.to_le_bytes());
-            self.settle_pmu(vcpu);
-        }
-    }
-
-    /// Tells the PMU what passed until now.
-    fn tell(&mut self, vcpu: usize, ip: u64) {
-        // SAFETY: the scoreboard is ours, and the vCPU exists.
-        let insn = [self.user_insn, self.kernel_insn]
-            .map(|entry| unsafe { (self.api.qemu_plugin_u64_get)(entry, vcpu as u32) });
-        if let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) {
-            let around = Around {
-                api: &self.api,
-                ram: &self.ram,
-                clock: &started.clock,
-                handle: cpu.handle,
-                cr3: cpu.cr3,
-            };
-            cpu.pmu.tell(insn, self.config.insn_ps, ip, &around);
-        }
-        self.settle_pmu(vcpu);
-    }
-
-    /// The PMU may have done something, or been set up otherwise: charges what it cost
-    /// and sets when it is told next.
-    fn settle_pmu(&mut self, vcpu: usize) {
-        let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &mut self.started) else {
-            return;
-        };
-        let bill_ps = cpu.pmu.bill_ps(&self.config);
-        if self.on && bill_ps > 0 {
-            // Records are of user code, for the most part; registers are the kernel's.
-            cpu.pmu.charge(false, bill_ps);
-            self.machine.charge_ps(vcpu, bill_ps);
-            started.clock.charge(bill_ps, cpu.handle);
-        }
-        if let Some(deadline) = cpu.pmu.next_deadline(self.config.insn_ps) {
-            // SAFETY: the scoreboard is ours, and the vCPU exists.
-            unsafe { (self.api.qemu_plugin_u64_set)(self.deadline, vcpu as u32, deadline) };
-            if self.on && !self.counts_down {
-                self.counts_down = true;
-                // Code translated so far does not count.
-                // SAFETY: our vCPU; QEMU defers the flush to a safe point.
-                unsafe { (self.api.queue_tb_flush)(cpu.handle) };
-            }
-        } else if self.counts_down {
-            // SAFETY: as above.
-            unsafe { (self.api.qemu_plugin_u64_set)(self.deadline, vcpu as u32, 0) };
-        }
-        self.watches_l1 = self.vcpus.iter().any(|cpu| cpu.pmu.watches_l1());
-    }
-
-    /// A deadline of the PMU is reached in a block of code that begins.
-    pub fn deadline_reached(&mut self, vcpu: usize, block: &Block) {
-        let Some(&ip) = block.ips.first() else {
-            return;
-        };
-        let user = ip >> 63 == 0;
-        // SAFETY: the scoreboard is ours, and the vCPU exists.
-        let reached = unsafe { (self.api.qemu_plugin_u64_get)(self.deadline, vcpu as u32) };
-        if let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) {
-            let around = Around {
-                api: &self.api,
-                ram: &self.ram,
-                clock: &started.clock,
-                handle: cpu.handle,
-                cr3: cpu.cr3,
-            };
-            cpu.pmu.settle_tag(&around);
-        }
-        self.tell(vcpu, ip);
-        if let Some(cpu) = self.vcpus.get_mut(vcpu) {
-            cpu.pmu
-                .tag_in(&block.ips, reached.wrapping_sub(DEADLINE), user);
-        }
-        self.settle_pmu(vcpu);
-    }
-
-    /// Which PMU the guest has.
-    pub const fn pmu_kind(&self) -> Kind {
-        self.pmu
-    }
-
-    /// The vCPU that runs, by what QEMU gives to its helpers.
-    fn vcpu_of(&self, env: *mut u64) -> Option<usize> {
-        self.vcpus.iter().position(|cpu| cpu.env == env)
-    }
-
-    /// RDMSR by the vCPU of `env`; `None` for a register that is not the PMU's.
-    pub fn read_msr(&mut self, env: *mut u64, msr: u32) -> Option<u64> {
-        let vcpu = self.vcpu_of(env)?;
-        // Asked without effect first: most registers are not the PMU's.
-        self.vcpus[vcpu].pmu.has_msr(msr).then_some(())?;
-        self.tell(vcpu, 0);
-        let value = self.vcpus[vcpu].pmu.read_msr(msr);
-        self.settle_pmu(vcpu);
-        value
-    }
-
-    /// WRMSR; false for a register that is not the PMU's.
-    pub fn write_msr(&mut self, env: *mut u64, msr: u32, value: u64) -> bool {
-        let Some(vcpu) = self.vcpu_of(env) else {
-            return false;
-        };
-        if !self.vcpus[vcpu].pmu.has_msr(msr) {
-            return false;
-        }
-        self.tell(vcpu, 0);
-        let known = self.vcpus[vcpu].pmu.write_msr(msr, value);
-        self.settle_pmu(vcpu);
-        known
-    }
-
-    /// RDPMC by code that goes on at `next`. QEMU raises what is to be raised where this
-    /// returns.
-    pub fn read_counter(&mut self, vcpu: usize, next: u64) {
-        const CR4_PCE: u64 = 1 << 8;
-        let allowed = |cpu: &Vcpu| next >> 63 != 0 || cpu.cr4.is_some_and(|cr4| cr4 & CR4_PCE != 0);
-        if !self.vcpus.get(vcpu).is_some_and(allowed) {
-            return;
-        }
-        self.tell(vcpu, next);
-        let index = self.gpr(vcpu, RCX) as u32;
-        let value = self.vcpus[vcpu].pmu.read_counter(index);
-        self.settle_pmu(vcpu);
-        if let Some(value) = value {
-            let registers = &self.vcpus[vcpu].registers;
-            registers.set_gpr(&self.api, RAX, value & 0xffff_ffff);
-            registers.set_gpr(&self.api, RDX, value >> 32);
-            // SAFETY: in a callback that may write registers and where to go on. It does
-            // not return; nothing here waits to be dropped.
-            unsafe { (self.api.qemu_plugin_set_pc)(next) };
-        }
-    }
-
-    /// An entry of the extended local vector table of the vCPU that runs.
-    pub fn extended_lvt(&mut self, entry: usize) -> Option<&mut u32> {
-        let running = &self.started.as_ref()?.running;
-        let cpu = self.vcpus.iter_mut().find(|cpu| running.is(cpu.handle))?;
-        cpu.pmu.extended(entry)
     }
 
     fn tick(&mut self, vcpu: usize) {
@@ -611,6 +443,9 @@ impl Observer {
         self.machine.reset_state();
         let now = self.now_ns(vcpu);
         if on {
+            if let Err(error) = accessed::check() {
+                crate::fatal(&error, NEXT_QEMU);
+            }
             // Only the vCPU that runs can be asked; the others' is what they wrote last.
             if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
                 vcpu.cr3 = vcpu.registers.cr3(&self.api);
@@ -650,11 +485,12 @@ impl Observer {
         };
         let same = value == own.cr3;
         own.cr3 = value;
-        match (self.on, same) {
-            (false, _) => {}
+        let ps = match (self.on, same) {
+            (false, _) => return,
             (true, true) => self.machine.flush_user(vcpu),
             (true, false) => self.machine.switch_address_space(vcpu),
-        }
+        };
+        self.charge(vcpu, ps);
     }
 
     /// `mov %gpr, %cr4` is about to run.
@@ -665,7 +501,8 @@ impl Observer {
         };
         let before = own.cr4.replace(value);
         if self.on && before.is_none_or(|before| (before ^ value) & CR4_FLUSHING != 0) {
-            self.machine.flush_all(vcpu);
+            let ps = self.machine.flush_all(vcpu);
+            self.charge(vcpu, ps);
         }
     }
 
@@ -674,23 +511,76 @@ impl Observer {
         if !self.on {
             return;
         }
-        if operand == UNKNOWN_OPERAND {
-            self.machine.flush_all(vcpu);
+        let ps = if operand == UNKNOWN_OPERAND {
+            self.machine.flush_all(vcpu)
         } else {
             let va = operand.address(|gpr| self.gpr(vcpu, gpr));
-            self.machine.invalidate_page(vcpu, va);
-        }
+            self.machine.invalidate_page(vcpu, va)
+        };
+        self.charge(vcpu, ps);
     }
 
     /// `invpcid` is about to run. Linux uses the kinds that flush everything.
     pub fn invpcid(&mut self, vcpu: usize) {
         if self.on {
-            self.machine.flush_all(vcpu);
+            let ps = self.machine.flush_all(vcpu);
+            self.charge(vcpu, ps);
         }
+    }
+
+    /// Puts time that the machine has charged to `vcpu`'s kernel on the guest's clock.
+    fn charge(&mut self, vcpu: usize, ps: u64) {
+        if let (Some(started), Some(own)) = (&mut self.started, self.vcpus.get_mut(vcpu)) {
+            started.clock.charge(ps, own.handle);
+            if own.pmu.charge(false, ps) {
+                self.tell(vcpu, 0);
+            }
+        }
+    }
+
+    fn event(&mut self, vcpu: usize, event: Event) {
+        if self.on {
+            let ps = self.machine.event(vcpu, event);
+            self.charge(vcpu, ps);
+        }
+    }
+
+    /// `pause` is about to run.
+    pub fn pause(&mut self, vcpu: usize, user: bool) {
+        self.event(vcpu, Event::Pause { user });
+    }
+
+    /// Execution goes on elsewhere. QEMU tells of an exception twice: when it is
+    /// raised, and, like an interrupt, when it is delivered.
+    pub fn discontinuity(&mut self, vcpu: usize, kind: c_int) {
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return;
+        };
+        match kind {
+            DISCON_EXCEPTION => {
+                own.raised = true;
+                self.event(vcpu, Event::Exception);
+            }
+            DISCON_INTERRUPT if !std::mem::take(&mut own.raised) => {
+                self.event(vcpu, Event::Interrupt);
+            }
+            _ => {}
+        }
+    }
+
+    /// The only vCPU, while it is modelled.
+    pub fn only_vcpu(&self) -> Option<*mut c_void> {
+        match self.vcpus[..] {
+            [ref only] if self.on => Some(only.handle),
+            _ => None,
+        }
+    }
+
+    /// What is not marked accessed on the way to `va`, in the address space of `cpu`.
+    pub fn unaccessed(&self, cpu: *mut c_void, va: u64) -> Option<Unaccessed> {
+        let own = self.vcpus.iter().find(|vcpu| vcpu.handle == cpu)?;
+        self.ram.unaccessed(own.cr3, va)
     }
 }
 
-const RAX: u8 = 0;
-const RCX: u8 = 1;
-const RDX: u8 = 2;
 const RDI: u8 = 7;

@@ -280,19 +280,31 @@ impl Pmu {
         self.unit.counts()
     }
 
-    /// Time that what it did since the last call costs, in picoseconds.
-    pub fn bill_ps(&mut self, config: &MachineConfig) -> u64 {
+    /// What it did since the last call costs.
+    pub fn bill(&mut self, config: &MachineConfig) -> Bill {
         let counts = self.unit.counts();
         let (record_ns, register_ns) = match &self.unit {
             Unit::None => (0, 0),
-            Unit::Intel(_) => (config.sample_cost_ns, config.pmu_msr_ns),
+            Unit::Intel(_) => (config.pebs_record_ns, config.pmu_msr_ns),
             // An op leaves nothing but its registers, which a guest may have to itself.
             Unit::Ibs(_) => (0, config.ibs_msr_ns),
         };
-        let ns =
-            (counts.records - self.paid.records) * record_ns + self.register_accesses * register_ns;
+        let interrupts = counts.interrupts - self.paid.interrupts;
+        let bill = Bill {
+            records_ps: (counts.records - self.paid.records) * record_ns * 1000,
+            kernel_ps: (self.register_accesses * register_ns + interrupts * config.pmi_ns) * 1000,
+        };
         self.paid = counts;
         self.register_accesses = 0;
-        ns * 1000
+        bill
     }
+}
+
+/// What a unit's work costs its vCPU, in picoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Bill {
+    /// Records, written by microcode while the program runs.
+    pub records_ps: u64,
+    /// Registers and interrupts, in the kernel.
+    pub kernel_ps: u64,
 }

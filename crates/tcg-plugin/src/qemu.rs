@@ -43,6 +43,12 @@ pub enum QemuError {
     /// `timers_state` or a vCPU is laid out differently.
     #[error("the layout of QEMU's timer state is unknown (offset check failed)")]
     Layout,
+    /// QEMU's page walk cannot be replaced.
+    #[error("QEMU's page walk could not be hooked ({0})")]
+    PageWalk(&'static str),
+    /// The helper behind `pause` is described differently.
+    #[error("QEMU's helper for `pause` could not be hooked")]
+    Pause,
     /// A register is missing.
     #[error("QEMU does not offer register `{0}`")]
     Register(&'static str),
@@ -97,6 +103,7 @@ pub type UdataCb = extern "C" fn(*mut c_void);
 pub type VcpuCb = extern "C" fn(c_uint, *mut c_void);
 pub type TbTransCb = extern "C" fn(*mut Tb, *mut c_void);
 pub type MemCb = extern "C" fn(c_uint, u32, u64, *mut c_void);
+pub type DisconCb = extern "C" fn(c_uint, c_int, u64, u64, *mut c_void);
 pub type ClockFn = extern "C" fn() -> i64;
 pub type IdleFn = extern "C" fn(*mut c_void) -> bool;
 
@@ -109,6 +116,9 @@ pub const READ_REGS: c_int = 1;
 pub const WRITE_REGS_AND_PC: c_int = 3;
 /// Loads and stores.
 pub const MEM_RW: c_int = 3;
+/// Discontinuities: of an interrupt, of an exception.
+pub const DISCON_INTERRUPT: c_int = 1;
+pub const DISCON_EXCEPTION: c_int = 2;
 /// Inline operation: add.
 pub const INLINE_ADD: c_int = 0;
 /// Condition of a callback: greater than or equal.
@@ -184,6 +194,7 @@ api! {
     qemu_plugin_register_vcpu_tb_trans_cb: fn(PluginId, TbTransCb, *mut c_void);
     qemu_plugin_register_vcpu_init_cb: fn(PluginId, VcpuCb, *mut c_void);
     qemu_plugin_register_atexit_cb: fn(PluginId, UdataCb, *mut c_void);
+    qemu_plugin_register_vcpu_discon_cb: fn(PluginId, c_int, DisconCb, *mut c_void);
     qemu_plugin_tb_n_insns: fn(*const Tb) -> usize;
     qemu_plugin_tb_vaddr: fn(*const Tb) -> u64;
     qemu_plugin_tb_get_insn: fn(*const Tb, usize) -> *mut TbInsn;
@@ -221,7 +232,9 @@ api! {
     object_class_by_name: fn(*const c_char) -> *mut *mut c_void;
     qemu_get_cpu: fn(c_int) -> *mut c_void;
     queue_tb_flush: fn(*mut c_void);
+    object_get_class: fn(*mut c_void) -> *mut *mut c_void;
     cpu_exit: fn(*mut c_void);
+    cpu_loop_exit_noexc: fn(*mut c_void) -> !;
 }
 
 impl Api {

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use demeter_machine::{MemoryLayout, Place, Translation};
 
@@ -68,30 +69,61 @@ pub struct Ram {
 }
 
 const PRESENT: u64 = 1;
+const ACCESSED: u64 = 0x20;
+const DIRTY: u64 = 0x40;
 const PAGE_SIZE_BIT: u64 = 0x80;
 const FRAME: u64 = 0x000f_ffff_ffff_f000;
+
+/// Where a page table's levels start in an address, and which of them end a walk.
+const SHIFTS: [u32; 4] = [39, 30, 21, 12];
+
+const fn is_leaf(entry: u64, shift: u32) -> bool {
+    shift == 12 || (shift < 39 && entry & PAGE_SIZE_BIT != 0)
+}
+
+/// Entries on the way to an address whose accessed bits were clear.
+pub struct Unaccessed {
+    entries: [Option<&'static AtomicU64>; 4],
+    /// The last level, if it was clean as well.
+    clean_leaf: Option<&'static AtomicU64>,
+}
+
+impl Unaccessed {
+    /// Clears the bits that were clear before, where they have been set since.
+    ///
+    /// Not when the page has become dirty: then hardware walks again too.
+    pub fn restore(&self) {
+        let dirtied = |leaf: &AtomicU64| leaf.load(Relaxed) & DIRTY != 0;
+        if self.clean_leaf.is_some_and(dirtied) {
+            return;
+        }
+        for entry in self.entries.iter().flatten() {
+            if entry.load(Relaxed) & ACCESSED != 0 {
+                entry.fetch_and(!ACCESSED, Relaxed);
+            }
+        }
+    }
+}
 
 impl Ram {
     pub const fn new(nodes: [Mapping; 2], layout: MemoryLayout) -> Self {
         Self { nodes, layout }
     }
 
-    fn read(&self, pa: u64) -> Option<u64> {
+    /// An entry of a page table. Guest, QEMU and model run in turns on one thread.
+    #[inline]
+    fn entry(&self, pa: u64) -> Option<&'static AtomicU64> {
         let Place::Node { node, offset } = self.layout.locate(pa) else {
             return None;
         };
-        let word = self.nodes[node].at::<u64>(usize::try_from(offset).ok()?)?;
-        // SAFETY: inside the mapping. Volatile: the guest changes it behind the compiler's back.
-        Some(unsafe { word.read_volatile() })
+        let word = self.nodes[node].at::<AtomicU64>(usize::try_from(offset).ok()?)?;
+        // SAFETY: inside the mapping, which lives until the process ends; any bits are valid.
+        Some(unsafe { &*word })
     }
 
     /// The word at `va`, if it is aligned and mapped to memory.
-    fn word(&self, cr3: u64, va: u64) -> Option<*mut u64> {
-        let pa = self.walk(cr3, va)?.pa;
-        let Place::Node { node, offset } = self.layout.locate(pa) else {
-            return None;
-        };
-        self.nodes[node].at(usize::try_from(offset).ok()?)
+    fn word(&self, cr3: u64, va: u64) -> Option<&'static AtomicU64> {
+        self.entry(self.walk(cr3, va)?.pa)
     }
 
     /// Reads words at a virtual address, as a device would; false if not all are mapped.
@@ -99,8 +131,7 @@ impl Ram {
         words.iter_mut().enumerate().all(|(index, to)| {
             let from = self.word(cr3, va.wrapping_add(index as u64 * 8));
             if let Some(from) = from {
-                // SAFETY: inside the mapping. Volatile: the guest's.
-                *to = unsafe { from.read_volatile() };
+                *to = from.load(Relaxed);
             }
             from.is_some()
         })
@@ -114,29 +145,65 @@ impl Ram {
         }
         for (index, &word) in words.iter().enumerate() {
             if let Some(to) = at(index) {
-                // SAFETY: inside the mapping. Volatile: the guest's.
-                unsafe { to.write_volatile(word) };
+                to.store(word, Relaxed);
             }
         }
         true
     }
 
-    /// Walks the four-level page table at `cr3`.
+    /// Walks the four-level page table at `cr3` as hardware does: every entry
+    /// on the way is marked accessed.
     pub fn walk(&self, cr3: u64, va: u64) -> Option<Translation> {
         let mut table = cr3 & FRAME;
-        for shift in [39u32, 30, 21, 12] {
-            let entry = self.read(table + (va >> shift & 511) * 8)?;
+        let mut entries = [0; 4];
+        for (level, shift) in SHIFTS.into_iter().enumerate() {
+            entries[level] = table + (va >> shift & 511) * 8;
+            let word = self.entry(entries[level])?;
+            let entry = word.load(Relaxed);
             if entry & PRESENT == 0 {
                 return None;
             }
-            if shift == 12 || (shift < 39 && entry & PAGE_SIZE_BIT != 0) {
+            if entry & ACCESSED == 0 {
+                word.fetch_or(ACCESSED, Relaxed);
+            }
+            if is_leaf(entry, shift) {
                 let mask = (1u64 << shift) - 1;
                 let pa = (entry & FRAME & !mask) | (va & mask);
                 return Some(Translation {
                     pa,
                     large: shift > 12,
                     fallback: false,
+                    entries,
+                    levels: level as u8 + 1,
                 });
+            }
+            table = entry & FRAME;
+        }
+        None
+    }
+
+    /// The entries on the way to `va` that are not marked accessed; `None` if all
+    /// are, or the walk ends early.
+    pub fn unaccessed(&self, cr3: u64, va: u64) -> Option<Unaccessed> {
+        let mut table = cr3 & FRAME;
+        let mut found = Unaccessed {
+            entries: [None; 4],
+            clean_leaf: None,
+        };
+        let mut any = false;
+        for (level, shift) in SHIFTS.into_iter().enumerate() {
+            let word = self.entry(table + (va >> shift & 511) * 8)?;
+            let entry = word.load(Relaxed);
+            if entry & PRESENT == 0 {
+                return None;
+            }
+            if entry & ACCESSED == 0 {
+                found.entries[level] = Some(word);
+                any = true;
+            }
+            if is_leaf(entry, shift) {
+                found.clean_leaf = (entry & DIRTY == 0).then_some(word);
+                return any.then_some(found);
             }
             table = entry & FRAME;
         }
@@ -205,6 +272,68 @@ mod tests {
         assert_eq!(ram.walk(0xdead_beef_0000, 0), None);
     }
 
+    fn read(ram: &Ram, pa: u64) -> u64 {
+        ram.entry(pa).unwrap().load(Relaxed)
+    }
+
+    #[test]
+    fn a_walk_marks_every_level_and_names_its_entries() {
+        let ram = ram();
+        write(&ram, 0x1000, 0x2000 | 0x47); // dirty is left alone
+        write(&ram, 0x2000, 0x3000 | 0x07);
+        write(&ram, 0x3000, 0x40_0000 | 0x07); // table in the second node
+        write(&ram, 0x40_0000 + 8, 0x7000 | 0x07);
+        write(&ram, 0x3000 + 8, 0x60_0000 | 0x87); // 2 MiB
+        let small = ram.walk(0x1000, 0x1000).unwrap();
+        assert_eq!(small.entries, [0x1000, 0x2000, 0x3000, 0x40_0008]);
+        assert_eq!(small.levels, 4);
+        for (pa, entry) in [
+            (0x1000, 0x2067),
+            (0x2000, 0x3027),
+            (0x3000, 0x40_0027),
+            (0x40_0008, 0x7027),
+            (0x3008, 0x60_0087), // not on the way
+        ] {
+            assert_eq!(read(&ram, pa), entry, "{pa:#x}");
+        }
+        let large = ram.walk(0x1000, 0x20_0000).unwrap();
+        assert_eq!(
+            (large.levels, large.entries),
+            (3, [0x1000, 0x2000, 0x3008, 0])
+        );
+        assert_eq!(read(&ram, 0x3008), 0x60_00a7);
+    }
+
+    #[test]
+    fn bits_set_behind_the_model_are_taken_back() {
+        let ram = ram();
+        write(&ram, 0x1000, 0x2000 | 0x27);
+        write(&ram, 0x2000, 0x3000 | 0x07);
+        write(&ram, 0x3000, 0x4000 | 0x27);
+        write(&ram, 0x4000, 0x7000 | 0x07);
+        write(&ram, 0x4008, 0x8000 | 0x27);
+        let fill = |va: u64, bits: u64| {
+            let before = ram.unaccessed(0x1000, va);
+            let leaf = 0x4000 + va / 4096 * 8;
+            for pa in [0x2000, leaf] {
+                write(&ram, pa, read(&ram, pa) | bits);
+            }
+            if let Some(before) = before {
+                before.restore();
+            }
+            (read(&ram, 0x2000), read(&ram, leaf))
+        };
+        assert_eq!(fill(0, 0x20), (0x3007, 0x7007));
+        // The page becomes dirty: that is a walk on hardware too.
+        assert_eq!(fill(0, 0x60), (0x3067, 0x7067));
+        // All set before: nothing to take back. Not present: none of our business.
+        assert!(ram.unaccessed(0x1000, 0x1000).is_none());
+        assert!(ram.unaccessed(0x1000, 0x2000).is_none());
+        // Dirty already, bit cleared by the guest: it stays clear.
+        write(&ram, 0x4000, 0x7000 | 0x47);
+        assert_eq!(fill(0, 0x20).1, 0x7047);
+    }
+
     #[test]
     fn words_cross_pages_or_are_not_written() {
         let ram = ram();
@@ -223,7 +352,7 @@ mod tests {
         // Not aligned, and beyond what is mapped.
         assert!(!ram.write_virtual(0x1000, 0x5ff9, &[7]));
         assert!(!ram.write_virtual(0x1000, 0x6ff8, &[7, 8]));
-        assert_eq!(ram.read(0x9ff8), Some(0));
+        assert_eq!(read(0x9ff8), Some(0));
     }
 
     #[test]

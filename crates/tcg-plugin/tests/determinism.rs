@@ -14,7 +14,7 @@ use std::{env, fs, thread};
 
 use demeter_machine::bar::BAR_BYTES;
 use demeter_machine::pmu::Kind;
-use demeter_machine::series::{RowKind, SeriesRow, Summary};
+use demeter_machine::series::{Counters, RowKind, SeriesRow, Summary};
 use serde_json::{Value, json};
 
 // Two of these exceed the 512 MiB below which Linux turns huge pages off.
@@ -387,10 +387,72 @@ fn two_identical_boots(name: &str, vcpus: u32, tests: &str) -> Guest {
     first
 }
 
+/// Accessed bits follow the modelled TLB, not QEMU's.
+fn check_accessed_bits(guest: &Guest) {
+    let results = guest.results();
+    let rows = guest.series();
+    for (name, mark, page_kib) in [("bits4k", b'4', 4), ("bits2m", b'2', 2048)] {
+        let result = &results[name];
+        println!("{name}: {result:?}");
+        assert_eq!(result["cleared"], 0, "{name}");
+        // Those that the kernel had driven out meanwhile, and no others.
+        let (start, end) = region(&rows, mark);
+        let walks = |row: &SeriesRow| row.counters.walk_4k + row.counters.walk_2m;
+        let walked_kib = (walks(end) - walks(start)) * page_kib;
+        assert!(
+            result["kept"] <= walked_kib,
+            "{name}: {walked_kib} KiB walked"
+        );
+        assert!(result["kept"] * 8 <= result["kib"], "{name}: {result:?}");
+        assert_eq!(result["evicted"], result["kib"], "{name}");
+    }
+}
+
+/// Events are counted one by one and cost what is configured.
+fn check_events(guest: &Guest) {
+    let results = guest.results();
+    let rows = guest.series();
+    let machine = guest.summary().machine;
+    let of = |mark, field: fn(&Counters) -> u64| {
+        let (start, end) = region(&rows, mark);
+        field(&end.counters) - field(&start.counters)
+    };
+    assert_eq!(of(b'f', |c| c.exceptions), results["events"]["faults"]);
+    assert_eq!(of(b'u', |c| c.pauses), 1_000_000);
+    near(
+        "pause",
+        results["events"]["pause_ns"] as f64,
+        // With the loop's three instructions.
+        1e6 * (machine.pause_ns as f64 + 0.9),
+        0.01,
+    );
+    // Linux's tick: 250 a second.
+    near(
+        "interrupts",
+        of(b'i', |c| c.interrupts) as f64,
+        results["events"]["work_ns"] as f64 / 4e6,
+        0.05,
+    );
+    for mark in *b"fui" {
+        assert_eq!(
+            of(mark, |c| c.event_ps),
+            1000 * (of(mark, |c| c.exceptions) * machine.exception_ns
+                + of(mark, |c| c.interrupts) * machine.interrupt_ns
+                + of(mark, |c| c.pauses) * machine.pause_ns
+                + of(mark, |c| c.tlb_single) * machine.invlpg_ns
+                + of(mark, |c| c.cr3_writes) * machine.cr3_write_ns)
+        );
+        assert_eq!(of(mark, |c| c.tlb_full), 0);
+    }
+}
+
 #[test]
 #[ignore = "boots two guests; needs the test bed"]
 fn figures_are_right_and_two_boots_are_identical() {
-    check_figures(&two_identical_boots("one", 1, "cnagkqtpm"));
+    let guest = two_identical_boots("one", 1, "cnagkqtpmbx");
+    check_figures(&guest);
+    check_accessed_bits(&guest);
+    check_events(&guest);
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool) -> Phas
             .stage_ns
             .total()
             .saturating_sub(first.guest.stage_ns.total());
-        let sampling = delta(|c| c.samples) * machine.sample_cost_ns;
+        let sampling = delta(|c| c.samples) * machine.pebs_record_ns;
         share_of_time((stages + sampling) as f64 * 1000.0)
     });
     Phase {

@@ -7,6 +7,7 @@
  * k known placement     p sampled addresses   m pages that move
  * t huge pages          a arithmetic          n uninstrumented
  * s two vCPUs, one of which moves the other's pages
+ * b accessed bits       x exceptions, interrupts and pauses
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -393,6 +394,112 @@ static void test_moving(uint64_t *words, size_t bytes)
 	MAGIC(DEMETER_OP_MODEL_OFF, 0);
 }
 
+/* Has the kernel clear the accessed bits of our pages; it does not flush the TLB. */
+static void clear_accessed(void)
+{
+	write_file("/proc/self/clear_refs", "1");
+}
+
+/* KiB marked accessed in the area of memory that starts at start. */
+static long accessed_kib(void *start)
+{
+	FILE *file = fopen("/proc/self/smaps", "r");
+	char line[300];
+	int inside = 0;
+	long kib = -1;
+
+	while (file && fgets(line, sizeof(line), file)) {
+		unsigned long from, to;
+
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			inside = (unsigned long)start >= from && (unsigned long)start < to;
+		else if (inside && sscanf(line, "Referenced: %ld", &kib) == 1)
+			break;
+	}
+	if (file)
+		fclose(file);
+	return kib;
+}
+
+/* One line of each page, never the same as its neighbours': more than the L1 holds. */
+static void touch_pages(char *start, size_t bytes, size_t page)
+{
+	for (size_t i = 0; i < bytes / page; i++)
+		*(volatile char *)(start + i * page + i % 64 * 64);
+}
+
+static char *own_area(size_t bytes, int advice)
+{
+	char *raw = mmap(NULL, bytes + 2 * MB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *start = (char *)(((uintptr_t)raw + 2 * MB - 1) & ~(2 * MB - 1));
+
+	madvise(start, bytes, advice);
+	for (size_t i = 0; i < bytes; i += PAGE)
+		start[i] = 1;
+	return start;
+}
+
+/*
+ * What is in the modelled TLB stays unmarked when touched; what has left it is
+ * marked. 4 MiB of small pages and 32 MiB of huge ones are well within 1536
+ * entries; 8192 small and 64 huge pages more drive out either kind.
+ */
+static void test_accessed(const char *name, size_t bytes, size_t page, int advice)
+{
+	static char *small, *huge;
+	char *start = (char *)area(bytes, 1, advice);
+	long cleared, kept, evicted;
+
+	if (!small) {
+		small = own_area(32 * MB, MADV_NOHUGEPAGE);
+		huge = own_area(128 * MB, MADV_HUGEPAGE);
+	}
+	accessed_kib(start); /* takes its memory before it counts */
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	touch_pages(start, bytes, page);
+	clear_accessed();
+	cleared = accessed_kib(start);
+	MAGIC(DEMETER_OP_MARK, name[4]);
+	touch_pages(start, bytes, page);
+	MAGIC(DEMETER_OP_PROGRESS, 0);
+	kept = accessed_kib(start);
+	touch_pages(small, 32 * MB, PAGE);
+	touch_pages(huge, 128 * MB, 2 * MB);
+	clear_accessed();
+	touch_pages(start, bytes, page);
+	evicted = accessed_kib(start);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+	printf("RESULT %s kib=%zu cleared=%ld kept=%ld evicted=%ld\n", name, bytes >> 10, cleared, kept, evicted);
+}
+
+static void test_events(void)
+{
+	const size_t faults = 2000;
+	char *start = mmap(NULL, faults * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t began, spent;
+
+	madvise(start, faults * PAGE, MADV_NOHUGEPAGE);
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	MAGIC(DEMETER_OP_MARK, 'f');
+	for (size_t i = 0; i < faults; i++)
+		start[i * PAGE] = 1;
+	MAGIC(DEMETER_OP_PROGRESS, faults);
+	MAGIC(DEMETER_OP_MARK, 'u');
+	began = now_ns();
+	for (int i = 0; i < 1000000; i++)
+		__builtin_ia32_pause();
+	spent = now_ns() - began;
+	MAGIC(DEMETER_OP_PROGRESS, 1000000);
+	MAGIC(DEMETER_OP_MARK, 'i');
+	began = now_ns();
+	arithmetic(200000000);
+	spent = spent << 32 | (now_ns() - began);
+	MAGIC(DEMETER_OP_PROGRESS, 0);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+	printf("RESULT events faults=%zu pause_ns=%lu work_ns=%lu\n", faults, spent >> 32, spent & 0xffffffff);
+	munmap(start, faults * PAGE);
+}
+
 /* What the two threads of test_two_vcpus() share. */
 static struct {
 	uint64_t *words;
@@ -503,6 +610,13 @@ int main(void)
 			break;
 		case 'm':
 			test_moving(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);
+			break;
+		case 'b':
+			test_accessed("bits4k", 4 * MB, PAGE, MADV_NOHUGEPAGE);
+			test_accessed("bits2m", 32 * MB, 2 * MB, MADV_HUGEPAGE);
+			break;
+		case 'x':
+			test_events();
 			break;
 		case 's':
 			test_two_vcpus(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);

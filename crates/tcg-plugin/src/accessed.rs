@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Accessed bits come from modelled walks, not from QEMU's.
+//!
+//! QEMU sets the accessed bits of a page table whenever its own TLB misses. That TLB
+//! is larger than the modelled one and grows by the host's clock, so that bits the
+//! guest has cleared would stay clear where hardware sets them, and the other way
+//! round. Modelled walks set them ([`crate::ram::Ram::walk`]); here QEMU's function
+//! that fills its TLB is replaced by one that takes back what it sets for loads and
+//! stores while the model is on. Three things set them as before:
+//!
+//! - instruction fetches: the model has no TLB for them;
+//! - a store that makes a page dirty: hardware walks the table again for it;
+//! - walks that end in a fault, at the levels above: QEMU leaves by a jump.
+//!
+//! The function is reached through a table of the vCPU's class. The table may be
+//! read-only, so a copy with the other function takes its place.
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::qemu::{Api, QemuError, symbol};
+
+/// `tlb_fill` of `TCGCPUOps`, QEMU 6.2 to 11: vCPU, address, size, kind of access,
+/// MMU index, whether a fault is only reported, return address in translated code.
+type TlbFill = unsafe extern "C" fn(*mut c_void, u64, c_int, c_int, c_int, bool, usize) -> bool;
+
+/// `MMU_INST_FETCH`.
+const FETCH: c_int = 2;
+/// Words of the class searched for the table; a class is larger.
+const CLASS_WORDS: usize = 128;
+/// Words of the table copied; in every known version it has fewer.
+const TABLE_WORDS: usize = 64;
+
+static ORIGINAL: OnceLock<TlbFill> = OnceLock::new();
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn fill(
+    cpu: *mut c_void,
+    va: u64,
+    size: c_int,
+    access: c_int,
+    mmu: c_int,
+    probe: bool,
+    from: usize,
+) -> bool {
+    let Some(original) = ORIGINAL.get() else {
+        return false;
+    };
+    let observer = crate::observer();
+    let before = if observer.on {
+        // Nothing of the observer is borrowed below: QEMU may call back, or jump away.
+        (access != FETCH)
+            .then(|| observer.unaccessed(cpu, va))
+            .flatten()
+    } else {
+        ASKED.store(true, Relaxed);
+        None
+    };
+    // SAFETY: QEMU's own call, passed on.
+    let filled = unsafe { original(cpu, va, size, access, mmu, probe, from) };
+    if let Some(before) = before {
+        before.restore();
+    }
+    filled
+}
+
+/// Replaces the function in the class of `cpu`; once, before the guest runs.
+pub fn hook(api: &Api, cpu: *mut c_void) -> Result<(), QemuError> {
+    let original = symbol(c"x86_cpu_tlb_fill")?;
+    let interrupt = symbol(c"x86_cpu_do_interrupt")?;
+    let exec = symbol(c"x86_cpu_exec_interrupt")?;
+    // SAFETY: the function's own type.
+    let function = unsafe { std::mem::transmute::<*mut c_void, TlbFill>(original) };
+    ORIGINAL
+        .set(function)
+        .map_err(|_| QemuError::PageWalk("it is replaced already"))?;
+    let memory = File::open("/proc/self/mem")
+        .map_err(|_| QemuError::PageWalk("/proc/self/mem cannot be read"))?;
+    // SAFETY: a vCPU of QEMU's.
+    let class = unsafe { (api.object_get_class)(cpu) };
+    let mut found = false;
+    for slot in (0..CLASS_WORDS).map(|word| class.wrapping_add(word)) {
+        // SAFETY: inside the class, which is on the heap with more after it.
+        let pointer = unsafe { slot.read() };
+        let mut bytes = [0u8; TABLE_WORDS * 8];
+        // Most words are no pointers, or to something shorter: asked of the kernel.
+        if memory.read_exact_at(&mut bytes, pointer as u64).is_err() {
+            continue;
+        }
+        let mut table: Vec<usize> = bytes
+            .chunks_exact(8)
+            .map(|word| usize::from_le_bytes(word.try_into().unwrap_or([0; 8])))
+            .collect();
+        let has = |function: *mut c_void| table.contains(&(function as usize));
+        if !(has(original) && has(interrupt) && has(exec)) {
+            continue;
+        }
+        for word in &mut table {
+            if *word == original as usize {
+                *word = fill as *const () as usize;
+            }
+        }
+        // SAFETY: the slot is writable, as QEMU fills it in at start; the copy lives
+        // until the process ends. Another table may end where this one begins, and
+        // then gets a copy too, which says the same.
+        unsafe { slot.write(Box::leak(table.into_boxed_slice()).as_mut_ptr().cast()) };
+        found = true;
+    }
+    if found {
+        Ok(())
+    } else {
+        Err(QemuError::PageWalk("its place is not found"))
+    }
+}
+
+/// Whether QEMU has asked the hook; once the guest runs.
+pub fn check() -> Result<(), QemuError> {
+    if ASKED.load(Relaxed) {
+        Ok(())
+    } else {
+        Err(QemuError::PageWalk("QEMU does not use the hook"))
+    }
+}
