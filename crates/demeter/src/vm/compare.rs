@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::figures::{self, Job, Row};
-use super::session::{self, Finished};
+use super::session::Finished;
 use super::settings::Options;
 use super::tmm::Tmm;
-use super::workplace::refuse_foreign;
+use super::workplace::{refuse_foreign, to_json, write_atomically};
 use crate::error::Error;
 use crate::testbed::Testbed;
 
@@ -72,7 +72,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         digest: digest(&finished),
         rows: by_name(&rows),
     };
-    let text = session::to_json(&comparison)?;
+    let text = to_json(&comparison)?;
     write_atomically(&arguments.out.join("compare.json"), &text)?;
     let shown = if arguments.json {
         text
@@ -142,17 +142,4 @@ pub fn digest(finished: &[Finished]) -> String {
             .flat_map(|finished| [finished.summary.tmm, &finished.summary.digest])
             .map(str::as_bytes),
     )
-}
-
-/// Writes a file under another name first.
-pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
-    let mut building = path.as_os_str().to_owned();
-    building.push(format!(".tmp-{}", std::process::id()));
-    let building = PathBuf::from(building);
-    std::fs::write(&building, content)
-        .and_then(|()| std::fs::rename(&building, path))
-        .map_err(|cause| {
-            let _ = std::fs::remove_file(&building);
-            Error::file("write", path, cause)
-        })
 }

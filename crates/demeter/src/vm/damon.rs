@@ -22,7 +22,6 @@ use std::collections::BTreeMap;
 use demeter_agent::protocol::{self, COMMAND_CGROUP_NAME, Write};
 use demeter_machine::MemoryLayout;
 
-use super::settings::Settings;
 use crate::error::Error;
 use crate::testbed::Kernel;
 
@@ -48,6 +47,9 @@ pub const KNOBS: [&str; 12] = [
     "cold_bytes_per_window",
     "window_ms",
 ];
+
+/// Values of the knobs, by name.
+pub type Knobs = BTreeMap<String, String>;
 
 /// A scheme: which way it moves pages, and where in `schemes/` it stands.
 #[derive(Clone, Copy)]
@@ -91,11 +93,11 @@ pub fn supported(kernel: &Kernel) -> Result<(), Error> {
 }
 
 /// Completes what the agent does for this manager.
-pub fn set_up(manager: &mut protocol::Manager, settings: &Settings) {
-    manager.before.extend(before(settings));
+pub fn set_up(manager: &mut protocol::Manager, knobs: &Knobs, node_bytes: [u64; 2]) {
+    manager.before.extend(before(knobs, node_bytes));
     // What happens before says nothing about the region of interest, and cold
     // pages would leave FMEM while others are touched first.
-    let cold_min_age = knob(settings, "cold_min_age");
+    let cold_min_age = knob(knobs, "cold_min_age");
     for (scheme, age) in [(Scheme::Demote, cold_min_age), (Scheme::Promote, "0")] {
         manager.at_roi.push(Write::new(scheme.file(MIN_AGE), age));
     }
@@ -117,14 +119,13 @@ pub fn moved_pages(files: &BTreeMap<String, String>) -> [u64; 2] {
     })
 }
 
-fn knob<'a>(settings: &'a Settings, name: &str) -> &'a str {
-    settings.damon_knobs.get(name).map_or("", String::as_str)
+fn knob<'a>(knobs: &'a Knobs, name: &str) -> &'a str {
+    knobs.get(name).map_or("", String::as_str)
 }
 
-fn before(settings: &Settings) -> Vec<Write> {
-    let knob = |name| knob(settings, name);
+fn before(knobs: &Knobs, [fmem_bytes, smem_bytes]: [u64; 2]) -> Vec<Write> {
+    let knob = |name| knob(knobs, name);
     let context = |name: &str, value: &str| Write::new(format!("{CONTEXT}/{name}"), value);
-    let [fmem_bytes, smem_bytes] = settings.node_bytes;
     let layout = MemoryLayout::new(fmem_bytes, smem_bytes);
     let nodes = [layout.ranges(0), layout.ranges(1)];
 
@@ -202,6 +203,7 @@ fn before(settings: &Settings) -> Vec<Write> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::manager::manager;
     use crate::vm::settings::tests::options;
     use crate::vm::tmm::Tmm;
 
@@ -217,7 +219,7 @@ mod tests {
         let settings = options("--damon-set cold_min_age=3")
             .settings(Tmm::Damon, &["true".into()])
             .unwrap();
-        let manager = Tmm::Damon.manager(&settings);
+        let manager = manager(&settings);
         let [fmem_bytes, smem_bytes] = settings.node_bytes;
         for (scheme, start, end) in [(0, fmem_bytes, fmem_bytes + smem_bytes), (1, 0, fmem_bytes)] {
             let at = |name: &str| {

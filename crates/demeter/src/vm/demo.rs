@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use demeter_agent::size;
 use serde::Serialize;
 
-use super::compare::{by_name, digest, run_managers, write_atomically};
+use super::compare::{by_name, digest, run_managers};
 use super::figures::{self, Row};
-use super::session;
 use super::settings::{Options, RoiChoice};
 use super::tmm::Tmm;
+use super::workplace::{to_json, write_atomically};
 use crate::error::Error;
 
 /// Order of the table, and of starting: the slowest guests first.
@@ -105,7 +105,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         digest: digest(&finished),
         rows: by_name(&rows),
     };
-    let text = session::to_json(&summary)?;
+    let text = to_json(&summary)?;
     write_atomically(&arguments.out.join("summary.json"), &text)?;
     let shown = if arguments.json {
         text

@@ -213,7 +213,7 @@ pub fn run_all(
 }
 
 fn must_succeed(tmm: Tmm, finished: Finished) -> Result<Finished, Error> {
-    super::run::warn_of_trouble(&finished);
+    session::warn_of_trouble(&finished);
     if let Some((cause, status)) = &finished.outcome.not_started {
         return Err(Error::Command {
             program: "COMMAND".into(),

@@ -19,13 +19,13 @@ use demeter_balloon::view::{PolicyClock, PolicyView};
 use demeter_machine::config::StepConfig;
 use serde::Serialize;
 
-use super::balloon::{Daemon, Method, Seat, Sizes, Together};
-use super::compare::write_atomically;
+use super::balloon::{Daemon, Seat, Sizes, Together};
 use super::figures::{self, Job, Row};
-use super::session::{self, Finished};
+use super::session::Finished;
 use super::settings::{self, Settings};
+use super::sizing::Method;
 use super::tmm::Tmm;
-use super::workplace::{RamDir, refuse_foreign};
+use super::workplace::{RamDir, refuse_foreign, to_json, write_atomically};
 use crate::error::Error;
 use crate::table;
 use crate::testbed::Testbed;
@@ -167,7 +167,7 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
         kernel_bytes,
         guests,
     };
-    let text = session::to_json(&summary)?;
+    let text = to_json(&summary)?;
     write_atomically(&out.join("summary.json"), &text)?;
     let shown = if json {
         text

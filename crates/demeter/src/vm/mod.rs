@@ -9,6 +9,7 @@ mod demo;
 mod figures;
 mod fleet;
 mod guest;
+mod manager;
 mod manifest;
 mod outcome;
 mod process;
@@ -16,7 +17,9 @@ mod qemu;
 mod run;
 mod session;
 mod settings;
+mod sizing;
 mod summary;
+mod tail;
 mod tmm;
 mod workplace;
 

@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::balloon::Balloon;
 use super::settings::Settings;
+use super::sizing::Balloon;
 
 /// Files that a guest is made of.
 pub struct Files {

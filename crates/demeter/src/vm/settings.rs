@@ -11,7 +11,7 @@ use demeter_agent::size;
 use demeter_machine::config::MachineConfig;
 use serde::Serialize;
 
-use super::balloon::{Balloon, Method};
+use super::sizing::{Balloon, Method};
 use super::tmm::Tmm;
 use crate::error::Error;
 

@@ -5,18 +5,13 @@
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
-use demeter_agent::protocol::{self, BIND_HOT_ENV, Module, Write};
+use demeter_agent::protocol::BIND_HOT_ENV;
 use serde::Serialize;
 
 use super::damon;
-use super::settings::{Settings, Thp};
 use crate::error::Error;
 
 const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
-const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
-/// Where the per-run archive puts the module.
-pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
-
 /// Parameters of demeter.ko for the testbed, over the module's own defaults.
 ///
 /// The testbed's memory is about a thousandth of the paper's machines, and a
@@ -24,12 +19,6 @@ pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
 /// about ten modelled seconds as the paper's 500 ms to its minutes. All other
 /// parameters keep the paper's values.
 pub const DEMETER_SCALED: [(&str, &str); 1] = [("epoch_ms", "50")];
-
-/// `vm.min_free_kbytes` of every guest. With huge pages on, Linux reserves what
-/// is right for machines with many gigabytes: 5 % of a small guest, so that the
-/// last pages of a footprint of 7/8 of memory would fall below the watermarks
-/// and go wherever there is room. Scaled down like all memory.
-const MIN_FREE_KIB: u32 = 4096;
 
 /// Knobs of the tuned TPP row: the best found for the demo's GUPS among about
 /// thirty settings of page sizes, scan periods and sizes, thresholds and watermarks,
@@ -164,75 +153,10 @@ impl Tmm {
         }
         Ok(knobs)
     }
-
-    /// What the agent does to set the manager up.
-    pub fn manager(self, settings: &Settings) -> protocol::Manager {
-        let mut before = vec![
-            Write::new(
-                "/sys/kernel/mm/transparent_hugepage/enabled",
-                settings.thp.word(),
-            ),
-            Write::new("/proc/sys/vm/min_free_kbytes", MIN_FREE_KIB),
-            Write::new(
-                "/sys/kernel/mm/numa/demotion_enabled",
-                if self.is_tpp() { "1" } else { "0" },
-            ),
-        ];
-        if settings.thp == Thp::Never {
-            // khugepaged would otherwise still collapse what madvise asked for.
-            before.push(Write::new(
-                "/sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
-                "0",
-            ));
-        }
-        let mut manager = protocol::Manager {
-            name: self.row().to_owned(),
-            ..protocol::Manager::default()
-        };
-        if self.is_tpp() {
-            for (name, value) in &settings.tpp_knobs {
-                let Some(path) = knob_path(name) else {
-                    continue;
-                };
-                let write = Write::new(path, value);
-                // Higher watermarks would already demote during first touch
-                // and so change the placement that all rows start from.
-                if name == "watermark_scale_factor" {
-                    manager.at_roi.push(write);
-                } else {
-                    before.push(write);
-                }
-            }
-            before.push(Write::new("/proc/sys/kernel/numa_balancing", "2"));
-        }
-        if self == Self::Demeter {
-            manager.module = Some(Module {
-                path: MODULE_PATH.to_owned(),
-                params: String::new(),
-            });
-            let below = |name: &str| format!("{DEMETER_DIR}/{name}");
-            before.push(Write::new("/proc/sys/kernel/numa_balancing", "0"));
-            before.push(Write::new(below("sampler"), "vpmu"));
-            for (name, value) in &settings.demeter_params {
-                before.push(Write::new(below(&format!("params/{name}")), value));
-            }
-            before.push(Write::new(
-                below("targets/cgroup"),
-                protocol::COMMAND_CGROUP_NAME,
-            ));
-            before.push(Write::new(below("enabled"), "1"));
-            manager.report_dir = Some(DEMETER_DIR.to_owned());
-        }
-        manager.before = before;
-        if self == Self::Damon {
-            damon::set_up(&mut manager, settings);
-        }
-        manager
-    }
 }
 
 /// File of a TPP knob.
-fn knob_path(name: &str) -> Option<String> {
+pub fn knob_path(name: &str) -> Option<String> {
     match name {
         "hot_threshold_ms" | "scan_delay_ms" | "scan_period_min_ms" | "scan_period_max_ms"
         | "scan_size_mb" => Some(format!("{NUMA_DEBUG}/{name}")),

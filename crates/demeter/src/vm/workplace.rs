@@ -168,6 +168,29 @@ pub fn free_space(path: &Path) -> Result<u64, Error> {
     Ok(stat.blocks_available() * stat.fragment_size())
 }
 
+/// Pretty JSON with a final newline.
+pub fn to_json(value: &impl serde::Serialize) -> Result<Vec<u8>, Error> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| Error::Malformed {
+        path: "results".into(),
+        cause: error.to_string(),
+    })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Writes a file under another name first.
+pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let mut building = path.as_os_str().to_owned();
+    building.push(format!(".tmp-{}", std::process::id()));
+    let building = PathBuf::from(building);
+    fs::write(&building, content)
+        .and_then(|()| fs::rename(&building, path))
+        .map_err(|cause| {
+            let _ = fs::remove_file(&building);
+            Error::file("write", path, cause)
+        })
+}
+
 fn unique() -> String {
     format!(
         "{}-{}",
