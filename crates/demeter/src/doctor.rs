@@ -166,9 +166,14 @@ fn testbed_checks() -> Vec<Check> {
                         &error.next(),
                     ),
                 });
-                if let Err(error) = crate::vm::damon_supported(kernel) {
-                    let finding = format!("{error}: --tmm damon will not work");
-                    checks.push(Check::limited(&name, finding, &error.next()));
+                for (manager, supported) in [
+                    ("damon", crate::vm::damon_supported(kernel)),
+                    ("damon-auto", crate::vm::damon_auto_supported(kernel)),
+                ] {
+                    if let Err(error) = supported {
+                        let finding = format!("{error}: --tmm {manager} will not work");
+                        checks.push(Check::limited(&name, finding, &error.next()));
+                    }
                 }
             }
         }

@@ -93,7 +93,7 @@ fn shells_and_man_know_every_verb() {
     let script = demeter(&["completions", "bash"]);
     assert!(script.status.success(), "{}", stderr(&script));
     let script = String::from_utf8(script.stdout).unwrap();
-    for word in ["complete -F", "compare", "--tpp-set", "doctor"] {
+    for word in ["complete -F", "compare", "--nbt-set", "doctor"] {
         assert!(script.contains(word), "{word}");
     }
     assert_one_error(&demeter(&["completions", "no-such-shell"]), 2);

@@ -23,7 +23,7 @@ pub struct Arguments {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "none,tpp,tpp-tuned,damon,demeter,fast"
+        default_value = "none,nbt-default,nbt,damon,demeter,fast"
     )]
     tmm: Vec<Tmm>,
     /// Guests at a time

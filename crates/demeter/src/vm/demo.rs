@@ -18,8 +18,8 @@ use crate::error::Error;
 /// Order of the table, and of starting: the slowest guests first.
 const MANAGERS: [Tmm; 7] = [
     Tmm::None,
-    Tmm::Tpp,
-    Tmm::TppTuned,
+    Tmm::NbtDefault,
+    Tmm::Nbt,
     Tmm::Damon,
     Tmm::Demeter,
     Tmm::Oracle,

@@ -35,7 +35,7 @@ pub struct Row {
     /// 4 KiB pages.
     pub refused_pages: u64,
     /// Guest CPU spent on management: what Demeter accounts for itself; for
-    /// TPP and DAMON, whose work is spread over the kernel, the kernel's share of the
+    /// NUMA balancing and DAMON, whose work is spread over the kernel, the kernel's share of the
     /// time minus the kernel's share under `none`.
     pub tmm_cpu_share: Option<f64>,
     /// The same after three quarters of the work.
@@ -77,7 +77,7 @@ fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f6
     let phase = phase?;
     match tmm {
         Tmm::Demeter => phase.manager_share,
-        Tmm::Tpp | Tmm::TppTuned | Tmm::Damon => {
+        Tmm::NbtDefault | Tmm::Nbt | Tmm::Damon | Tmm::DamonAuto => {
             none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0))
         }
         Tmm::None | Tmm::Fast | Tmm::Oracle => Some(0.0),
@@ -236,16 +236,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn share_of_tpp_is_relative_to_none() {
+    fn share_of_nbt_is_relative_to_none() {
         let phase = |kernel_share| Phase {
             kernel_share,
             manager_share: Some(0.5),
             ..Phase::default()
         };
         let share = |tmm| cpu_share(tmm, Some(&phase(0.05)), Some(&phase(0.02)));
-        assert!((share(Tmm::Tpp).unwrap() - 0.03).abs() < 1e-12);
+        assert!((share(Tmm::Nbt).unwrap() - 0.03).abs() < 1e-12);
         assert_eq!(share(Tmm::Demeter), Some(0.5));
         assert_eq!(share(Tmm::None), Some(0.0));
-        assert_eq!(cpu_share(Tmm::Tpp, Some(&phase(0.1)), None), None);
+        assert_eq!(cpu_share(Tmm::Nbt, Some(&phase(0.1)), None), None);
     }
 }

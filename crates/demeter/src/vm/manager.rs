@@ -3,10 +3,12 @@
 
 use demeter_agent::protocol::{self, Module, Write};
 
-use super::damon;
 use super::settings::{Settings, Thp};
-use super::tmm::{Tmm, knob_path};
+use super::tmm::{Knobs, LRU_GEN, Tmm, lru_word};
+use super::{damon, damon_auto};
 
+const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
+const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
 /// Where the per-run archive puts the module.
 pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
@@ -21,17 +23,15 @@ const MIN_FREE_KIB: u32 = 4096;
 pub fn manager(settings: &Settings) -> protocol::Manager {
     let tmm = settings.tmm;
     let mut before = vec![
-        Write::new(
-            "/sys/kernel/mm/transparent_hugepage/enabled",
-            settings.thp.word(),
-        ),
+        Write::new(THP_ENABLED, settings.thp.word()),
         Write::new("/proc/sys/vm/min_free_kbytes", MIN_FREE_KIB),
         Write::new(
             "/sys/kernel/mm/numa/demotion_enabled",
-            if tmm.is_tpp() { "1" } else { "0" },
+            if tmm.is_nbt() { "1" } else { "0" },
         ),
     ];
-    if settings.thp == Thp::Never {
+    let thp = (settings.nbt_knobs.get("thp")).map_or(settings.thp.word(), String::as_str);
+    if thp == Thp::Never.word() {
         // khugepaged would otherwise still collapse what madvise asked for.
         before.push(Write::new(
             "/sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
@@ -42,21 +42,8 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
         name: tmm.row().to_owned(),
         ..protocol::Manager::default()
     };
-    if tmm.is_tpp() {
-        for (name, value) in &settings.tpp_knobs {
-            let Some(path) = knob_path(name) else {
-                continue;
-            };
-            let write = Write::new(path, value);
-            // Higher watermarks would already demote during first touch
-            // and so change the placement that all rows start from.
-            if name == "watermark_scale_factor" {
-                manager.at_roi.push(write);
-            } else {
-                before.push(write);
-            }
-        }
-        before.push(Write::new("/proc/sys/kernel/numa_balancing", "2"));
+    if tmm.is_nbt() {
+        nbt(&mut manager, &mut before, &settings.nbt_knobs);
     }
     if tmm == Tmm::Demeter {
         manager.module = Some(Module {
@@ -80,5 +67,69 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
     if tmm == Tmm::Damon {
         damon::set_up(&mut manager, &settings.damon_knobs, settings.node_bytes);
     }
+    if tmm == Tmm::DamonAuto {
+        let knobs = &settings.damon_auto_knobs;
+        damon_auto::set_up(&mut manager, knobs, settings.node_bytes);
+    }
     manager
+}
+
+/// NUMA balancing between tiers: its knobs, then it is switched on.
+fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, knobs: &Knobs) {
+    for (name, value) in knobs {
+        let write = match name.as_str() {
+            "lru" => Write::new(LRU_GEN, lru_word(value)),
+            "thp" => Write::new(THP_ENABLED, value),
+            "watermark_scale_factor" => {
+                // Higher watermarks would already demote during first touch
+                // and so change the placement that all rows start from.
+                let path = format!("/proc/sys/vm/{name}");
+                manager.at_roi.push(Write::new(path, value));
+                continue;
+            }
+            "promote_rate_limit_MBps" => {
+                Write::new(format!("/proc/sys/kernel/numa_balancing_{name}"), value)
+            }
+            _ => Write::new(format!("{NUMA_DEBUG}/{name}"), value),
+        };
+        before.push(write);
+    }
+    before.push(Write::new("/proc/sys/kernel/numa_balancing", "2"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::settings::tests::options;
+
+    fn value<'a>(writes: &'a [Write], path: &str) -> Option<&'a str> {
+        let last = writes.iter().rev().find(|write| write.path == path);
+        last.map(|write| write.value.as_str())
+    }
+
+    #[test]
+    fn nbt_sets_lists_and_pages() {
+        let of = |line: &str, tmm| manager(&options(line).settings(tmm, &["true".into()]).unwrap());
+        let set = of("--nbt-set lru=lists --nbt-set thp=never", Tmm::Nbt);
+        assert_eq!(value(&set.before, LRU_GEN), Some("n"));
+        assert_eq!(value(&set.before, THP_ENABLED), Some("never"));
+        assert_eq!(
+            value(&set.at_roi, "/proc/sys/vm/watermark_scale_factor"),
+            Some("200")
+        );
+        // Stock means stock: what is not asked for is not written.
+        let stock = of("", Tmm::NbtDefault);
+        assert_eq!(value(&stock.before, LRU_GEN), None);
+        assert!(stock.at_roi.is_empty());
+        assert!(
+            !stock
+                .before
+                .iter()
+                .any(|write| write.path.starts_with(NUMA_DEBUG))
+        );
+        assert_eq!(
+            value(&stock.before, "/proc/sys/kernel/numa_balancing"),
+            Some("2")
+        );
+    }
 }

@@ -4,6 +4,7 @@
 mod balloon;
 mod compare;
 mod damon;
+mod damon_auto;
 mod data;
 mod demo;
 mod figures;
@@ -24,6 +25,7 @@ mod tmm;
 mod workplace;
 
 pub use damon::supported as damon_supported;
+pub use damon_auto::supported as damon_auto_supported;
 pub use workplace::free_space;
 
 use crate::error::Error;

@@ -15,8 +15,9 @@ use super::outcome::Outcome;
 use super::process::Process;
 use super::settings::Settings;
 use super::tail::Tail;
+use super::tmm::Tmm;
 use super::workplace::{RamDir, ResultsDir, to_json};
-use super::{balloon, damon, data, guest, manifest, qemu, summary};
+use super::{balloon, damon, damon_auto, data, guest, manifest, qemu, summary};
 use crate::error::Error;
 use crate::interrupt;
 use crate::progress::Line;
@@ -58,11 +59,13 @@ pub fn run(
 ) -> Result<Finished, Error> {
     let _leave = Leave(seat);
     let kernel = testbed.kernel(&settings.kernel)?;
-    if settings.tmm == super::tmm::Tmm::Damon {
-        damon::supported(kernel)?;
+    match settings.tmm {
+        Tmm::Damon => damon::supported(kernel)?,
+        Tmm::DamonAuto => damon_auto::supported(kernel)?,
+        _ => {}
     }
     let built = Built::find()?;
-    let module = if settings.tmm == super::tmm::Tmm::Demeter {
+    let module = if settings.tmm == Tmm::Demeter {
         Some(testbed::module(&kernel.release, "demeter.ko")?)
     } else {
         None
