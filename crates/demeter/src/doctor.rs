@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::testbed::{self, Built, Testbed};
-use crate::vm::free_space;
+use crate::vm::{Tmm, free_space, manager_supported};
 
 /// Arguments of `doctor`.
 #[derive(clap::Args)]
@@ -166,12 +166,13 @@ fn testbed_checks() -> Vec<Check> {
                         &error.next(),
                     ),
                 });
-                for (manager, supported) in [
-                    ("damon", crate::vm::damon_supported(kernel)),
-                    ("damon-auto", crate::vm::damon_auto_supported(kernel)),
+                for (name_of_manager, tmm) in [
+                    ("nbt", Tmm::Nbt),
+                    ("damon", Tmm::Damon),
+                    ("damon-auto", Tmm::DamonAuto),
                 ] {
-                    if let Err(error) = supported {
-                        let finding = format!("{error}: --tmm {manager} will not work");
+                    if let Err(error) = manager_supported(tmm, kernel) {
+                        let finding = format!("{error}: --tmm {name_of_manager} will not work");
                         checks.push(Check::limited(&name, finding, &error.next()));
                     }
                 }

@@ -87,11 +87,10 @@ pub fn supported_since(
             next: next.into(),
         })
     };
-    let mut version = kernel.release.split(['.', '-']).map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (version.next(), version.next()) else {
+    let Some(version) = kernel.version() else {
         return refuse("its version cannot be told");
     };
-    if (major, minor) < since {
+    if version < since {
         return refuse(why);
     }
     // The testbed puts the configuration beside the image.

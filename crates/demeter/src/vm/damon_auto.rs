@@ -61,8 +61,8 @@ impl Kdamond {
 pub fn supported(kernel: &Kernel) -> Result<(), Error> {
     damon::supported_since(
         kernel,
-        (6, 16),
-        "DAMON has goals for a node's memory since Linux 6.16",
+        (7, 1),
+        "DAMON tunes quotas to a node's free memory within one window since Linux 7.1",
         "use --kernel 7.x, or --tmm damon",
     )
 }
@@ -156,10 +156,7 @@ fn before(kdamond: Kdamond, knobs: &Knobs, ranges: &[std::ops::Range<u64>]) -> V
     scheme("quotas/reset_interval_ms", &window_ms);
     scheme("quotas/weights/nr_accesses_permil", "100");
     scheme("quotas/weights/age_permil", "100");
-    // Kernels before 7.1 have no other and no file for it.
-    if knob("tuner") != "consist" {
-        scheme("quotas/goal_tuner", &knob("tuner"));
-    }
+    scheme("quotas/goal_tuner", &knob("tuner"));
     scheme("quotas/goals/nr_goals", "1");
     scheme("quotas/goals/0/target_metric", metric);
     scheme("quotas/goals/0/nid", "0");
@@ -199,7 +196,7 @@ mod tests {
                 fmem_bytes,
                 fmem_bytes + smem_bytes,
                 "node_mem_used_bp",
-                "9970",
+                "9700",
             ),
         ] {
             let at = |name: &str| {
@@ -213,12 +210,6 @@ mod tests {
             assert_eq!(at("schemes/0/quotas/goals/0/target_value"), target);
             assert_eq!(at("monitoring_attrs/intervals/aggr_us"), "100000");
         }
-        assert!(
-            manager
-                .before
-                .iter()
-                .all(|write| !write.path.contains("tuner"))
-        );
     }
 
     #[test]

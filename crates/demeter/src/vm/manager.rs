@@ -6,10 +6,15 @@ use demeter_agent::protocol::{self, Module, Write};
 use super::settings::{Settings, Thp};
 use super::tmm::{Knobs, LRU_GEN, Tmm, lru_word};
 use super::{damon, damon_auto};
+use crate::error::Error;
+use crate::testbed::Kernel;
 
 const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
 const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
+/// The oldest kernel tried that makes memory tiers of nodes without CPUs by what
+/// firmware says of them (HMAT).
+const NODES_ARE_TIERS: (u32, u32) = (6, 12);
 /// Where the per-run archive puts the module.
 pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
 
@@ -18,6 +23,25 @@ pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
 /// last pages of a footprint of 7/8 of memory would fall below the watermarks
 /// and go wherever there is room. Scaled down like all memory.
 const MIN_FREE_KIB: u32 = 4096;
+
+/// Refuses a kernel on which the manager could do nothing, before a guest is
+/// started.
+pub fn supported(tmm: Tmm, kernel: &Kernel) -> Result<(), Error> {
+    match tmm {
+        Tmm::Damon => damon::supported(kernel),
+        Tmm::DamonAuto => damon_auto::supported(kernel),
+        Tmm::Nbt | Tmm::NbtDefault if kernel.version() < Some(NODES_ARE_TIERS) => {
+            Err(Error::Usage {
+                cause: format!(
+                    "kernel {} takes both nodes for one tier and moves nothing",
+                    kernel.release
+                ),
+                next: "use --kernel 6.12 or newer for --tmm nbt".into(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
 
 /// What the agent does to set the manager up.
 pub fn manager(settings: &Settings) -> protocol::Manager {

@@ -24,8 +24,8 @@ mod tail;
 mod tmm;
 mod workplace;
 
-pub use damon::supported as damon_supported;
-pub use damon_auto::supported as damon_auto_supported;
+pub use manager::supported as manager_supported;
+pub use tmm::Tmm;
 pub use workplace::free_space;
 
 use crate::error::Error;

@@ -17,7 +17,7 @@ use super::settings::Settings;
 use super::tail::Tail;
 use super::tmm::Tmm;
 use super::workplace::{RamDir, ResultsDir, to_json};
-use super::{balloon, damon, damon_auto, data, guest, manifest, qemu, summary};
+use super::{balloon, data, guest, manager, manifest, qemu, summary};
 use crate::error::Error;
 use crate::interrupt;
 use crate::progress::Line;
@@ -59,11 +59,7 @@ pub fn run(
 ) -> Result<Finished, Error> {
     let _leave = Leave(seat);
     let kernel = testbed.kernel(&settings.kernel)?;
-    match settings.tmm {
-        Tmm::Damon => damon::supported(kernel)?,
-        Tmm::DamonAuto => damon_auto::supported(kernel)?,
-        _ => {}
-    }
+    manager::supported(settings.tmm, kernel)?;
     let built = Built::find()?;
     let module = if settings.tmm == Tmm::Demeter {
         Some(testbed::module(&kernel.release, "demeter.ko")?)
