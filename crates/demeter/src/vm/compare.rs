@@ -11,7 +11,7 @@ use super::figures::{self, Job, Row};
 use super::session::Finished;
 use super::settings::Options;
 use super::tmm::Tmm;
-use super::workplace::{refuse_foreign, to_json, write_atomically};
+use super::workplace::{RowsDir, to_json};
 use crate::error::Error;
 use crate::testbed::Testbed;
 
@@ -58,7 +58,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             managers.push(tmm);
         }
     }
-    let (rows, finished) = run_managers(
+    let results = run_managers(
         &arguments.options,
         &managers,
         &arguments.command,
@@ -66,6 +66,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         &arguments.out,
         None,
     )?;
+    let (rows, finished) = (results.rows, results.finished);
     let comparison = Comparison {
         format: 1,
         command: &arguments.command,
@@ -73,7 +74,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         rows: by_name(&rows),
     };
     let text = to_json(&comparison)?;
-    write_atomically(&arguments.out.join("compare.json"), &text)?;
+    results.directory.finish("compare.json", &text)?;
     let shown = if arguments.json {
         text
     } else {
@@ -86,6 +87,16 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
 /// A row for each manager, in the order asked for.
 pub type Rows = Vec<(Tmm, Row)>;
 
+/// What runs under several managers came to.
+pub struct Results {
+    /// A row for each.
+    pub rows: Rows,
+    /// The runs themselves.
+    pub finished: Vec<Finished>,
+    /// Where they are, not summed up yet.
+    pub directory: RowsDir,
+}
+
 /// Runs COMMAND under each manager, `parallel` guests at a time, each into
 /// `out/<row>`; the rows are in the order of `managers`.
 pub fn run_managers(
@@ -95,7 +106,7 @@ pub fn run_managers(
     parallel: u64,
     out: &Path,
     total_work: Option<u64>,
-) -> Result<(Rows, Vec<Finished>), Error> {
+) -> Result<Results, Error> {
     let jobs = managers
         .iter()
         .map(|&tmm| {
@@ -108,9 +119,13 @@ pub fn run_managers(
         })
         .collect::<Result<Vec<Job>, Error>>()?;
     let testbed = Testbed::load()?;
-    refuse_foreign(out)?;
+    let directory = RowsDir::create(out)?;
     let finished = figures::run_all(&testbed, &jobs, parallel as usize, out, total_work)?;
-    Ok((rows(managers, &finished), finished))
+    Ok(Results {
+        rows: rows(managers, &finished),
+        finished,
+        directory,
+    })
 }
 
 /// The rows as results name them.

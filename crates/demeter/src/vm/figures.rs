@@ -20,6 +20,8 @@ use crate::testbed::Testbed;
 /// One row: the figures that managers are compared by. Times are modelled.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
+    /// COMMAND's exit status, as a shell would tell it.
+    pub status: i32,
     /// Region of interest.
     pub time_s: f64,
     /// Work per second, over all of it.
@@ -51,6 +53,7 @@ impl Row {
     pub fn new(summary: &Summary, tmm: Tmm, none: Option<&Summary>) -> Self {
         let quarter = summary.last_quarter.as_ref();
         Self {
+            status: summary.status,
             time_s: summary.whole.time_s,
             updates_per_s: summary.whole.work_per_s,
             updates_per_s_last_quarter: quarter.and_then(|phase| phase.work_per_s),
@@ -190,7 +193,7 @@ pub fn run_all(
                         job.seat.as_ref(),
                         &show,
                     )
-                    .and_then(|finished| must_succeed(job.tmm, finished));
+                    .and_then(|finished| must_succeed(job, finished));
                     if outcome.is_err() {
                         failed.store(true, std::sync::atomic::Ordering::Relaxed);
                     }
@@ -212,7 +215,7 @@ pub fn run_all(
     Ok(finished)
 }
 
-fn must_succeed(tmm: Tmm, finished: Finished) -> Result<Finished, Error> {
+fn must_succeed(job: &Job, finished: Finished) -> Result<Finished, Error> {
     session::warn_of_trouble(&finished);
     if let Some((cause, status)) = &finished.outcome.not_started {
         return Err(Error::Command {
@@ -221,14 +224,15 @@ fn must_succeed(tmm: Tmm, finished: Finished) -> Result<Finished, Error> {
             status: u8::try_from(*status).unwrap_or(127),
         });
     }
-    match finished.outcome.shell_status() {
-        0 => Ok(finished),
-        status => Err(Error::CommandFailed {
-            tmm: tmm.row().to_owned(),
-            status,
-            kept: finished.directory,
-        }),
+    let status = finished.outcome.shell_status();
+    if (job.settings.ok_statuses.iter()).any(|&ok| i32::from(ok) == status) {
+        return Ok(finished);
     }
+    Err(Error::CommandFailed {
+        tmm: job.tmm.row().to_owned(),
+        status,
+        kept: finished.directory,
+    })
 }
 
 #[cfg(test)]

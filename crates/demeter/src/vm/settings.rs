@@ -55,6 +55,15 @@ pub struct Options {
     /// Limit for each guest, in seconds of the host
     #[arg(long, default_value_t = 900, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
+    /// Exit statuses of COMMAND with which a run counts (128 + N: killed by signal N); others
+    /// end a comparison. `vm run` exits with COMMAND's status either way
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0",
+        value_name = "STATUS"
+    )]
+    pub ok_status: Vec<u8>,
     /// What is measured: all of COMMAND, or what it marks itself with `demeter-workloads roi`
     #[arg(long, value_enum, default_value_t = RoiChoice::Command)]
     pub roi: RoiChoice,
@@ -157,6 +166,8 @@ pub struct Settings {
     pub thp: Thp,
     /// Virtual CPUs.
     pub vcpus: u32,
+    /// Exit statuses with which a run counts.
+    pub ok_statuses: Vec<u8>,
     /// What is measured.
     pub roi: Roi,
     /// Host seconds.
@@ -230,6 +241,7 @@ impl Options {
             kernel: self.kernel.clone(),
             thp: self.thp,
             vcpus: self.vcpus,
+            ok_statuses: self.ok_status.clone(),
             roi: match self.roi {
                 RoiChoice::Command => Roi::Command,
                 RoiChoice::Own => Roi::Own,
