@@ -13,9 +13,10 @@ COLOURS = {
     "fast": "#9a9a9a",
     "oracle": "#4c78a8",
     "demeter": "#d62728",
-    "tpp_tuned": "#f58518",
-    "tpp_default": "#e9b872",
+    "nbt": "#f58518",
+    "nbt_default": "#e9b872",
     "damon": "#54a24b",
+    "damon_auto": "#9fce8f",
     "none": "#333333",
 }
 

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 experiment=${1:?usage: lab/experiments/run.sh redis|liblinear|uniform|spread [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
-managers=none,tpp,tpp-tuned,demeter,fast
+managers=none,nbt-default,nbt,demeter,fast
 
 case $experiment in
 redis)
@@ -38,7 +38,7 @@ uniform)
 spread)
 	# The demo's main rows with three sequences of accesses.
 	for seed in 1 2 3; do
-		"$demeter" vm demo --tmm none,tpp-tuned,demeter,oracle --seed "$seed" --out "$out/$seed"
+		"$demeter" vm demo --tmm none,nbt,demeter,oracle --seed "$seed" --out "$out/$seed"
 	done
 	;;
 *)

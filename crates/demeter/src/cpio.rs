@@ -128,19 +128,17 @@ mod tests {
     }
 
     #[test]
-    fn busybox_reads_it_when_present() {
+    fn cpio_reads_it() {
         let mut archive = Archive::new();
         archive.file("dir/file", b"content", false);
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.cpio");
         std::fs::write(&path, archive.finish()).unwrap();
-        let Ok(output) = std::process::Command::new("cpio")
+        let output = std::process::Command::new("cpio")
             .args(["-it", "--quiet"])
             .stdin(std::fs::File::open(&path).unwrap())
             .output()
-        else {
-            return;
-        };
+            .expect("cpio runs; `make setup` installs it");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "dir\ndir/file\n");
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::testbed::{self, Built, Testbed};
-use crate::vm::free_space;
+use crate::vm::{Tmm, free_space, manager_supported};
 
 /// Arguments of `doctor`.
 #[derive(clap::Args)]
@@ -166,9 +166,15 @@ fn testbed_checks() -> Vec<Check> {
                         &error.next(),
                     ),
                 });
-                if let Err(error) = crate::vm::damon_supported(kernel) {
-                    let finding = format!("{error}: --tmm damon will not work");
-                    checks.push(Check::limited(&name, finding, &error.next()));
+                for (name_of_manager, tmm) in [
+                    ("nbt", Tmm::Nbt),
+                    ("damon", Tmm::Damon),
+                    ("damon-auto", Tmm::DamonAuto),
+                ] {
+                    if let Err(error) = manager_supported(tmm, kernel) {
+                        let finding = format!("{error}: --tmm {name_of_manager} will not work");
+                        checks.push(Check::limited(&name, finding, &error.next()));
+                    }
                 }
             }
         }

@@ -203,7 +203,11 @@ impl Error {
             }
             Self::Malformed { .. } => "build all parts from the same source (`make build`)".into(),
             Self::CommandFailed { kept, .. } => {
-                format!("read {}", kept.join("command.log").display())
+                let log = kept.join("command.log");
+                format!(
+                    "read {}; if it is well, say so with --ok-status",
+                    log.display()
+                )
             }
             Self::Interrupted => "run again".into(),
             Self::Doctor { .. } => "do what the failed lines say".into(),

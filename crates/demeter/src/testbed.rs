@@ -55,6 +55,17 @@ pub struct Kernel {
     pub initrd_base: PathBuf,
 }
 
+impl Kernel {
+    /// Major and minor number; None where the release does not begin with them.
+    pub fn version(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.release.split(['.', '-']).map(str::parse::<u32>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+            _ => None,
+        }
+    }
+}
+
 impl Testbed {
     /// Reads the cache's `testbed.json`.
     pub fn load() -> Result<Self, Error> {

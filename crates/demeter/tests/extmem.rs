@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! `demeter extmem` on real programs. What needs the pager's library is passed over
-//! where it was not built (`make test` builds everything first).
+//! `demeter extmem` on real programs. All of it needs the pager's library, which
+//! `make build` and `cargo test --workspace` build.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -13,21 +13,20 @@ fn demeter() -> Command {
 }
 
 /// The folder of the library: $DEMETER_LIBEXEC, or where this test's binaries lie.
-fn library() -> Option<PathBuf> {
+fn library() -> PathBuf {
     let folder = match std::env::var_os("DEMETER_LIBEXEC") {
         Some(folder) => PathBuf::from(folder),
         None => Path::new(env!("CARGO_BIN_EXE_demeter"))
-            .parent()?
+            .parent()
+            .unwrap()
             .to_owned(),
     };
-    let found = folder.join("libdemeter_extmem.so").exists();
-    if !found {
-        eprintln!(
-            "passed over: no libdemeter_extmem.so in {}",
-            folder.display()
-        );
-    }
-    found.then_some(folder)
+    assert!(
+        folder.join("libdemeter_extmem.so").exists(),
+        "no libdemeter_extmem.so in {}; next: cargo build --release -p demeter-extmem",
+        folder.display()
+    );
+    folder
 }
 
 fn run(folder: &Path, swap: &Path, options: &[&str], command: &[&str]) -> Output {
@@ -63,7 +62,7 @@ const SORT: &str = "seq 1 600000 | sha1sum > /dev/null; seq 600000 -1 1 | sort -
 
 #[test]
 fn a_real_program_gives_the_same_output_and_leaves_nothing() {
-    let Some(folder) = library() else { return };
+    let folder = library();
     let swap = tempfile::tempdir_in(&folder).unwrap();
     let json = swap.path().join("summary.json");
     let native = Command::new("sh").args(["-c", SORT]).output().unwrap();
@@ -100,7 +99,7 @@ fn a_real_program_gives_the_same_output_and_leaves_nothing() {
 
 #[test]
 fn status_and_signals_are_the_programs() {
-    let Some(folder) = library() else { return };
+    let folder = library();
     let swap = tempfile::tempdir_in(&folder).unwrap();
     let failed = run(&folder, swap.path(), &["--quiet"], &["sh", "-c", "exit 7"]);
     assert_eq!(failed.status.code(), Some(7));
@@ -148,7 +147,7 @@ fn ended(child: &mut Child) -> ExitStatus {
 /// there, the program from then on.
 #[test]
 fn no_moment_of_the_start_loses_a_signal() {
-    let Some(folder) = library() else { return };
+    let folder = library();
     let swap = tempfile::tempdir_in(&folder).unwrap();
     for delay_ms in 0..40 {
         let mut child = waiting(&folder, swap.path())
@@ -171,7 +170,7 @@ fn no_moment_of_the_start_loses_a_signal() {
 /// Nobody can pass SIGKILL on. The program then hears of it as of a SIGTERM, and ends.
 #[test]
 fn a_killed_runner_leaves_no_program() {
-    let Some(folder) = library() else { return };
+    let folder = library();
     let swap = tempfile::tempdir_in(&folder).unwrap();
     let mut child = waiting(&folder, swap.path())
         .stdout(std::process::Stdio::piped())
@@ -194,7 +193,7 @@ fn a_killed_runner_leaves_no_program() {
 
 #[test]
 fn statistics_can_be_watched() {
-    let Some(folder) = library() else { return };
+    let folder = library();
     let swap = tempfile::tempdir_in(&folder).unwrap();
     let file = swap.path().join("statistics");
     let options = ["--stats", file.to_str().unwrap(), "-q"];
@@ -221,7 +220,7 @@ fn statistics_can_be_watched() {
 
 #[test]
 fn swap_errors_end_the_program_with_one_line() {
-    let Some(folder) = library() else { return };
+    let folder = library();
     let swap = tempfile::tempdir_in(&folder).unwrap();
     let data = tempfile::tempdir().unwrap();
     let input = data.path().join("numbers");
@@ -261,7 +260,7 @@ fn swap_errors_end_the_program_with_one_line() {
 #[test]
 fn what_cannot_work_is_refused_in_one_line() {
     let nowhere = tempfile::tempdir().unwrap();
-    let folder = library().unwrap_or_else(|| nowhere.path().to_owned());
+    let folder = library();
     let swap = nowhere.path();
     for (options, command, message) in [
         (
@@ -282,9 +281,6 @@ fn what_cannot_work_is_refused_in_one_line() {
             "is no statistics file",
         ),
     ] {
-        if options.first() == Some(&"--stats") && library().is_none() {
-            continue;
-        }
         assert_one_error(&run(&folder, swap, options, command), message);
     }
     assert_one_error(
@@ -293,11 +289,9 @@ fn what_cannot_work_is_refused_in_one_line() {
     );
     let precious = swap.join("precious");
     std::fs::write(&precious, vec![7; 2 << 20]).unwrap();
-    if library().is_some() {
-        let refused = run(&folder, &precious, &[], &["true"]);
-        assert_one_error(&refused, "holds data that swapping would destroy");
-        assert!(std::fs::read(&precious).unwrap() == vec![7; 2 << 20]);
-    }
+    let refused = run(&folder, &precious, &[], &["true"]);
+    assert_one_error(&refused, "holds data that swapping would destroy");
+    assert!(std::fs::read(&precious).unwrap() == vec![7; 2 << 20]);
     let top = demeter()
         .args(["extmem", "top", "/no/such/file"])
         .output()

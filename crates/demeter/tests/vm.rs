@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Boots real guests: only with DEMETER_VM_TESTS=1 and a testbed that is set
-//! up (`make test` sees to both).
+//! The command line. What boots guests is ignored but for `tests/suites/vm`
+//! (`--include-ignored`), which needs a testbed that is set up.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-
-fn wanted() -> bool {
-    std::env::var("DEMETER_VM_TESTS").is_ok_and(|value| value == "1")
-}
 
 fn demeter(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_demeter"))
@@ -37,11 +33,10 @@ struct Place {
 }
 
 impl Place {
-    /// None where guests are not wanted.
-    fn for_guests() -> Option<Self> {
-        wanted().then(|| Self {
+    fn new() -> Self {
+        Self {
             directory: tempfile::tempdir().unwrap(),
-        })
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -93,7 +88,7 @@ fn shells_and_man_know_every_verb() {
     let script = demeter(&["completions", "bash"]);
     assert!(script.status.success(), "{}", stderr(&script));
     let script = String::from_utf8(script.stdout).unwrap();
-    for word in ["complete -F", "compare", "--tpp-set", "doctor"] {
+    for word in ["complete -F", "compare", "--nbt-set", "doctor"] {
         assert!(script.contains(word), "{word}");
     }
     assert_one_error(&demeter(&["completions", "no-such-shell"]), 2);
@@ -111,10 +106,9 @@ fn shells_and_man_know_every_verb() {
 
 /// DAMON cannot be had from a kernel without it: said before a guest starts.
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn damon_needs_a_kernel_that_has_it() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let options = ["--tmm", "damon", "--kernel", "6.1"];
     let output = place.run("r", &options, &["true"]);
     assert_one_error(&output, 2);
@@ -125,10 +119,9 @@ fn damon_needs_a_kernel_that_has_it() {
 
 /// The schemes are set up, wait, act on COMMAND's memory and are read back.
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn damon_moves_pages_both_ways() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     // Short intervals: this shows that it works, not how well.
     let mut options = vec!["--tmm", "damon"];
     for knob in [
@@ -146,6 +139,77 @@ fn damon_moves_pages_both_ways() {
     assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
 }
 
+/// DAMON that tunes itself has its goals, its quotas and pages that it promoted.
+#[test]
+#[ignore = "boots guests: tests/suites/vm"]
+fn damon_tunes_itself_on_new_kernels() {
+    let place = Place::new();
+    let refused = place.run("r", &["--tmm", "damon-auto"], &["true"]);
+    assert_one_error(&refused, 2);
+    assert!(stderr(&refused).contains("7.1"), "{}", stderr(&refused));
+
+    let options = ["--tmm", "damon-auto", "--kernel", "7.x"];
+    let summary = place.gups("r", &options, &["--updates", "8000000"]);
+    let moved = summary["promoted_pages"].as_u64();
+    assert!(moved > Some(0), "{summary}");
+    let goal = "1/contexts/0/schemes/0/quotas/goals/0/target_metric";
+    assert_eq!(summary["manager_files"][goal], "node_mem_used_bp");
+    assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+}
+
+/// Linux's NUMA balancing works with either kind of page lists, and not with a
+/// kernel that knows one tier only.
+#[test]
+#[ignore = "boots guests: tests/suites/vm"]
+fn nbt_moves_pages_with_either_lists() {
+    let place = Place::new();
+    let refused = place.run("r", &["--tmm", "nbt", "--kernel", "6.1"], &["true"]);
+    assert_one_error(&refused, 2);
+    for lru in ["lru=mglru", "lru=lists"] {
+        let options = ["--tmm", "nbt", "--nbt-set", lru];
+        let summary = place.gups("r", &options, &["--updates", "4000000"]);
+        for moved in ["promoted_pages", "demoted_pages"] {
+            assert!(summary[moved].as_u64() > Some(0), "{lru}: {summary}");
+        }
+        assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+    }
+    // What was written is what the guest had.
+    let script = "cat /sys/kernel/mm/lru_gen/enabled";
+    let options = ["--tmm", "nbt", "--nbt-set", "lru=lists"];
+    let output = place.run("r", &options, &["sh", "-c", script]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0x0000\n");
+}
+
+/// A comparison ends with the first status that is not well, leaves a directory
+/// that the next one takes, and goes on where that status was said to be well.
+#[test]
+#[ignore = "boots guests: tests/suites/vm"]
+fn comparisons_judge_statuses() {
+    let place = Place::new();
+    let out = place.path("c");
+    let compare = |options: &[&str]| {
+        let common = ["vm", "compare", "--tmm", "none,fast", "--json", "--out"];
+        let command = ["--", "sh", "-c", "exit 3"];
+        demeter(&[&common[..], &[out.to_str().unwrap()], options, &command].concat())
+    };
+    let refused = compare(&["--jobs", "1"]);
+    let said = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.contains("status 3") && last.contains("--ok-status"),
+        "{said}"
+    );
+    assert!(out.join("none/command.log").is_file());
+    assert!(!out.join("compare.json").exists());
+
+    let accepted = compare(&["--ok-status", "0,3"]);
+    assert_eq!(accepted.status.code(), Some(0), "{}", stderr(&accepted));
+    let rows = place.json("c", "compare.json");
+    assert_eq!(rows["rows"]["none"]["status"], 3);
+    assert_eq!(rows["rows"]["fast"]["status"], 3);
+}
+
 #[test]
 fn missing_testbed_is_one_line() {
     let place = tempfile::tempdir().unwrap();
@@ -161,10 +225,9 @@ fn missing_testbed_is_one_line() {
 }
 
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn output_and_status_are_passed_on() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let script = "echo out; echo err >&2; (sleep 0.01 &); exit 7";
     let output = place.run("r", &[], &["sh", "-c", script]);
     assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
@@ -181,18 +244,16 @@ fn output_and_status_are_passed_on() {
 }
 
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn unknown_command_is_127() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     assert_one_error(&place.run("r", &[], &["no-such-program"]), 127);
 }
 
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn panicking_guest_is_told_and_its_console_kept() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let script = "echo c >/proc/sysrq-trigger";
     let output = place.run("r", &[], &["sh", "-c", script]);
     assert_one_error(&output, 1);
@@ -202,10 +263,9 @@ fn panicking_guest_is_told_and_its_console_kept() {
 }
 
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn hanging_guest_is_bounded() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let output = place.run("r", &["--timeout", "3"], &["true"]);
     assert_one_error(&output, 1);
     assert!(stderr(&output).contains("within 3 s"));
@@ -213,10 +273,9 @@ fn hanging_guest_is_bounded() {
 }
 
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn equal_input_gives_equal_digests() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let run = |name| place.gups(name, &["--tmm", "demeter"], &["--updates", "2000000"]);
     assert_eq!(run("a")["digest"], run("b")["digest"]);
 }
@@ -224,10 +283,9 @@ fn equal_input_gives_equal_digests() {
 /// Two threads on two vCPUs: both work, are sampled and managed, each run is
 /// the same again, and Demeter moves what is hot.
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn two_vcpus_are_managed_and_deterministic() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let run = |name, tmm| {
         place.gups(
             name,
@@ -272,10 +330,9 @@ fn balloon_options_that_cannot_be_are_refused() {
 
 /// Started with twice the memory, both tiers are as asked for when COMMAND runs.
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn a_balloon_brings_a_guest_to_its_sizes() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let options = ["--fmem", "32M", "--smem", "64M", "--balloon", "demeter"];
     let summary = place.gups(
         "r",
@@ -296,10 +353,9 @@ fn a_balloon_brings_a_guest_to_its_sizes() {
 /// FMEM goes to the guest whose hot set needs it; what demeter.ko learns from
 /// its samples is what the policy goes by.
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn guests_share_fmem_under_a_policy() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let script = place.path("gups.sh");
     let text = "if [ \"$DEMETER_VM\" = 0 ]; then hot=40M; else hot=4M; fi\n\
                 exec /demeter/workloads gups --footprint 96M --hot $hot --hot-permille 980 \
@@ -338,10 +394,9 @@ fn processes_of(path: &str) -> Vec<String> {
 /// The daemon of a run is killed outright: one clear error, and neither guest,
 /// daemon, sockets nor memory are left.
 #[test]
+#[ignore = "boots guests: tests/suites/vm"]
 fn a_killed_daemon_ends_its_run() {
-    let Some(place) = Place::for_guests() else {
-        return;
-    };
+    let place = Place::new();
     let ram = place.path("ram");
     std::fs::create_dir(&ram).unwrap();
     let ram_path = ram.to_str().unwrap();

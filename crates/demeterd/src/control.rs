@@ -287,7 +287,8 @@ async fn put_policy(
 }
 
 async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
-    match metrics::text(&fleet.views()) {
+    let decisions = fleet.with_steering(|steering| steering.decisions);
+    match metrics::text(&fleet.views(), decisions) {
         Ok(text) => (
             [(
                 header::CONTENT_TYPE,

@@ -20,6 +20,8 @@ pub struct Steering {
     pub interval_ms: u64,
     /// Whose milliseconds these are.
     pub clock: PolicyClock,
+    /// How often a policy has decided.
+    pub decisions: u64,
 }
 
 /// All of it.

@@ -96,6 +96,7 @@ async fn serve(settings: Settings) -> Result<(), Error> {
         fmem_pool_bytes: settings.fmem_pool_bytes,
         interval_ms: settings.interval_ms,
         clock: PolicyClock::Host,
+        decisions: 0,
     };
     let fleet = Arc::new(Fleet::new(vms, changes, steering));
     tokio::spawn(steer::run(fleet.clone()));

@@ -86,8 +86,8 @@ const TIER_COUNTERS: [(&str, &str, OfTier); 4] = [
     }),
 ];
 
-/// The exposition of all machines.
-pub fn text(vms: &[VmView]) -> Result<String, std::fmt::Error> {
+/// The exposition of all machines, and of the policy's `decisions`.
+pub fn text(vms: &[VmView], decisions: u64) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("demeter_balloon");
     for (name, help, unit, value) in TIER_GAUGES {
         let family = Gauges::<TierLabel>::default();
@@ -131,6 +131,9 @@ pub fn text(vms: &[VmView]) -> Result<String, std::fmt::Error> {
     registry.register("violations", "wrong messages of the guest", violations);
     registry.register("driven", "a driver is there", driven);
     registry.register("disabled", "switched off after violations", disabled);
+    let policy = Counter::<u64, AtomicU64>::default();
+    policy.inc_by(decisions);
+    registry.register("decisions", "of the policy", policy);
     registry.register("statistics_age_ms", "since the guest's newest words", age);
     let mut text = String::new();
     encode(&mut text, &registry)?;

@@ -212,6 +212,7 @@ fn round(fleet: &Fleet, memories: &mut BTreeMap<String, Memory>) {
     });
     if let Some((sizes, name, pool_pages)) = decided {
         apply(&known, &sizes, name, pool_pages);
+        fleet.with_steering(|steering| steering.decisions += 1);
     }
 }
 

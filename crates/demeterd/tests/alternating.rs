@@ -2,20 +2,21 @@
 //! Two guests whose load alternates, under each policy. The daemon, its sockets,
 //! rings, files and ledgers are real; the guests are a model, and so are the
 //! numbers in the table: accesses a second to a hot set, of which FMEM serves
-//! what fits into it. `DEMETER_ALTERNATING_S` sets the guests' time, 300 s
-//! without it.
+//! what fits into it. The policy goes by the guests' clocks, and every step waits for the
+//! one before: how busy this machine is changes nothing. `DEMETER_ALTERNATING_S` sets
+//! the guests' time, 300 s without it.
 
 #[path = "rings/model.rs"]
 mod model;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use demeter_balloon::wire::{
     NODE_STATISTICS_BYTES, OP_DEFLATE, OP_DONE, OP_HELLO, OP_INFLATED, Range, Report, Request,
     STATISTICS_BYTES,
 };
-use model::{Daemon, Guest};
+use model::{Daemon, Guest, LIMIT};
 
 /// Both guests' nodes have 1024 pages; the rings lie in the first 64.
 const NODE_PAGES: u64 = 1024;
@@ -25,8 +26,8 @@ const FLOOR_PAGES: u64 = 200;
 const HOT_PAGES: [u64; 2] = [900, 80];
 const ACCESSES_PER_S: [u64; 2] = [100_000, 1_000];
 const PHASE_S: u64 = 60;
-/// What a second of the guests takes here: two decisions of the daemon.
-const SECOND: Duration = Duration::from_millis(20);
+/// Of the policy: once for what the guests say of a second.
+const INTERVAL_MS: u64 = 1000;
 const LATENCY_NS: [f64; 2] = [69.0, 177.0];
 
 struct Tenant {
@@ -151,29 +152,27 @@ struct Outcome {
 
 fn hour(policy: &str, seconds: u64) -> Outcome {
     let floor = format!(",fmem-floor={}K", FLOOR_PAGES * 4);
-    let pool = format!("{}K", POOL_PAGES * 4);
-    let options = [
-        "--policy",
-        policy,
-        "--fmem-pool",
-        &pool,
-        "--interval-ms",
-        "10",
-    ];
-    let daemon = Daemon::with_keys(&["a", "b"], &floor, &options);
+    let daemon = Daemon::with_keys(&["a", "b"], &floor, &[]);
     let mut tenants = [Tenant::new(&daemon, "a"), Tenant::new(&daemon, "b")];
+    let pool_bytes = POOL_PAGES << 12;
+    let wish = format!(
+        r#"{{"name": "{policy}", "fmem_pool_bytes": {pool_bytes}, "interval_ms": {INTERVAL_MS},
+            "clock": "guests"}}"#
+    );
+    daemon.call("PUT /v1/policy", &wish);
+    let mut decisions = decisions_of(&daemon);
     let mut most_together = 0;
     for second in 0..seconds {
         for (at, tenant) in tenants.iter_mut().enumerate() {
             let works = second / PHASE_S % 2 == at as u64;
             tenant.work(second, usize::from(!works));
         }
-        for _ in 0..4 {
-            std::thread::sleep(SECOND / 4);
-            for tenant in &mut tenants {
-                tenant.obey();
-            }
-        }
+        until("the policy decides", || decisions_of(&daemon) > decisions);
+        decisions = decisions_of(&daemon);
+        until("the guests have their sizes", || {
+            tenants.iter_mut().for_each(Tenant::obey);
+            ["a", "b"].iter().all(|name| has_its_size(&daemon, name))
+        });
         // The first seconds divide what both had whole.
         if second >= 5 {
             for tenant in &mut tenants {
@@ -192,6 +191,25 @@ fn hour(policy: &str, seconds: u64) -> Outcome {
         changes: tenants.iter().map(|tenant| tenant.changes).sum(),
         least_pages: tenants.iter().map(|t| t.least_pages).min().unwrap(),
         most_together,
+    }
+}
+
+fn decisions_of(daemon: &Daemon) -> u64 {
+    daemon.counter("demeter_balloon_decisions_total")
+}
+
+/// Has the guest all that it was asked for, as the daemon sees it?
+fn has_its_size(daemon: &Daemon, name: &str) -> bool {
+    let tier = &daemon.view(name)["tiers"][0];
+    let wanted = &tier["wanted_size_bytes"];
+    wanted.is_null() || *wanted == tier["size_bytes"]
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -112,8 +112,8 @@ impl Error {
                     .into()
             }
             Self::Knob { .. } => {
-                "check the name and value given with --set, --tpp-set or --damon-set for this \
-                 guest kernel"
+                "check the name and value given with --set, --nbt-set, --damon-set or \
+                 --damon-auto-set for this guest kernel"
                     .into()
             }
         }

@@ -18,7 +18,7 @@ from demeter_lab.balloon.guest import GuestError
 #: As ``demeter vm demo --balloon`` knows them; the first one is what others are compared with.
 METHODS = ("none", "demeter", "virtio", "virtio-mem")
 #: Row of the results, and the option that makes it.
-MANAGERS = {"tpp_tuned": "tpp-tuned", "demeter": "demeter"}
+MANAGERS = {"nbt": "nbt", "demeter": "demeter"}
 FIGURES = ("updates_per_s", "updates_per_s_last_quarter")
 TITLES = {
     "none": "static",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Guests that are started with more memory than asked for, and brought to
-//! their sizes by balloon before COMMAND runs: the devices, and the host's side
-//! of them while the guest runs.
+//! The host's side of a guest's balloon while the guest runs: the devices that
+//! QEMU is given, the daemon behind them, and the requests that bring the guest
+//! to its sizes before COMMAND.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,25 +12,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-use demeter_agent::protocol::{GUEST_DIR, Module, Record, Resize};
+use demeter_agent::protocol::Record;
 use demeter_balloon::view::{PolicyView, SizeWish, Stage, VmView, tier_name};
 use demeter_machine::config::{STEP_ENDED, StepConfig};
 use serde::Serialize;
 use serde_json::json;
 
 use super::process::Process;
-use super::session::Tail;
-use super::workplace::{RamDir, ResultsDir};
+use super::qemu;
+use super::sizing::{Balloon, Method};
+use super::tail::Tail;
+use super::workplace::{RamDir, ResultsDir, to_json};
 use crate::balloon::client::Client;
 use crate::balloon::qmp::Qmp;
 use crate::error::Error;
-use crate::testbed::{self, Kernel};
+use crate::testbed;
 
 const MIB: u64 = 1 << 20;
-/// Linux adds and removes memory in blocks of this size.
-const MEMORY_BLOCK_BYTES: u64 = 128 * MIB;
-const HUGE_BYTES: u64 = 2 * MIB;
 /// Period of the guest's statistics, in its own time: a tenth of demeterd's
 /// default, as the guests' epochs are.
 const STATISTICS_MS: &str = "100";
@@ -38,132 +36,6 @@ const STATISTICS_MS: &str = "100";
 const START: Duration = Duration::from_secs(10);
 /// How often the daemon is asked what the guest has.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// What brings a guest to its sizes.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Method {
-    /// Nothing: the guest is started with them
-    None,
-    /// Demeter's double balloon, a size for each tier
-    Demeter,
-    /// The stock balloon, one size for both tiers together
-    Virtio,
-    /// A virtio-mem device for each tier
-    VirtioMem,
-}
-
-/// How a guest is resized.
-#[derive(Debug, Clone, Serialize)]
-pub struct Balloon {
-    /// By what.
-    pub method: Method,
-    /// What is taken before COMMAND, by tier.
-    pub taken_bytes: [u64; 2],
-}
-
-impl Balloon {
-    /// None where the guest is started with its sizes. `boot_bytes` are asked
-    /// for; memory comes in units of the method's.
-    pub fn new(
-        method: Method,
-        tier_bytes: [u64; 2],
-        boot_bytes: [Option<u64>; 2],
-    ) -> Result<Option<Self>, Error> {
-        let unit = match method {
-            Method::None => {
-                return match boot_bytes {
-                    [None, None] => Ok(None),
-                    _ => Err(Error::Usage {
-                        cause: "--boot-fmem and --boot-smem need a --balloon".into(),
-                        next: "say which, for example --balloon demeter".into(),
-                    }),
-                };
-            }
-            Method::Demeter | Method::Virtio => HUGE_BYTES,
-            Method::VirtioMem => MEMORY_BLOCK_BYTES,
-        };
-        let mut taken_bytes = [0; 2];
-        for (node, taken) in taken_bytes.iter_mut().enumerate() {
-            let tier = tier_bytes[node];
-            let boot = boot_bytes[node].unwrap_or(2 * tier);
-            if boot < tier || boot > 1 << 40 {
-                let name = tier_name(node as u16);
-                return Err(Error::Usage {
-                    cause: format!("--boot-{name} is below --{name} or above 1T"),
-                    next: format!("give --boot-{name} at least the size of --{name}"),
-                });
-            }
-            *taken = (boot - tier).next_multiple_of(unit);
-        }
-        Ok(Some(Self {
-            method,
-            taken_bytes,
-        }))
-    }
-
-    /// What a node has on boot beyond what stays, its map of pages included.
-    pub fn boot_extra_bytes(&self, node: usize) -> u64 {
-        let taken = self.taken_bytes[node];
-        let map = taken / 32;
-        match self.method {
-            // In a device of its own.
-            Method::VirtioMem => map,
-            _ => taken + map,
-        }
-    }
-
-    /// Bytes of memory devices, by node.
-    pub fn device_bytes(&self) -> [u64; 2] {
-        match self.method {
-            Method::VirtioMem => self.taken_bytes,
-            _ => [0; 2],
-        }
-    }
-
-    /// The driver: its name in the guest, and its file.
-    pub fn module(&self, kernel: &Kernel) -> Result<PathBuf, Error> {
-        if self.method == Method::Demeter {
-            return testbed::module(&kernel.release, self.module_name());
-        }
-        let path = (kernel.vmlinuz)
-            .with_file_name("modules")
-            .join(self.module_name());
-        if path.exists() {
-            Ok(path)
-        } else {
-            Err(Error::Testbed {
-                cause: format!("{} is missing", path.display()),
-            })
-        }
-    }
-
-    fn module_name(&self) -> &'static str {
-        match self.method {
-            Method::Virtio => "virtio_balloon.ko",
-            Method::VirtioMem => "virtio_mem.ko",
-            Method::Demeter | Method::None => "demeter_balloon.ko",
-        }
-    }
-
-    /// Where the driver lies in the guest.
-    pub fn module_path(&self) -> String {
-        format!("{GUEST_DIR}/modules/{}", self.module_name())
-    }
-
-    /// What the agent does.
-    pub fn resize(&self) -> Resize {
-        Resize {
-            module: Module {
-                path: self.module_path(),
-                params: String::new(),
-            },
-            plugged_bytes: self.device_bytes().to_vec(),
-            taken_bytes: self.taken_bytes.to_vec(),
-            by_node: self.method != Method::Virtio,
-        }
-    }
-}
 
 /// A guest's place at a daemon.
 pub struct Seat {
@@ -319,9 +191,7 @@ impl Host {
         let mut words: Vec<OsString> = Vec::new();
         let mut two = |option: &str, prefix: String, path: Option<&Path>| {
             words.push(option.into());
-            words.push(path.map_or(prefix.clone().into(), |path| {
-                super::qemu::with_path(prefix, path)
-            }));
+            words.push(path.map_or(prefix.clone().into(), |path| qemu::with_path(prefix, path)));
         };
         if let Some(guest) = &self.guest {
             two(
@@ -355,7 +225,7 @@ impl Host {
                 continue;
             };
             words.push("-object".into());
-            words.push(super::qemu::with_path(
+            words.push(qemu::with_path(
                 format!("memory-backend-file,id=d{node},size={bytes},share=on,mem-path="),
                 file,
             ));
@@ -455,7 +325,7 @@ impl Host {
                 }
             }
         }
-        results.write("balloon.json", &super::session::to_json(&report)?)?;
+        results.write("balloon.json", &to_json(&report)?)?;
         Ok(fmem)
     }
 }
@@ -584,23 +454,5 @@ fn dead(how: &str, log: &Path) -> Error {
     Error::Daemon {
         cause: format!("demeterd {how}, its last words: {last}"),
         next: "read balloon.log of the run, then run again".into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_comes_in_units() {
-        let of = |method, boot| Balloon::new(method, [100 * MIB, 512 * MIB], [Some(boot), None]);
-        let demeter = of(Method::Demeter, 201 * MIB).unwrap().unwrap();
-        assert_eq!(demeter.taken_bytes, [102 * MIB, 512 * MIB]);
-        assert!(demeter.boot_extra_bytes(0) > 102 * MIB);
-        let plugged = of(Method::VirtioMem, 201 * MIB).unwrap().unwrap();
-        assert_eq!(plugged.taken_bytes, [128 * MIB, 512 * MIB]);
-        assert!(plugged.boot_extra_bytes(0) < 128 * MIB);
-        assert!(of(Method::Demeter, 99 * MIB).is_err());
-        assert!(of(Method::None, 200 * MIB).is_err());
     }
 }

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::figures::{self, Job, Row};
-use super::session::{self, Finished};
+use super::session::Finished;
 use super::settings::Options;
 use super::tmm::Tmm;
-use super::workplace::refuse_foreign;
+use super::workplace::{RowsDir, to_json};
 use crate::error::Error;
 use crate::testbed::Testbed;
 
@@ -23,7 +23,7 @@ pub struct Arguments {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "none,tpp,tpp-tuned,damon,demeter,fast"
+        default_value = "none,nbt-default,nbt,damon,demeter,fast"
     )]
     tmm: Vec<Tmm>,
     /// Guests at a time
@@ -58,7 +58,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             managers.push(tmm);
         }
     }
-    let (rows, finished) = run_managers(
+    let results = run_managers(
         &arguments.options,
         &managers,
         &arguments.command,
@@ -66,14 +66,15 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         &arguments.out,
         None,
     )?;
+    let (rows, finished) = (results.rows, results.finished);
     let comparison = Comparison {
         format: 1,
         command: &arguments.command,
         digest: digest(&finished),
         rows: by_name(&rows),
     };
-    let text = session::to_json(&comparison)?;
-    write_atomically(&arguments.out.join("compare.json"), &text)?;
+    let text = to_json(&comparison)?;
+    results.directory.finish("compare.json", &text)?;
     let shown = if arguments.json {
         text
     } else {
@@ -86,6 +87,16 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
 /// A row for each manager, in the order asked for.
 pub type Rows = Vec<(Tmm, Row)>;
 
+/// What runs under several managers came to.
+pub struct Results {
+    /// A row for each.
+    pub rows: Rows,
+    /// The runs themselves.
+    pub finished: Vec<Finished>,
+    /// Where they are, not summed up yet.
+    pub directory: RowsDir,
+}
+
 /// Runs COMMAND under each manager, `parallel` guests at a time, each into
 /// `out/<row>`; the rows are in the order of `managers`.
 pub fn run_managers(
@@ -95,7 +106,7 @@ pub fn run_managers(
     parallel: u64,
     out: &Path,
     total_work: Option<u64>,
-) -> Result<(Rows, Vec<Finished>), Error> {
+) -> Result<Results, Error> {
     let jobs = managers
         .iter()
         .map(|&tmm| {
@@ -108,9 +119,13 @@ pub fn run_managers(
         })
         .collect::<Result<Vec<Job>, Error>>()?;
     let testbed = Testbed::load()?;
-    refuse_foreign(out)?;
+    let directory = RowsDir::create(out)?;
     let finished = figures::run_all(&testbed, &jobs, parallel as usize, out, total_work)?;
-    Ok((rows(managers, &finished), finished))
+    Ok(Results {
+        rows: rows(managers, &finished),
+        finished,
+        directory,
+    })
 }
 
 /// The rows as results name them.
@@ -142,17 +157,4 @@ pub fn digest(finished: &[Finished]) -> String {
             .flat_map(|finished| [finished.summary.tmm, &finished.summary.digest])
             .map(str::as_bytes),
     )
-}
-
-/// Writes a file under another name first.
-pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
-    let mut building = path.as_os_str().to_owned();
-    building.push(format!(".tmp-{}", std::process::id()));
-    let building = PathBuf::from(building);
-    std::fs::write(&building, content)
-        .and_then(|()| std::fs::rename(&building, path))
-        .map_err(|cause| {
-            let _ = std::fs::remove_file(&building);
-            Error::file("write", path, cause)
-        })
 }

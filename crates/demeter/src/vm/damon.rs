@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use demeter_agent::protocol::{self, COMMAND_CGROUP_NAME, Write};
 use demeter_machine::MemoryLayout;
 
-use super::settings::Settings;
+use super::tmm::{Knobs, LRU_GEN, lru_word};
 use crate::error::Error;
 use crate::testbed::Kernel;
 
@@ -31,11 +31,12 @@ const CONTEXT: &str = "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/0";
 const SCHEMES: &str = "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes";
 const MIN_AGE: &str = "access_pattern/age/min";
 /// Largest value of a bound on a number of checks or aggregations.
-const ANY: &str = "4294967295";
+pub const ANY: &str = "4294967295";
 
 /// What can be set, in the order of `--help`.
-pub const KNOBS: [&str; 12] = [
+pub const KNOBS: [&str; 13] = [
     "thp",
+    "lru",
     "sample_us",
     "aggr_us",
     "update_us",
@@ -64,18 +65,33 @@ impl Scheme {
 
 /// Refuses a kernel that cannot do it, before a guest is started.
 pub fn supported(kernel: &Kernel) -> Result<(), Error> {
+    supported_since(
+        kernel,
+        (6, 11),
+        "DAMON migrates pages since Linux 6.11",
+        "use --kernel 6.12 or newer for --tmm damon",
+    )
+}
+
+/// Refuses a kernel that is older, or has no DAMON: `why` this version, and what
+/// to do `next`.
+pub fn supported_since(
+    kernel: &Kernel,
+    since: (u32, u32),
+    why: &str,
+    next: &str,
+) -> Result<(), Error> {
     let refuse = |cause: &str| {
         Err(Error::Usage {
             cause: format!("kernel {}: {cause}", kernel.release),
-            next: "use --kernel 6.12 or newer for --tmm damon".into(),
+            next: next.into(),
         })
     };
-    let mut version = kernel.release.split(['.', '-']).map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (version.next(), version.next()) else {
+    let Some(version) = kernel.version() else {
         return refuse("its version cannot be told");
     };
-    if (major, minor) < (6, 11) {
-        return refuse("DAMON migrates pages since Linux 6.11");
+    if version < since {
+        return refuse(why);
     }
     // The testbed puts the configuration beside the image.
     let config = kernel.vmlinuz.with_file_name("config");
@@ -91,11 +107,11 @@ pub fn supported(kernel: &Kernel) -> Result<(), Error> {
 }
 
 /// Completes what the agent does for this manager.
-pub fn set_up(manager: &mut protocol::Manager, settings: &Settings) {
-    manager.before.extend(before(settings));
+pub fn set_up(manager: &mut protocol::Manager, knobs: &Knobs, node_bytes: [u64; 2]) {
+    manager.before.extend(before(knobs, node_bytes));
     // What happens before says nothing about the region of interest, and cold
     // pages would leave FMEM while others are touched first.
-    let cold_min_age = knob(settings, "cold_min_age");
+    let cold_min_age = knob(knobs, "cold_min_age");
     for (scheme, age) in [(Scheme::Demote, cold_min_age), (Scheme::Promote, "0")] {
         manager.at_roi.push(Write::new(scheme.file(MIN_AGE), age));
     }
@@ -108,29 +124,42 @@ pub fn set_up(manager: &mut protocol::Manager, settings: &Settings) {
 
 /// 4 KiB pages that were promoted and demoted, from the reported files.
 pub fn moved_pages(files: &BTreeMap<String, String>) -> [u64; 2] {
-    [Scheme::Promote, Scheme::Demote].map(|scheme| {
-        files
-            .get(&format!("{}/stats/sz_applied", scheme as u32))
-            .and_then(|text| text.parse::<u64>().ok())
-            .unwrap_or(0)
-            / 4096
-    })
+    [Scheme::Promote, Scheme::Demote]
+        .map(|scheme| pages_of(files, &format!("{}/stats/sz_applied", scheme as u32)))
 }
 
-fn knob<'a>(settings: &'a Settings, name: &str) -> &'a str {
-    settings.damon_knobs.get(name).map_or("", String::as_str)
+/// 4 KiB pages that a reported file says in bytes.
+pub fn pages_of(files: &BTreeMap<String, String>, name: &str) -> u64 {
+    (files.get(name))
+        .and_then(|text| text.parse::<u64>().ok())
+        .unwrap_or(0)
+        / 4096
 }
 
-fn before(settings: &Settings) -> Vec<Write> {
-    let knob = |name| knob(settings, name);
+/// What the knobs common to both rows of DAMON write.
+pub fn lists_and_pages(knobs: &Knobs) -> [Write; 3] {
+    [
+        Write::new(LRU_GEN, lru_word(knob(knobs, "lru"))),
+        Write::new(
+            "/sys/kernel/mm/transparent_hugepage/enabled",
+            knob(knobs, "thp"),
+        ),
+        Write::new("/proc/sys/kernel/numa_balancing", "0"),
+    ]
+}
+
+fn knob<'a>(knobs: &'a Knobs, name: &str) -> &'a str {
+    knobs.get(name).map_or("", String::as_str)
+}
+
+fn before(knobs: &Knobs, [fmem_bytes, smem_bytes]: [u64; 2]) -> Vec<Write> {
+    let knob = |name| knob(knobs, name);
     let context = |name: &str, value: &str| Write::new(format!("{CONTEXT}/{name}"), value);
-    let [fmem_bytes, smem_bytes] = settings.node_bytes;
     let layout = MemoryLayout::new(fmem_bytes, smem_bytes);
     let nodes = [layout.ranges(0), layout.ranges(1)];
 
-    let mut writes = vec![
-        Write::new("/sys/kernel/mm/transparent_hugepage/enabled", knob("thp")),
-        Write::new("/proc/sys/kernel/numa_balancing", "0"),
+    let mut writes = lists_and_pages(knobs).to_vec();
+    writes.extend([
         Write::new("/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", 1),
         Write::new(format!("{KDAMOND}/contexts/nr_contexts"), 1),
         context("operations", "paddr"),
@@ -140,7 +169,7 @@ fn before(settings: &Settings) -> Vec<Write> {
         context("monitoring_attrs/nr_regions/max", knob("max_regions")),
         context("monitoring_attrs/nr_regions/min", knob("min_regions")),
         context("targets/nr_targets", "1"),
-    ];
+    ]);
     let all: Vec<_> = nodes.iter().flatten().collect();
     writes.push(context(
         "targets/0/regions/nr_regions",
@@ -202,6 +231,7 @@ fn before(settings: &Settings) -> Vec<Write> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::manager::manager;
     use crate::vm::settings::tests::options;
     use crate::vm::tmm::Tmm;
 
@@ -217,7 +247,7 @@ mod tests {
         let settings = options("--damon-set cold_min_age=3")
             .settings(Tmm::Damon, &["true".into()])
             .unwrap();
-        let manager = Tmm::Damon.manager(&settings);
+        let manager = manager(&settings);
         let [fmem_bytes, smem_bytes] = settings.node_bytes;
         for (scheme, start, end) in [(0, fmem_bytes, fmem_bytes + smem_bytes), (1, 0, fmem_bytes)] {
             let at = |name: &str| {

@@ -8,18 +8,18 @@ use std::path::PathBuf;
 use demeter_agent::size;
 use serde::Serialize;
 
-use super::compare::{by_name, digest, run_managers, write_atomically};
+use super::compare::{by_name, digest, run_managers};
 use super::figures::{self, Row};
-use super::session;
 use super::settings::{Options, RoiChoice};
 use super::tmm::Tmm;
+use super::workplace::to_json;
 use crate::error::Error;
 
 /// Order of the table, and of starting: the slowest guests first.
 const MANAGERS: [Tmm; 7] = [
     Tmm::None,
-    Tmm::Tpp,
-    Tmm::TppTuned,
+    Tmm::NbtDefault,
+    Tmm::Nbt,
     Tmm::Damon,
     Tmm::Demeter,
     Tmm::Oracle,
@@ -93,7 +93,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         .into_iter()
         .filter(|tmm| arguments.tmm.is_empty() || arguments.tmm.contains(tmm))
         .collect();
-    let (rows, finished) = run_managers(
+    let results = run_managers(
         &options,
         &managers,
         &command,
@@ -101,12 +101,13 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         &arguments.out,
         Some(arguments.updates),
     )?;
+    let (rows, finished) = (results.rows, results.finished);
     let summary = Summary {
         digest: digest(&finished),
         rows: by_name(&rows),
     };
-    let text = session::to_json(&summary)?;
-    write_atomically(&arguments.out.join("summary.json"), &text)?;
+    let text = to_json(&summary)?;
+    results.directory.finish("summary.json", &text)?;
     let shown = if arguments.json {
         text
     } else {

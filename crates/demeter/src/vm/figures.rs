@@ -20,6 +20,8 @@ use crate::testbed::Testbed;
 /// One row: the figures that managers are compared by. Times are modelled.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
+    /// COMMAND's exit status, as a shell would tell it.
+    pub status: i32,
     /// Region of interest.
     pub time_s: f64,
     /// Work per second, over all of it.
@@ -35,7 +37,7 @@ pub struct Row {
     /// 4 KiB pages.
     pub refused_pages: u64,
     /// Guest CPU spent on management: what Demeter accounts for itself; for
-    /// TPP and DAMON, whose work is spread over the kernel, the kernel's share of the
+    /// NUMA balancing and DAMON, whose work is spread over the kernel, the kernel's share of the
     /// time minus the kernel's share under `none`.
     pub tmm_cpu_share: Option<f64>,
     /// The same after three quarters of the work.
@@ -51,6 +53,7 @@ impl Row {
     pub fn new(summary: &Summary, tmm: Tmm, none: Option<&Summary>) -> Self {
         let quarter = summary.last_quarter.as_ref();
         Self {
+            status: summary.status,
             time_s: summary.whole.time_s,
             updates_per_s: summary.whole.work_per_s,
             updates_per_s_last_quarter: quarter.and_then(|phase| phase.work_per_s),
@@ -77,7 +80,7 @@ fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f6
     let phase = phase?;
     match tmm {
         Tmm::Demeter => phase.manager_share,
-        Tmm::Tpp | Tmm::TppTuned | Tmm::Damon => {
+        Tmm::NbtDefault | Tmm::Nbt | Tmm::Damon | Tmm::DamonAuto => {
             none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0))
         }
         Tmm::None | Tmm::Fast | Tmm::Oracle => Some(0.0),
@@ -190,7 +193,7 @@ pub fn run_all(
                         job.seat.as_ref(),
                         &show,
                     )
-                    .and_then(|finished| must_succeed(job.tmm, finished));
+                    .and_then(|finished| must_succeed(job, finished));
                     if outcome.is_err() {
                         failed.store(true, std::sync::atomic::Ordering::Relaxed);
                     }
@@ -212,8 +215,8 @@ pub fn run_all(
     Ok(finished)
 }
 
-fn must_succeed(tmm: Tmm, finished: Finished) -> Result<Finished, Error> {
-    super::run::warn_of_trouble(&finished);
+fn must_succeed(job: &Job, finished: Finished) -> Result<Finished, Error> {
+    session::warn_of_trouble(&finished);
     if let Some((cause, status)) = &finished.outcome.not_started {
         return Err(Error::Command {
             program: "COMMAND".into(),
@@ -221,14 +224,15 @@ fn must_succeed(tmm: Tmm, finished: Finished) -> Result<Finished, Error> {
             status: u8::try_from(*status).unwrap_or(127),
         });
     }
-    match finished.outcome.shell_status() {
-        0 => Ok(finished),
-        status => Err(Error::CommandFailed {
-            tmm: tmm.row().to_owned(),
-            status,
-            kept: finished.directory,
-        }),
+    let status = finished.outcome.shell_status();
+    if (job.settings.ok_statuses.iter()).any(|&ok| i32::from(ok) == status) {
+        return Ok(finished);
     }
+    Err(Error::CommandFailed {
+        tmm: job.tmm.row().to_owned(),
+        status,
+        kept: finished.directory,
+    })
 }
 
 #[cfg(test)]
@@ -236,16 +240,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn share_of_tpp_is_relative_to_none() {
+    fn share_of_nbt_is_relative_to_none() {
         let phase = |kernel_share| Phase {
             kernel_share,
             manager_share: Some(0.5),
             ..Phase::default()
         };
         let share = |tmm| cpu_share(tmm, Some(&phase(0.05)), Some(&phase(0.02)));
-        assert!((share(Tmm::Tpp).unwrap() - 0.03).abs() < 1e-12);
+        assert!((share(Tmm::Nbt).unwrap() - 0.03).abs() < 1e-12);
         assert_eq!(share(Tmm::Demeter), Some(0.5));
         assert_eq!(share(Tmm::None), Some(0.0));
-        assert_eq!(cpu_share(Tmm::Tpp, Some(&phase(0.1)), None), None);
+        assert_eq!(cpu_share(Tmm::Nbt, Some(&phase(0.1)), None), None);
     }
 }

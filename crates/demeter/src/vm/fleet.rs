@@ -19,13 +19,13 @@ use demeter_balloon::view::{PolicyClock, PolicyView};
 use demeter_machine::config::StepConfig;
 use serde::Serialize;
 
-use super::balloon::{Daemon, Method, Seat, Sizes, Together};
-use super::compare::write_atomically;
+use super::balloon::{Daemon, Seat, Sizes, Together};
 use super::figures::{self, Job, Row};
-use super::session::{self, Finished};
+use super::session::Finished;
 use super::settings::{self, Settings};
+use super::sizing::Method;
 use super::tmm::Tmm;
-use super::workplace::{RamDir, refuse_foreign};
+use super::workplace::{RamDir, RowsDir, to_json};
 use crate::error::Error;
 use crate::table;
 use crate::testbed::Testbed;
@@ -126,8 +126,7 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
         });
     }
     let testbed = Testbed::load()?;
-    refuse_foreign(out)?;
-    std::fs::create_dir_all(out).map_err(|cause| Error::file("create", out, cause))?;
+    let directory = RowsDir::create(out)?;
     let ram = RamDir::create(settings.node_bytes.iter().sum::<u64>() * fleet.vms)?;
     let kernel_bytes = kernel_bytes(&settings);
     let policy = PolicyView {
@@ -167,8 +166,8 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
         kernel_bytes,
         guests,
     };
-    let text = session::to_json(&summary)?;
-    write_atomically(&out.join("summary.json"), &text)?;
+    let text = to_json(&summary)?;
+    directory.finish("summary.json", &text)?;
     let shown = if json {
         text
     } else {

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use demeter_agent::protocol::{CopyIn, FORMAT, GUEST_DIR, Run, Tier};
 
-use super::balloon::Balloon;
+use super::manager::{self, MODULE_PATH};
 use super::settings::Settings;
-use super::tmm::MODULE_PATH;
+use super::sizing::Balloon;
 use crate::cpio::Archive;
 use crate::digest;
 use crate::error::Error;
@@ -95,7 +95,7 @@ pub fn per_run(
                 free_bytes: settings.tier_bytes[node as usize],
             })
             .collect(),
-        manager: settings.tmm.manager(settings),
+        manager: manager::manager(settings),
         clock_test_ns: CLOCK_TEST_NS,
         copies,
         data: settings.data.is_some(),

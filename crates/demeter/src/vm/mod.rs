@@ -4,11 +4,13 @@
 mod balloon;
 mod compare;
 mod damon;
+mod damon_auto;
 mod data;
 mod demo;
 mod figures;
 mod fleet;
 mod guest;
+mod manager;
 mod manifest;
 mod outcome;
 mod process;
@@ -16,11 +18,14 @@ mod qemu;
 mod run;
 mod session;
 mod settings;
+mod sizing;
 mod summary;
+mod tail;
 mod tmm;
 mod workplace;
 
-pub use damon::supported as damon_supported;
+pub use manager::supported as manager_supported;
+pub use tmm::Tmm;
 pub use workplace::free_space;
 
 use crate::error::Error;

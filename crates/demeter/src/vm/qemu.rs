@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::balloon::Balloon;
 use super::settings::Settings;
+use super::sizing::Balloon;
 
 /// Files that a guest is made of.
 pub struct Files {
@@ -38,14 +38,16 @@ pub struct Files {
 pub const BAR_BYTES: u64 = demeter_machine::bar::BAR_BYTES as u64;
 
 /// What makes two runs of the same input identical: no randomness, no
-/// addresses, no clock but the model's.
+/// addresses, no clock but the model's. Since 6.17 Linux has a DAMON of its own for
+/// statistics: it clears accessed bits that managers read, and no other may run
+/// beside it.
 ///
 /// The watchdog would take a counter of the PMU for itself, which the distribution does in
 /// a guest that has one, and count down to an overflow that never comes.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 nokaslr norandmaps mitigations=off \
     nmi_watchdog=0 nopti nopcid no5lvl idle=halt tsc=reliable clocksource=tsc random.trust_cpu=off \
     numa_balancing=disable swiotlb=noforce \
-    8250.nr_uarts=4";
+    8250.nr_uarts=4 damon_stat.enabled=N";
 
 /// With one vCPU the HPET ticks as well as the local APIC's timer, whose
 /// calibration is a busy wait of 0.2 s of guest time: half of a boot.

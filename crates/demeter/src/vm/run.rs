@@ -8,6 +8,7 @@ use super::fleet;
 use super::session::{self, Show};
 use super::settings::Options;
 use super::tmm::Tmm;
+use super::workplace::to_json;
 use crate::error::Error;
 use crate::progress::Board;
 use crate::testbed::Testbed;
@@ -67,10 +68,10 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     )?;
     drop(line);
     if arguments.json {
-        let text = session::to_json(&finished.summary)?;
+        let text = to_json(&finished.summary)?;
         let _ = std::io::stdout().write_all(&text);
     }
-    warn_of_trouble(&finished);
+    session::warn_of_trouble(&finished);
     if let Some((cause, status)) = &finished.outcome.not_started {
         return Err(Error::Command {
             program: arguments.command[0].clone(),
@@ -79,17 +80,4 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         });
     }
     Ok(u8::try_from(finished.outcome.shell_status()).unwrap_or(1))
-}
-
-/// The guest's kernel complained: the run stands, but its user must know.
-pub fn warn_of_trouble(finished: &session::Finished) {
-    let trouble = &finished.outcome.kernel_trouble;
-    if let Some(first) = trouble.first() {
-        eprintln!(
-            "demeter: warning: {} lines of trouble in the guest's kernel log, first: '{first}' \
-             ({})",
-            trouble.len(),
-            finished.directory.join("console.log").display()
-        );
-    }
 }

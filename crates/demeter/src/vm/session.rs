@@ -2,8 +2,7 @@
 //! One guest from start to end: prepares its files, starts QEMU, watches it,
 //! makes sure that it is gone, and collects what it left.
 
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
@@ -15,8 +14,10 @@ use demeter_machine::series::{RowKind, SeriesRow};
 use super::outcome::Outcome;
 use super::process::Process;
 use super::settings::Settings;
-use super::workplace::{RamDir, ResultsDir};
-use super::{balloon, damon, data, guest, manifest, qemu, summary};
+use super::tail::Tail;
+use super::tmm::Tmm;
+use super::workplace::{RamDir, ResultsDir, to_json};
+use super::{balloon, data, guest, manager, manifest, qemu, summary};
 use crate::error::Error;
 use crate::interrupt;
 use crate::progress::Line;
@@ -58,11 +59,9 @@ pub fn run(
 ) -> Result<Finished, Error> {
     let _leave = Leave(seat);
     let kernel = testbed.kernel(&settings.kernel)?;
-    if settings.tmm == super::tmm::Tmm::Damon {
-        damon::supported(kernel)?;
-    }
+    manager::supported(settings.tmm, kernel)?;
     let built = Built::find()?;
-    let module = if settings.tmm == super::tmm::Tmm::Demeter {
+    let module = if settings.tmm == Tmm::Demeter {
         Some(testbed::module(&kernel.release, "demeter.ko")?)
     } else {
         None
@@ -353,46 +352,21 @@ fn progress_of(row: &SeriesRow) -> Option<u64> {
     (row.kind == RowKind::Progress).then_some(row.value)
 }
 
-/// A file that grows.
-pub struct Tail {
-    path: PathBuf,
-    offset: u64,
-}
-
-impl Tail {
-    /// From the start on.
-    pub fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_path_buf(),
-            offset: 0,
-        }
-    }
-
-    /// What has been added since.
-    pub fn more(&mut self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        if let Ok(mut file) = File::open(&self.path)
-            && file.seek(SeekFrom::Start(self.offset)).is_ok()
-            && let Ok(count) = file.read_to_end(&mut bytes)
-        {
-            self.offset += count as u64;
-        }
-        bytes
-    }
-}
-
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|cause| Error::file("name", path, cause))
 }
 
-/// Pretty JSON with a final newline.
-pub fn to_json(value: &impl serde::Serialize) -> Result<Vec<u8>, Error> {
-    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| Error::Malformed {
-        path: "results".into(),
-        cause: error.to_string(),
-    })?;
-    bytes.push(b'\n');
-    Ok(bytes)
+/// The guest's kernel complained: the run stands, but its user must know.
+pub fn warn_of_trouble(finished: &Finished) {
+    let trouble = &finished.outcome.kernel_trouble;
+    if let Some(first) = trouble.first() {
+        eprintln!(
+            "demeter: warning: {} lines of trouble in the guest's kernel log, first: '{first}' \
+             ({})",
+            trouble.len(),
+            finished.directory.join("console.log").display()
+        );
+    }
 }
 
 #[cfg(test)]

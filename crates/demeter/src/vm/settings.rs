@@ -12,8 +12,8 @@ use demeter_machine::config::MachineConfig;
 use demeter_machine::pmu::Kind;
 use serde::Serialize;
 
-use super::balloon::{Balloon, Method};
-use super::tmm::Tmm;
+use super::sizing::{Balloon, Method};
+use super::tmm::{Knobs, Tmm};
 use crate::error::Error;
 
 /// Memory that SMEM's node is given beyond what COMMAND may use, for its map of
@@ -59,6 +59,15 @@ pub struct Options {
     /// Limit for each guest, in seconds of the host
     #[arg(long, default_value_t = 900, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
+    /// Exit statuses of COMMAND with which a run counts (128 + N: killed by signal N); others
+    /// end a comparison. `vm run` exits with COMMAND's status either way
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0",
+        value_name = "STATUS"
+    )]
+    pub ok_status: Vec<u8>,
     /// What is measured: all of COMMAND, or what it marks itself with `demeter-workloads roi`
     #[arg(long, value_enum, default_value_t = RoiChoice::Command)]
     pub roi: RoiChoice,
@@ -71,12 +80,15 @@ pub struct Options {
     /// Set a parameter of demeter.ko (see docs/abi), for example epoch_ms=100
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub set: Vec<(String, String)>,
-    /// Set a knob of TPP, for example hot_threshold_ms=200
-    #[arg(long = "tpp-set", value_name = "NAME=VALUE", value_parser = parse_pair)]
-    pub tpp_set: Vec<(String, String)>,
+    /// Set a knob of nbt and nbt-default, for example hot_threshold_ms=200 or lru=lists
+    #[arg(long = "nbt-set", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub nbt_set: Vec<(String, String)>,
     /// Set a knob of DAMON, for example sample_us=1000
     #[arg(long = "damon-set", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub damon_set: Vec<(String, String)>,
+    /// Set a goal or a bound of damon-auto, for example fmem_free_bp=100
+    #[arg(long = "damon-auto-set", value_name = "NAME=VALUE", value_parser = parse_pair)]
+    pub damon_auto_set: Vec<(String, String)>,
     /// Set a parameter of the modelled machine, for example llc_bytes=4194304
     #[arg(long = "machine", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub machine: Vec<(String, String)>,
@@ -160,6 +172,8 @@ pub struct Settings {
     pub vcpus: u32,
     /// Sampling unit of the modelled CPU.
     pub pmu: Kind,
+    /// Exit statuses with which a run counts.
+    pub ok_statuses: Vec<u8>,
     /// What is measured.
     pub roi: Roi,
     /// Host seconds.
@@ -170,10 +184,12 @@ pub struct Settings {
     pub machine: MachineConfig,
     /// Parameters of demeter.ko in force (empty for other managers).
     pub demeter_params: BTreeMap<String, String>,
-    /// Knobs of TPP in force (empty for other managers).
-    pub tpp_knobs: BTreeMap<String, String>,
+    /// Knobs of NUMA balancing in force (empty for other managers).
+    pub nbt_knobs: Knobs,
     /// Knobs of DAMON in force (empty for other managers).
-    pub damon_knobs: BTreeMap<String, String>,
+    pub damon_knobs: Knobs,
+    /// Goals and bounds of DAMON that tunes itself (empty for other managers).
+    pub damon_auto_knobs: Knobs,
     /// Host files put into the guest.
     pub copies: Vec<(PathBuf, String)>,
     /// Host folder that the guest sees as /data.
@@ -232,6 +248,7 @@ impl Options {
             thp: self.thp,
             vcpus: self.vcpus,
             pmu: self.pmu,
+            ok_statuses: self.ok_status.clone(),
             roi: match self.roi {
                 RoiChoice::Command => Roi::Command,
                 RoiChoice::Own => Roi::Own,
@@ -240,8 +257,9 @@ impl Options {
             series_interval_ns: self.series_interval * 1_000_000,
             machine: self.machine_config(tmm)?,
             demeter_params: tmm.demeter_params(&self.set),
-            tpp_knobs: tmm.tpp_knobs(&self.tpp_set)?,
+            nbt_knobs: tmm.nbt_knobs(&self.nbt_set)?,
             damon_knobs: tmm.damon_knobs(&self.damon_set)?,
+            damon_auto_knobs: tmm.damon_auto_knobs(&self.damon_auto_set)?,
             copies: self.copy.clone(),
             data: self.data.clone(),
             seed: 42,

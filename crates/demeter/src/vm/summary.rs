@@ -9,10 +9,10 @@ use demeter_machine::config::MachineConfig;
 use demeter_machine::series::{RowKind, SeriesRow};
 use serde::Serialize;
 
-use super::damon;
 use super::outcome::Outcome;
 use super::settings::Settings;
 use super::tmm::Tmm;
+use super::{damon, damon_auto};
 use crate::digest;
 use crate::error::Error;
 
@@ -241,8 +241,12 @@ fn moved_pages(tmm: Tmm, rows: &[SeriesRow], outcome: &Outcome) -> [u64; 3] {
             guest.refused_pages,
         ];
     }
-    if tmm == Tmm::Damon {
-        let [promoted, demoted] = damon::moved_pages(&outcome.manager_files);
+    if matches!(tmm, Tmm::Damon | Tmm::DamonAuto) {
+        let [promoted, demoted] = if tmm == Tmm::Damon {
+            damon::moved_pages(&outcome.manager_files)
+        } else {
+            damon_auto::moved_pages(&outcome.manager_files)
+        };
         return [promoted, demoted, outcome.vmstat_delta("pgmigrate_fail")];
     }
     let demoted = [
@@ -254,7 +258,7 @@ fn moved_pages(tmm: Tmm, rows: &[SeriesRow], outcome: &Outcome) -> [u64; 3] {
     .iter()
     .map(|name| outcome.vmstat_delta(name))
     .sum();
-    let refused = if tmm.is_tpp() {
+    let refused = if tmm.is_nbt() {
         outcome.vmstat_delta("pgmigrate_fail")
     } else {
         0

@@ -5,17 +5,11 @@
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
-use demeter_agent::protocol::{self, BIND_HOT_ENV, Module, Write};
+use demeter_agent::protocol::BIND_HOT_ENV;
 use serde::Serialize;
 
-use super::damon;
-use super::settings::{Settings, Thp};
+use super::{damon, damon_auto};
 use crate::error::Error;
-
-const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
-const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
-/// Where the per-run archive puts the module.
-pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
 
 /// Parameters of demeter.ko for the testbed, over the module's own defaults.
 ///
@@ -25,28 +19,36 @@ pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
 /// parameters keep the paper's values.
 pub const DEMETER_SCALED: [(&str, &str); 1] = [("epoch_ms", "50")];
 
-/// `vm.min_free_kbytes` of every guest. With huge pages on, Linux reserves what
-/// is right for machines with many gigabytes: 5 % of a small guest, so that the
-/// last pages of a footprint of 7/8 of memory would fall below the watermarks
-/// and go wherever there is room. Scaled down like all memory.
-const MIN_FREE_KIB: u32 = 4096;
-
-/// Knobs of the tuned TPP row: the best found for the demo's GUPS among about
+/// Knobs of the row `nbt`: the best found for the demo's GUPS among about
 /// thirty settings of page sizes, scan periods and sizes, thresholds and watermarks,
-/// each run whole (`demeter vm demo --tmm tpp-tuned --tpp-set …`). Which huge pages
+/// each run whole (`demeter vm demo --tmm nbt --nbt-set …`). Which huge pages
 /// find room in FMEM is chance, so the nearest were judged by the mean over several
-/// seeds; `lab/experiments/tpp-sweep.sh` is a grid around the winner.
+/// seeds. `lab/experiments/tune.sh` searches with a budget that is the same for
+/// every manager; these knobs are from before it.
 ///
 /// The stock defaults are made for processes that run for minutes: scans start
 /// after one second, take 256 MiB a second and pages count as hot when touched
 /// within a second of the scan.
-pub const TPP_TUNED: [(&str, &str); 6] = [
+pub const NBT_TUNED: [(&str, &str); 6] = [
     ("scan_delay_ms", "0"),
     ("scan_period_min_ms", "50"),
     ("scan_period_max_ms", "50"),
     ("scan_size_mb", "256"),
     ("hot_threshold_ms", "100"),
     ("watermark_scale_factor", "200"),
+];
+
+/// What can be set for the rows `nbt` and `nbt-default`.
+pub const NBT_KNOBS: [&str; 9] = [
+    "hot_threshold_ms",
+    "scan_delay_ms",
+    "scan_period_min_ms",
+    "scan_period_max_ms",
+    "scan_size_mb",
+    "watermark_scale_factor",
+    "promote_rate_limit_MBps",
+    "lru",
+    "thp",
 ];
 
 /// Knobs of the DAMON row: of seven settings of the intervals, bounds and quotas
@@ -57,8 +59,9 @@ pub const TPP_TUNED: [(&str, &str); 6] = [
 /// Without huge pages, as monitoring in Linux 6.12 sees next to nothing of them.
 /// The quota for demotion is far above FMEM: DAMON charges what it looks at, not
 /// what it moves, and the coldest memory of a guest is not COMMAND's.
-pub const DAMON_TUNED: [(&str, &str); 12] = [
+pub const DAMON_TUNED: [(&str, &str); 13] = [
     ("thp", "never"),
+    ("lru", "mglru"),
     ("sample_us", "20000"),
     ("aggr_us", "400000"),
     ("update_us", "1000000"),
@@ -72,18 +75,44 @@ pub const DAMON_TUNED: [(&str, &str); 12] = [
     ("window_ms", "400"),
 ];
 
+/// Goals and bounds of the row `damon-auto`: those of Linux's own sample of
+/// self-tuned tiering (`samples/damon/mtier.c`), with control periods a tenth of
+/// it, as all managers have here. What is not as there is said beside the value.
+pub const DAMON_AUTO_SCALED: [(&str, &str); 13] = [
+    ("lru", "mglru"),
+    ("thp", "always"),
+    ("access_bp", "400"),
+    ("aggrs", "3"),
+    ("min_sample_us", "5000"),
+    ("max_sample_us", "1000000"),
+    // 99.7 and 0.5 % there. Of so small a node the kernel keeps more than that free
+    // for itself, so that both goals would look as good as reached.
+    ("fmem_used_bp", "9700"),
+    ("fmem_free_bp", "600"),
+    // 200 MiB a second.
+    ("bytes_per_window", "20971520"),
+    ("window_ms", "100"),
+    ("min_regions", "10"),
+    ("max_regions", "1000"),
+    // "consist" there, whose quota begins with one byte and grows in each window by
+    // as much as the goal is missed: after 4 s of a guest it was 12 bytes.
+    ("tuner", "temporal"),
+];
+
 /// A memory manager.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tmm {
     /// First touch: nothing moves
     None,
-    /// Linux as it is: NUMA balancing mode 2 and demotion, stock values
-    Tpp,
+    /// Linux as it is: NUMA balancing for tiers (mode 2) and demotion, stock values
+    NbtDefault,
     /// The same with the best knobs found for this machine
-    TppTuned,
+    Nbt,
     /// Linux's DAMON: its migrate_hot and migrate_cold with the best values found
     Damon,
+    /// DAMON of Linux 7.1 and newer, which sets its quotas and intervals by goals
+    DamonAuto,
     /// demeter.ko in the guest
     Demeter,
     /// Nothing moves, all memory is fast: the ceiling
@@ -97,9 +126,10 @@ impl Tmm {
     pub fn row(self) -> &'static str {
         match self {
             Self::None => "none",
-            Self::Tpp => "tpp_default",
-            Self::TppTuned => "tpp_tuned",
+            Self::NbtDefault => "nbt_default",
+            Self::Nbt => "nbt",
             Self::Damon => "damon",
+            Self::DamonAuto => "damon_auto",
             Self::Demeter => "demeter",
             Self::Fast => "fast",
             Self::Oracle => "oracle",
@@ -107,8 +137,8 @@ impl Tmm {
     }
 
     /// True for the rows in which the kernel's own balancing works.
-    pub fn is_tpp(self) -> bool {
-        matches!(self, Self::Tpp | Self::TppTuned)
+    pub fn is_nbt(self) -> bool {
+        matches!(self, Self::NbtDefault | Self::Nbt)
     }
 
     /// Added to COMMAND's environment.
@@ -125,155 +155,122 @@ impl Tmm {
         scaled.into_iter().chain(set.iter().cloned()).collect()
     }
 
-    /// Knobs of TPP: tuned ones, then the user's.
-    pub fn tpp_knobs(self, set: &[(String, String)]) -> Result<BTreeMap<String, String>, Error> {
-        if !self.is_tpp() {
-            return Ok(BTreeMap::new());
+    /// Knobs of NUMA balancing: tuned ones, then the user's.
+    pub fn nbt_knobs(self, set: &[(String, String)]) -> Result<Knobs, Error> {
+        match self {
+            Self::NbtDefault => knobs("--nbt-set", &NBT_KNOBS, &[], set),
+            Self::Nbt => knobs("--nbt-set", &NBT_KNOBS, &NBT_TUNED, set),
+            _ => Ok(Knobs::new()),
         }
-        let mut knobs = BTreeMap::new();
-        if self == Self::TppTuned {
-            knobs.extend(TPP_TUNED.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        }
-        knobs.extend(set.iter().cloned());
-        for name in knobs.keys() {
-            if knob_path(name).is_none() {
-                return Err(Error::Usage {
-                    cause: format!("--tpp-set: TPP has no knob '{name}'"),
-                    next: "use hot_threshold_ms, scan_delay_ms, scan_period_min_ms, \
-                           scan_period_max_ms, scan_size_mb, watermark_scale_factor or \
-                           promote_rate_limit_MBps"
-                        .into(),
-                });
-            }
-        }
-        Ok(knobs)
     }
 
     /// Knobs of DAMON: tuned ones, then the user's.
-    pub fn damon_knobs(self, set: &[(String, String)]) -> Result<BTreeMap<String, String>, Error> {
-        if self != Self::Damon {
-            return Ok(BTreeMap::new());
+    pub fn damon_knobs(self, set: &[(String, String)]) -> Result<Knobs, Error> {
+        match self {
+            Self::Damon => knobs("--damon-set", &damon::KNOBS, &DAMON_TUNED, set),
+            _ => Ok(Knobs::new()),
         }
-        let tuned = DAMON_TUNED.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let knobs: BTreeMap<_, _> = tuned.into_iter().chain(set.iter().cloned()).collect();
-        if let Some(name) = (knobs.keys()).find(|name| !damon::KNOBS.contains(&name.as_str())) {
-            return Err(Error::Usage {
-                cause: format!("--damon-set: DAMON has no knob '{name}'"),
-                next: format!("choose from: {}", damon::KNOBS.join(", ")),
-            });
-        }
-        Ok(knobs)
     }
 
-    /// What the agent does to set the manager up.
-    pub fn manager(self, settings: &Settings) -> protocol::Manager {
-        let mut before = vec![
-            Write::new(
-                "/sys/kernel/mm/transparent_hugepage/enabled",
-                settings.thp.word(),
+    /// Knobs of DAMON that tunes itself: what it aims at and may not exceed.
+    pub fn damon_auto_knobs(self, set: &[(String, String)]) -> Result<Knobs, Error> {
+        match self {
+            Self::DamonAuto => knobs(
+                "--damon-auto-set",
+                &damon_auto::KNOBS,
+                &DAMON_AUTO_SCALED,
+                set,
             ),
-            Write::new("/proc/sys/vm/min_free_kbytes", MIN_FREE_KIB),
-            Write::new(
-                "/sys/kernel/mm/numa/demotion_enabled",
-                if self.is_tpp() { "1" } else { "0" },
-            ),
-        ];
-        if settings.thp == Thp::Never {
-            // khugepaged would otherwise still collapse what madvise asked for.
-            before.push(Write::new(
-                "/sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
-                "0",
-            ));
+            _ => Ok(Knobs::new()),
         }
-        let mut manager = protocol::Manager {
-            name: self.row().to_owned(),
-            ..protocol::Manager::default()
-        };
-        if self.is_tpp() {
-            for (name, value) in &settings.tpp_knobs {
-                let Some(path) = knob_path(name) else {
-                    continue;
-                };
-                let write = Write::new(path, value);
-                // Higher watermarks would already demote during first touch
-                // and so change the placement that all rows start from.
-                if name == "watermark_scale_factor" {
-                    manager.at_roi.push(write);
-                } else {
-                    before.push(write);
-                }
-            }
-            before.push(Write::new("/proc/sys/kernel/numa_balancing", "2"));
-        }
-        if self == Self::Demeter {
-            manager.module = Some(Module {
-                path: MODULE_PATH.to_owned(),
-                params: String::new(),
-            });
-            let below = |name: &str| format!("{DEMETER_DIR}/{name}");
-            before.push(Write::new("/proc/sys/kernel/numa_balancing", "0"));
-            before.push(Write::new(below("sampler"), "auto"));
-            for (name, value) in &settings.demeter_params {
-                before.push(Write::new(below(&format!("params/{name}")), value));
-            }
-            before.push(Write::new(
-                below("targets/cgroup"),
-                protocol::COMMAND_CGROUP_NAME,
-            ));
-            before.push(Write::new(below("enabled"), "1"));
-            manager.report_dir = Some(DEMETER_DIR.to_owned());
-        }
-        manager.before = before;
-        if self == Self::Damon {
-            damon::set_up(&mut manager, settings);
-        }
-        manager
     }
 }
 
-/// File of a TPP knob.
-fn knob_path(name: &str) -> Option<String> {
-    match name {
-        "hot_threshold_ms" | "scan_delay_ms" | "scan_period_min_ms" | "scan_period_max_ms"
-        | "scan_size_mb" => Some(format!("{NUMA_DEBUG}/{name}")),
-        "watermark_scale_factor" => Some("/proc/sys/vm/watermark_scale_factor".to_owned()),
-        "promote_rate_limit_MBps" => {
-            Some("/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps".to_owned())
+/// Which of Linux's two page lists is in use.
+pub const LRU_GEN: &str = "/sys/kernel/mm/lru_gen/enabled";
+
+/// What is written there: MGLRU is the default of Debian's kernels since 6.12; the
+/// active and inactive lists are what published systems were measured with.
+pub fn lru_word(value: &str) -> &'static str {
+    if value == "lists" { "n" } else { "y" }
+}
+
+/// Values of knobs, by name.
+pub type Knobs = BTreeMap<String, String>;
+
+/// The values in force: `base`, then the user's, each a `known` knob. Values that
+/// the guest's kernel would take for something else are refused here.
+fn knobs(
+    option: &str,
+    known: &[&str],
+    base: &[(&str, &str)],
+    set: &[(String, String)],
+) -> Result<Knobs, Error> {
+    let base = (base.iter()).map(|&(name, value)| (name.to_owned(), value.to_owned()));
+    let knobs: Knobs = base.chain(set.iter().cloned()).collect();
+    for (name, value) in &knobs {
+        if !known.contains(&name.as_str()) {
+            return Err(Error::Usage {
+                cause: format!("{option}: there is no knob '{name}'"),
+                next: format!("choose from: {}", known.join(", ")),
+            });
         }
-        _ => None,
+        let words: &[&str] = match name.as_str() {
+            "lru" => &["mglru", "lists"],
+            "thp" => &["always", "madvise", "never"],
+            "tuner" => &["consist", "temporal"],
+            _ => continue,
+        };
+        if !words.contains(&value.as_str()) {
+            return Err(Error::Usage {
+                cause: format!("{option}: '{value}' is no value of {name}"),
+                next: format!("choose from: {}", words.join(", ")),
+            });
+        }
     }
+    Ok(knobs)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn set(name: &str, value: &str) -> [(String, String); 1] {
+        [(name.to_owned(), value.to_owned())]
+    }
+
     #[test]
-    fn tuned_knobs_all_have_a_file() {
-        assert!(TPP_TUNED.iter().all(|(name, _)| knob_path(name).is_some()));
-        assert!(
-            Tmm::Tpp
-                .tpp_knobs(&[("nonsense".into(), "1".into())])
-                .is_err()
-        );
+    fn knobs_of_nbt() {
+        assert_eq!(Tmm::Nbt.nbt_knobs(&[]).unwrap().len(), NBT_TUNED.len());
+        assert!(Tmm::NbtDefault.nbt_knobs(&[]).unwrap().is_empty());
+        let knobs = Tmm::NbtDefault.nbt_knobs(&set("lru", "lists")).unwrap();
+        assert_eq!(knobs["lru"], "lists");
+        assert!(Tmm::Nbt.nbt_knobs(&set("lru", "y")).is_err());
+        assert!(Tmm::Nbt.nbt_knobs(&set("thp", "sometimes")).is_err());
+        assert!(Tmm::NbtDefault.nbt_knobs(&set("nonsense", "1")).is_err());
     }
 
     #[test]
     fn damon_has_a_value_for_each_knob() {
         let knobs = Tmm::Damon.damon_knobs(&[]).unwrap();
         assert!(damon::KNOBS.iter().all(|name| knobs.contains_key(*name)));
-        assert!(
-            Tmm::Damon
-                .damon_knobs(&[("nonsense".into(), "1".into())])
-                .is_err()
-        );
+        assert!(Tmm::Damon.damon_knobs(&set("nonsense", "1")).is_err());
         assert!(Tmm::None.damon_knobs(&[]).unwrap().is_empty());
+
+        let knobs = Tmm::DamonAuto.damon_auto_knobs(&[]).unwrap();
+        let all = damon_auto::KNOBS.iter();
+        assert!({ all }.all(|name| knobs.contains_key(*name)));
+        // Its intervals are its own.
+        let wrong = set("sample_us", "5000");
+        assert!(Tmm::DamonAuto.damon_auto_knobs(&wrong).is_err());
     }
 
     #[test]
     fn user_values_win() {
-        let params = Tmm::Demeter.demeter_params(&[("epoch_ms".into(), "7".into())]);
+        let params = Tmm::Demeter.demeter_params(&set("epoch_ms", "7"));
         assert_eq!(params["epoch_ms"], "7");
         assert!(Tmm::None.demeter_params(&[]).is_empty());
+        let knobs = Tmm::Nbt.nbt_knobs(&set("scan_size_mb", "64")).unwrap();
+        assert_eq!(knobs["scan_size_mb"], "64");
     }
 }

@@ -133,9 +133,55 @@ impl Drop for ResultsDir {
     }
 }
 
+/// A directory of several runs, each in a directory below it. Until it is
+/// complete a file tells so: whatever ends the runs, what they leave is known as
+/// ours, and the next ones take its place.
+pub struct RowsDir {
+    path: PathBuf,
+}
+
+impl RowsDir {
+    /// Begins it. What summed up earlier runs there is gone then: it would not
+    /// belong to the rows.
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        refuse_foreign(path)?;
+        fs::create_dir_all(path).map_err(|cause| Error::file("create", path, cause))?;
+        let unfinished = path.join(UNFINISHED);
+        let text = "Runs that did not end, or did not end well. The next ones with this --out \
+                    replace them.\n";
+        fs::write(&unfinished, text).map_err(|cause| Error::file("write", &unfinished, cause))?;
+        for name in SUMMARIES {
+            remove_if_there(&path.join(name))?;
+        }
+        Ok(Self {
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Sums the runs up, in a file of [`SUMMARIES`].
+    pub fn finish(self, name: &str, content: &[u8]) -> Result<(), Error> {
+        write_atomically(&self.path.join(name), content)?;
+        remove_if_there(&self.path.join(UNFINISHED))
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(cause) if cause.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::file("remove", path, cause))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Files that sum several runs up.
+const SUMMARIES: [&str; 2] = ["compare.json", "summary.json"];
+/// Beside the runs until they are summed up.
+const UNFINISHED: &str = "unfinished";
+
 /// Only a directory that we made (or an empty one) is ever replaced.
-pub fn refuse_foreign(path: &Path) -> Result<(), Error> {
-    let ours = ["manifest.json", "compare.json", "summary.json"]
+fn refuse_foreign(path: &Path) -> Result<(), Error> {
+    let ours = ["manifest.json", "compare.json", "summary.json", UNFINISHED]
         .iter()
         .any(|name| path.join(name).is_file());
     let empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
@@ -166,6 +212,29 @@ pub fn free_space(path: &Path) -> Result<u64, Error> {
     let stat = nix::sys::statvfs::statvfs(path)
         .map_err(|errno| Error::file("examine", path, errno.into()))?;
     Ok(stat.blocks_available() * stat.fragment_size())
+}
+
+/// Pretty JSON with a final newline.
+pub fn to_json(value: &impl serde::Serialize) -> Result<Vec<u8>, Error> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| Error::Malformed {
+        path: "results".into(),
+        cause: error.to_string(),
+    })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Writes a file under another name first.
+fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let mut building = path.as_os_str().to_owned();
+    building.push(format!(".tmp-{}", std::process::id()));
+    let building = PathBuf::from(building);
+    fs::write(&building, content)
+        .and_then(|()| fs::rename(&building, path))
+        .map_err(|cause| {
+            let _ = fs::remove_file(&building);
+            Error::file("write", path, cause)
+        })
 }
 
 fn unique() -> String {
@@ -230,6 +299,25 @@ mod tests {
         fs::write(place.path().join("letter"), "x").unwrap();
         assert!(ResultsDir::create(place.path(), 1).is_err());
         assert!(place.path().join("letter").exists());
+    }
+
+    #[test]
+    fn unfinished_rows_are_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("c");
+        let rows = RowsDir::create(&out).unwrap();
+        fs::create_dir(out.join("none")).unwrap();
+        drop(rows);
+        let rows = RowsDir::create(&out).unwrap();
+        rows.finish("compare.json", b"{}").unwrap();
+        assert!(out.join("compare.json").exists() && !out.join(UNFINISHED).exists());
+        // Nothing sums up rows that are on their way.
+        let _rows = RowsDir::create(&out).unwrap();
+        assert!(!out.join("compare.json").exists());
+
+        fs::write(place.path().join("letter"), "x").unwrap();
+        assert!(RowsDir::create(place.path()).is_err());
+        assert!(!place.path().join(UNFINISHED).exists());
     }
 
     #[test]

@@ -5,12 +5,12 @@
 
 mod model;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use demeter_balloon::wire::{
     ACK_BYTES, INFLATED_RESYNC, OP_DEFLATE, OP_DONE, OP_HELLO, OP_INFLATED, Range, Report, Request,
 };
-use model::{Daemon, Descriptor, Guest, INDIRECT, NEXT, WRITE};
+use model::{Daemon, Descriptor, Guest, INDIRECT, LIMIT, NEXT, WRITE};
 
 const FMEM: usize = 0;
 
@@ -217,7 +217,11 @@ fn a_broken_ring_stops_its_queue_and_nobody_else() {
     driver(&mut hostile);
     driver(&mut honest);
     hostile.jump_available(FMEM, 1000);
-    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    while daemon.violations("a") == 0 {
+        assert!(began.elapsed() < LIMIT, "the ring is taken for whole");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(daemon.violations("a"), 1);
     assert_eq!(daemon.view("a")["violations"]["ring"], 1);
     // Its other queue goes on, and so does the other guest.
@@ -275,20 +279,24 @@ fn a_restarted_daemon_asks_for_the_last_size() {
 #[test]
 fn connections_leave_nothing_behind() {
     let daemon = Daemon::start(&["a"], &[]);
-    drop(Guest::connect(&daemon, "a"));
-    std::thread::sleep(Duration::from_millis(300));
+    // However long a worker takes to end: files that stay are still there then.
+    let settles_at = |most: usize| {
+        let began = Instant::now();
+        while daemon.open_files() > most {
+            let open = daemon.open_files();
+            assert!(began.elapsed() < LIMIT, "{open} files, {most} before");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
     let before = daemon.open_files();
+    drop(Guest::connect(&daemon, "a"));
+    settles_at(before);
     for _ in 0..10 {
         let mut guest = Guest::connect(&daemon, "a");
         driver(&mut guest);
         drop(guest);
     }
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(
-        daemon.open_files() <= before,
-        "{before} {}",
-        daemon.open_files()
-    );
+    settles_at(before);
 }
 
 #[test]

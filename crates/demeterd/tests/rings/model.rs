@@ -36,7 +36,7 @@ const QUEUE_BYTES: u64 = 64 << 10;
 const AVAILABLE: u64 = 4096;
 const USED: u64 = 8192;
 const BUFFERS: u64 = 16384;
-const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// A daemon in a directory of its own.
 pub struct Daemon {
@@ -108,7 +108,11 @@ impl Daemon {
         self.wait_ready();
     }
 
-    fn call(&self, request: &str, body: &str) -> serde_json::Value {
+    pub fn call(&self, request: &str, body: &str) -> serde_json::Value {
+        serde_json::from_str(&self.answer(request, body)).unwrap()
+    }
+
+    fn answer(&self, request: &str, body: &str) -> String {
         let mut stream = bounded(&self.path("control"));
         write!(
             stream,
@@ -121,7 +125,14 @@ impl Daemon {
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
-        serde_json::from_str(body).unwrap()
+        body.to_owned()
+    }
+
+    /// A counter without labels of its metrics.
+    pub fn counter(&self, name: &str) -> u64 {
+        let text = self.answer("GET /metrics", "");
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap().trim().parse().unwrap()
     }
 
     pub fn view(&self, vm: &str) -> serde_json::Value {

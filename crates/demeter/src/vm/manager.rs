@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the agent writes and loads in the guest to set a manager up.
+
+use demeter_agent::protocol::{self, Module, Write};
+
+use super::settings::{Settings, Thp};
+use super::tmm::{Knobs, LRU_GEN, Tmm, lru_word};
+use super::{damon, damon_auto};
+use crate::error::Error;
+use crate::testbed::Kernel;
+
+const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
+const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
+/// The oldest kernel tried that makes memory tiers of nodes without CPUs by what
+/// firmware says of them (HMAT).
+const NODES_ARE_TIERS: (u32, u32) = (6, 12);
+/// Where the per-run archive puts the module.
+pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
+
+/// `vm.min_free_kbytes` of every guest. With huge pages on, Linux reserves what
+/// is right for machines with many gigabytes: 5 % of a small guest, so that the
+/// last pages of a footprint of 7/8 of memory would fall below the watermarks
+/// and go wherever there is room. Scaled down like all memory.
+const MIN_FREE_KIB: u32 = 4096;
+
+/// Refuses a kernel on which the manager could do nothing, before a guest is
+/// started.
+pub fn supported(tmm: Tmm, kernel: &Kernel) -> Result<(), Error> {
+    match tmm {
+        Tmm::Damon => damon::supported(kernel),
+        Tmm::DamonAuto => damon_auto::supported(kernel),
+        Tmm::Nbt | Tmm::NbtDefault if kernel.version() < Some(NODES_ARE_TIERS) => {
+            Err(Error::Usage {
+                cause: format!(
+                    "kernel {} takes both nodes for one tier and moves nothing",
+                    kernel.release
+                ),
+                next: "use --kernel 6.12 or newer for --tmm nbt".into(),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the agent does to set the manager up.
+pub fn manager(settings: &Settings) -> protocol::Manager {
+    let tmm = settings.tmm;
+    let mut before = vec![
+        Write::new(THP_ENABLED, settings.thp.word()),
+        Write::new("/proc/sys/vm/min_free_kbytes", MIN_FREE_KIB),
+        Write::new(
+            "/sys/kernel/mm/numa/demotion_enabled",
+            if tmm.is_nbt() { "1" } else { "0" },
+        ),
+    ];
+    let thp = (settings.nbt_knobs.get("thp")).map_or(settings.thp.word(), String::as_str);
+    if thp == Thp::Never.word() {
+        // khugepaged would otherwise still collapse what madvise asked for.
+        before.push(Write::new(
+            "/sys/kernel/mm/transparent_hugepage/khugepaged/defrag",
+            "0",
+        ));
+    }
+    let mut manager = protocol::Manager {
+        name: tmm.row().to_owned(),
+        ..protocol::Manager::default()
+    };
+    if tmm.is_nbt() {
+        nbt(&mut manager, &mut before, &settings.nbt_knobs);
+    }
+    if tmm == Tmm::Demeter {
+        manager.module = Some(Module {
+            path: MODULE_PATH.to_owned(),
+            params: String::new(),
+        });
+        let below = |name: &str| format!("{DEMETER_DIR}/{name}");
+        before.push(Write::new("/proc/sys/kernel/numa_balancing", "0"));
+        before.push(Write::new(below("sampler"), "auto"));
+        for (name, value) in &settings.demeter_params {
+            before.push(Write::new(below(&format!("params/{name}")), value));
+        }
+        before.push(Write::new(
+            below("targets/cgroup"),
+            protocol::COMMAND_CGROUP_NAME,
+        ));
+        before.push(Write::new(below("enabled"), "1"));
+        manager.report_dir = Some(DEMETER_DIR.to_owned());
+    }
+    manager.before = before;
+    if tmm == Tmm::Damon {
+        damon::set_up(&mut manager, &settings.damon_knobs, settings.node_bytes);
+    }
+    if tmm == Tmm::DamonAuto {
+        let knobs = &settings.damon_auto_knobs;
+        damon_auto::set_up(&mut manager, knobs, settings.node_bytes);
+    }
+    manager
+}
+
+/// NUMA balancing between tiers: its knobs, then it is switched on.
+fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, knobs: &Knobs) {
+    for (name, value) in knobs {
+        let write = match name.as_str() {
+            "lru" => Write::new(LRU_GEN, lru_word(value)),
+            "thp" => Write::new(THP_ENABLED, value),
+            "watermark_scale_factor" => {
+                // Higher watermarks would already demote during first touch
+                // and so change the placement that all rows start from.
+                let path = format!("/proc/sys/vm/{name}");
+                manager.at_roi.push(Write::new(path, value));
+                continue;
+            }
+            "promote_rate_limit_MBps" => {
+                Write::new(format!("/proc/sys/kernel/numa_balancing_{name}"), value)
+            }
+            _ => Write::new(format!("{NUMA_DEBUG}/{name}"), value),
+        };
+        before.push(write);
+    }
+    before.push(Write::new("/proc/sys/kernel/numa_balancing", "2"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::settings::tests::options;
+
+    fn value<'a>(writes: &'a [Write], path: &str) -> Option<&'a str> {
+        let last = writes.iter().rev().find(|write| write.path == path);
+        last.map(|write| write.value.as_str())
+    }
+
+    #[test]
+    fn nbt_sets_lists_and_pages() {
+        let of = |line: &str, tmm| manager(&options(line).settings(tmm, &["true".into()]).unwrap());
+        let set = of("--nbt-set lru=lists --nbt-set thp=never", Tmm::Nbt);
+        assert_eq!(value(&set.before, LRU_GEN), Some("n"));
+        assert_eq!(value(&set.before, THP_ENABLED), Some("never"));
+        assert_eq!(
+            value(&set.at_roi, "/proc/sys/vm/watermark_scale_factor"),
+            Some("200")
+        );
+        // Stock means stock: what is not asked for is not written.
+        let stock = of("", Tmm::NbtDefault);
+        assert_eq!(value(&stock.before, LRU_GEN), None);
+        assert!(stock.at_roi.is_empty());
+        assert!(
+            !stock
+                .before
+                .iter()
+                .any(|write| write.path.starts_with(NUMA_DEBUG))
+        );
+        assert_eq!(
+            value(&stock.before, "/proc/sys/kernel/numa_balancing"),
+            Some("2")
+        );
+    }
+}
