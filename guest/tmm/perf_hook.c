@@ -22,51 +22,45 @@
 
 #include "ftrace_args.h"
 #include "sampler_perf.h"
+#include "symbols.h"
 #include "tmm.h"
 
 #ifdef CONFIG_DYNAMIC_FTRACE_WITH_ARGS
 
-static void (*record_handler)(struct perf_sample_data *data);
+/* How far from the start of a function its tracing call can be. */
+#define CALL_OFFSET_MAX 16
 
-static void notrace traced_output(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
-				  struct ftrace_regs *fregs)
+static void (*record_handler)(struct perf_sample_data *data);
+static unsigned long output_address;
+
+static void notrace traced(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
+			   struct ftrace_regs *fregs)
 {
 	if (!demeter_perf_is_ours((void *)demeter_ftrace_argument(fregs, 0)))
 		return;
-	this_cpu_inc(demeter_cpu_stats.traced_records);
-	record_handler((void *)demeter_ftrace_argument(fregs, 1));
-}
-
-static void notrace traced_lost(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
-				struct ftrace_regs *fregs)
-{
-	if (demeter_perf_is_ours((void *)demeter_ftrace_argument(fregs, 0)))
+	if (ip - output_address < CALL_OFFSET_MAX) {
+		this_cpu_inc(demeter_cpu_stats.traced_records);
+		record_handler((void *)demeter_ftrace_argument(fregs, 1));
+	} else {
 		this_cpu_add(demeter_cpu_stats.lost_records, demeter_ftrace_argument(fregs, 1));
+	}
 }
 
 /*
+ * One for both functions: taking one away waits for every task once.
+ *
  * Permanent: while it is registered, nobody can switch all tracing off by
  * kernel.ftrace_enabled, and while that is off, registering is refused. Without
  * the flag samples would just stay away.
  */
-static struct ftrace_ops output_ops = {
-	.func = traced_output,
+static struct ftrace_ops hook = {
+	.func = traced,
 	.flags = FTRACE_OPS_FL_PERMANENT,
 };
 
-static struct ftrace_ops lost_ops = {
-	.func = traced_lost,
-	.flags = FTRACE_OPS_FL_PERMANENT,
-};
-
-static bool lost_traced;
-
-static int trace(struct ftrace_ops *ops, char *function)
+static int filter(char *function, bool reset)
 {
-	int ret;
-
-	ret = ftrace_set_filter(ops, function, strlen(function), 1);
-	return ret ?: register_ftrace_function(ops);
+	return ftrace_set_filter(&hook, function, strlen(function), reset);
 }
 
 /**
@@ -80,14 +74,16 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 {
 	int ret;
 
-	record_handler = record;
-	ret = trace(&output_ops, "perf_event_output");
+	output_address = demeter_symbol_address("perf_event_output");
+	if (!output_address)
+		return -ENOENT;
+	ret = filter("perf_event_output", true);
 	if (ret)
 		return ret;
-	lost_traced = !trace(&lost_ops, "perf_log_lost_samples");
-	if (!lost_traced)
+	if (filter("perf_log_lost_samples", false))
 		pr_warn("perf_log_lost_samples() cannot be traced, so stats/lost_samples lacks records that perf could not attribute\n");
-	return 0;
+	record_handler = record;
+	return register_ftrace_function(&hook);
 }
 
 /**
@@ -97,9 +93,7 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
  */
 void demeter_perf_unhook(void)
 {
-	unregister_ftrace_function(&output_ops);
-	if (lost_traced)
-		unregister_ftrace_function(&lost_ops);
+	unregister_ftrace_function(&hook);
 }
 
 #else /* the arguments cannot be read */
