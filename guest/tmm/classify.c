@@ -56,16 +56,13 @@ bool demeter_worker_should_stop(void)
 /**
  * demeter_latency_gap_ps() - SMEM latency less FMEM latency
  *
- * Return: picoseconds: as set, else as the sampler says, else a default.
+ * Return: picoseconds: as set, else as measured, else a default.
  */
 u64 demeter_latency_gap_ps(void)
 {
-	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 	u64 gap_ps = READ_ONCE(demeter_params.latency_gap_ns) * 1000;
 
-	if (!gap_ps && ops && ops->latency_gap_ps)
-		gap_ps = ops->latency_gap_ps();
-	return gap_ps ?: LATENCY_GAP_PS;
+	return gap_ps ?: demeter_latency_gap_measured_ps() ?: LATENCY_GAP_PS;
 }
 
 /* Charge the CPU time since @mark to @stage and move @mark on. */
@@ -84,6 +81,7 @@ static void consume_samples(void)
 	u32 done = 0;
 
 	while (demeter_drain_pop(&sample)) {
+		demeter_latency_gap_sample(&sample);
 		if (!target || target->space != sample.space)
 			target = demeter_target_of(sample.space);
 		if (!target || demeter_ranges_sample(&target->ranges, sample.gva)) {
@@ -257,7 +255,7 @@ static void make_plan(u32 nr)
 {
 	u64 rate = READ_ONCE(demeter_params.rate_pages_per_s);
 	struct demeter_plan_params params = {
-		.sample_period = READ_ONCE(demeter_params.sample_period),
+		.sample_period = demeter_accesses_per_sample(),
 		.epoch_ns = READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC,
 		.latency_gap_ps = demeter_latency_gap_ps(),
 		.horizon_ns = READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC,
@@ -281,6 +279,7 @@ static void epoch_run(void)
 	u64 mark = demeter_worker_clock();
 	u32 nr;
 
+	demeter_sampler_look_after();
 	mutex_lock(&demeter_lock);
 	demeter_targets_discover();
 	demeter_targets_refresh();
@@ -288,6 +287,7 @@ static void epoch_run(void)
 	demeter_drain_all_cpus();
 	lap(&mark, DEMETER_STAGE_DRAIN);
 	consume_samples();
+	demeter_latency_gap_end_epoch();
 	end_epoch();
 	lap(&mark, DEMETER_STAGE_CLASSIFY);
 	if (demeter_targets_nr()) {
@@ -301,7 +301,7 @@ static void epoch_run(void)
 	}
 	WRITE_ONCE(demeter_stats.epochs, demeter_stats.epochs + 1);
 	demeter_stats_update_lost();
-	demeter_stats_publish();
+	demeter_model_report_epoch();
 	demeter_provider_epoch_ended();
 	mutex_unlock(&demeter_lock);
 }
@@ -342,6 +342,7 @@ int demeter_worker_start(void)
 	plan.step = kvcalloc(DEMETER_MAX_STEPS, sizeof(*plan.step), GFP_KERNEL);
 	plan.capacity = DEMETER_MAX_STEPS;
 	plan_state = (struct demeter_plan_state){};
+	demeter_latency_gap_reset();
 	task = entries && plan.step ? kthread_create(worker_main, NULL, "kdemeterd")
 				    : ERR_PTR(-ENOMEM);
 	if (IS_ERR(task)) {

@@ -153,6 +153,23 @@ bool demeter_drain_pop(struct demeter_sample *sample)
 }
 
 /**
+ * demeter_drain_discard() - drop what is queued
+ *
+ * For who has stopped the worker and the sampler.
+ *
+ * Return: samples dropped.
+ */
+u64 demeter_drain_discard(void)
+{
+	struct demeter_sample sample;
+	u64 nr = 0;
+
+	while (slots && demeter_channel_pop(&channel, &sample))
+		nr++;
+	return nr;
+}
+
+/**
  * demeter_drain_lost() - samples dropped because the channel was full
  *
  * Return: samples since demeter_drain_start().

@@ -63,7 +63,7 @@ DEMETER_PARAM(auto_min_bytes);
 
 static char *sampler = "auto";
 module_param(sampler, charp, 0);
-MODULE_PARM_DESC(sampler, "none, pebs, vpmu or auto");
+MODULE_PARM_DESC(sampler, "auto, pebs, ibs or none");
 static bool enabled;
 module_param(enabled, bool, 0);
 MODULE_PARM_DESC(enabled, "start managing at load");
@@ -87,18 +87,48 @@ static void none_stop(unsigned int cpu)
 {
 }
 
+static unsigned int none_caps(void)
+{
+	return 0;
+}
+
+static const char *none_delivery(void)
+{
+	return "none";
+}
+
+static u64 none_accesses_per_sample(u64 period)
+{
+	return period;
+}
+
+static unsigned int none_alive(void)
+{
+	return num_online_cpus();
+}
+
+static u64 none_lost(void)
+{
+	return 0;
+}
+
 static const struct demeter_sampler_ops sampler_none = {
 	.name = "none",
 	.probe = none_probe,
 	.release = none_release,
 	.start = none_start,
 	.stop = none_stop,
+	.caps = none_caps,
+	.delivery = none_delivery,
+	.accesses_per_sample = none_accesses_per_sample,
+	.alive = none_alive,
+	.lost = none_lost,
 };
 
 /* In the order in which "auto" tries them; "none" must be asked for. */
 static const struct demeter_sampler_ops *const samplers[] = {
-	&demeter_sampler_vpmu,
 	&demeter_sampler_pebs,
+	&demeter_sampler_ibs,
 	&sampler_none,
 };
 
@@ -109,6 +139,10 @@ static const struct demeter_sampler_ops *active;
 static const struct demeter_sampler_ops *choice; /* NULL is "auto" */
 static bool is_enabled;
 static enum cpuhp_state hotplug_state;
+
+/* CPUs on which the sampler started since sampling_start(), and its last error. */
+static atomic_t nr_started;
+static int start_error;
 
 /**
  * demeter_is_enabled() - is anything managed now
@@ -142,6 +176,47 @@ const char *demeter_sampler_choice(void)
 	return ops ? ops->name : "auto";
 }
 
+/**
+ * demeter_sampler_delivery() - how samples get here
+ *
+ * Return: a word, "none" while disabled.
+ */
+const char *demeter_sampler_delivery(void)
+{
+	const struct demeter_sampler_ops *ops;
+	const char *word;
+
+	mutex_lock(&demeter_control_lock);
+	ops = active ?: &sampler_none;
+	word = ops->delivery();
+	mutex_unlock(&demeter_control_lock);
+	return word;
+}
+
+/**
+ * demeter_accesses_per_sample() - accesses that one sample stands for
+ *
+ * For the worker.
+ *
+ * Return: as the sampler in use understands the parameter sample_period.
+ */
+u64 demeter_accesses_per_sample(void)
+{
+	return active->accesses_per_sample(READ_ONCE(demeter_params.sample_period));
+}
+
+/**
+ * demeter_sampler_look_after() - restart what died, count what stays dead
+ *
+ * For the worker, and for whoever has just started sampling.
+ */
+void demeter_sampler_look_after(void)
+{
+	unsigned int alive = active->alive(), online = num_online_cpus();
+
+	WRITE_ONCE(demeter_stats.sampler_dead_cpus, online > alive ? online - alive : 0);
+}
+
 static int sampler_probe(const struct demeter_sampler_ops *ops)
 {
 	char reason[DEMETER_REASON_BYTES] = "";
@@ -154,7 +229,7 @@ static int sampler_probe(const struct demeter_sampler_ops *ops)
 
 /**
  * demeter_sampler_choose() - choose the sampler to be used when enabled
- * @name: none, pebs, vpmu or auto
+ * @name: auto, pebs, ibs or none
  *
  * Tells at once whether it can be used.
  *
@@ -169,8 +244,10 @@ int demeter_sampler_choose(const char *name)
 	for (i = 0; i < ARRAY_SIZE(samplers); i++)
 		if (!strcmp(name, samplers[i]->name))
 			ops = samplers[i];
-	if (!ops && strcmp(name, "auto"))
+	if (!ops && strcmp(name, "auto")) {
+		pr_err("there is no sampler \"%s\"; next: use auto, pebs, ibs or none\n", name);
 		return -EINVAL;
+	}
 	if (is_enabled)
 		return -EBUSY;
 	if (ops) {
@@ -209,8 +286,18 @@ static int sampler_claim(void)
 
 static int sampler_cpu_online(unsigned int cpu)
 {
-	return active->start(cpu, READ_ONCE(demeter_params.sample_period),
-			     READ_ONCE(demeter_params.latency_threshold_ns));
+	int ret = active->start(cpu, READ_ONCE(demeter_params.sample_period),
+				READ_ONCE(demeter_params.latency_threshold_ns));
+
+	if (ret) {
+		pr_warn("CPU %u will not sample, sampler %s failed there with error %d\n", cpu,
+			active->name, ret);
+		WRITE_ONCE(start_error, ret);
+	} else {
+		atomic_inc(&nr_started);
+	}
+	/* That nothing is learned from a CPU is no reason to keep it from coming up. */
+	return 0;
 }
 
 static int sampler_cpu_offline(unsigned int cpu)
@@ -221,12 +308,21 @@ static int sampler_cpu_offline(unsigned int cpu)
 
 static int sampling_start(void)
 {
-	int ret = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "mm/demeter:online", sampler_cpu_online,
-				    sampler_cpu_offline);
+	int ret;
 
+	atomic_set(&nr_started, 0);
+	ret = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "mm/demeter:online", sampler_cpu_online,
+				sampler_cpu_offline);
 	if (ret < 0)
 		return ret;
 	hotplug_state = ret;
+	if (!atomic_read(&nr_started)) {
+		pr_err("sampler %s could be started on no CPU; next: see who uses the counters, or choose other parameters\n",
+		       active->name);
+		cpuhp_remove_state(hotplug_state);
+		return READ_ONCE(start_error);
+	}
+	demeter_sampler_look_after();
 	return 0;
 }
 
@@ -261,6 +357,16 @@ int demeter_numa_balancing_mode(void)
 	return mode ? READ_ONCE(*mode) : 0;
 }
 
+/* Where the latency gap comes from, for the log. */
+static const char *gap_source(void)
+{
+	const unsigned int need = DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER;
+
+	if (READ_ONCE(demeter_params.latency_gap_ns))
+		return " (set)";
+	return (active->caps() & need) == need ? " until it is measured" : " (default)";
+}
+
 /**
  * demeter_enable() - start managing
  *
@@ -281,6 +387,7 @@ int demeter_enable(void)
 	ret = sampler_claim();
 	if (ret)
 		return ret;
+	demeter_model_report_start();
 	ret = demeter_drain_start();
 	if (ret)
 		goto release;
@@ -293,15 +400,16 @@ int demeter_enable(void)
 	if (demeter_numa_balancing_mode())
 		pr_warn("NUMA balancing is on and will move pages back; next: echo 0 > /proc/sys/kernel/numa_balancing\n");
 	WRITE_ONCE(is_enabled, true);
-	pr_info("enabled: sampler %s, FMEM node %lu, SMEM node %lu, latency gap %llu ps\n",
-		active->name, demeter_params.fmem_node, demeter_params.smem_node,
-		demeter_latency_gap_ps());
+	pr_info("enabled: sampler %s by %s, FMEM node %lu, SMEM node %lu, latency gap %llu ps%s\n",
+		active->name, active->delivery(), demeter_params.fmem_node,
+		demeter_params.smem_node, demeter_latency_gap_ps(), gap_source());
 	return 0;
 unwork:
 	demeter_worker_stop();
 undrain:
 	demeter_drain_stop();
 release:
+	demeter_model_report_stop();
 	active->release();
 	WRITE_ONCE(active, NULL);
 	return ret;
@@ -315,8 +423,10 @@ static void wind_down(void)
 	demeter_worker_stop();
 	demeter_stats_settle_lost();
 	demeter_drain_stop();
+	demeter_model_report_stop();
 	WRITE_ONCE(active, NULL);
 	ops->release();
+	WRITE_ONCE(demeter_stats.sampler_dead_cpus, 0);
 	WRITE_ONCE(is_enabled, false);
 	pr_info("disabled\n");
 }
@@ -364,8 +474,6 @@ static int __init demeter_init(void)
 		return ret;
 	mutex_lock(&demeter_control_lock);
 	ret = strcmp(sampler, "auto") ? demeter_sampler_choose(sampler) : 0;
-	if (ret == -EINVAL)
-		pr_err("sampler=%s is unknown; next: use none, pebs, vpmu or auto\n", sampler);
 	if (!ret && enabled)
 		ret = demeter_enable();
 	mutex_unlock(&demeter_control_lock);

@@ -3,7 +3,8 @@
  * Samplers: where sampled accesses come from.
  *
  * A backend either keeps its samples until they are drained (@drain), or hands
- * each one over at once with demeter_sampler_push() from its own interrupt.
+ * each one over at once with demeter_sampler_push() from whatever context it
+ * learns of it.
  */
 #ifndef DEMETER_SAMPLER_H
 #define DEMETER_SAMPLER_H
@@ -11,7 +12,6 @@
 #include <linux/types.h>
 
 struct mm_struct;
-struct demeter_vpmu_guest;
 
 /* Long enough for a cause and a next step. */
 #define DEMETER_REASON_BYTES 256
@@ -37,36 +37,43 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
 /**
  * struct demeter_sampler_ops - a sampler backend
  * @name: as written to the file "sampler"
- * @caps: DEMETER_SAMPLER_*
  * @probe: find the hardware and claim it; on failure say in @reason what is
  *	missing and what to do about it, and return a negative errno
  * @release: undo @probe
  * @start: sample on @cpu; called on that CPU, in process context
- * @stop: undo @start; may be called for a CPU that was never started
+ * @stop: undo @start, and hand over what was recorded until now; may be called
+ *	for a CPU whose @start failed or was never called
  * @drain: emit what @cpu recorded, oldest first; called on that CPU with
  *	interrupts off and possibly under its run queue lock. NULL when the
  *	backend pushes.
- * @lost: samples lost so far by the hardware
- * @latency_gap_ps: SMEM latency less FMEM latency, 0 = not known. May be NULL.
- * @publish: show the totals to whoever is behind the hardware. May be NULL.
+ * @caps: DEMETER_SAMPLER_*, of what was claimed
+ * @delivery: how samples get here, one word for people to read
+ * @accesses_per_sample: accesses that one sample stands for, when the
+ *	parameter sample_period has this value
+ * @alive: start again what died on its own; called once an epoch in process
+ *	context, also while CPUs come and go. Return: CPUs that sample now.
+ * @lost: samples lost since @probe before they were pushed or emitted
  *
- * @probe, @release, @start and @stop are serialised by demeter_control_lock.
+ * @probe, @release, @start and @stop are serialised by demeter_control_lock and
+ * CPU hotplug. @caps to @lost are only called between @probe and @release. Only
+ * @drain may be NULL.
  */
 struct demeter_sampler_ops {
 	const char *name;
-	unsigned int caps;
 	int (*probe)(char *reason, size_t size);
 	void (*release)(void);
 	int (*start)(unsigned int cpu, u64 period, u64 threshold_ns);
 	void (*stop)(unsigned int cpu);
 	void (*drain)(unsigned int cpu, demeter_emit_t emit, void *ctx);
+	unsigned int (*caps)(void);
+	const char *(*delivery)(void);
+	u64 (*accesses_per_sample)(u64 period);
+	unsigned int (*alive)(void);
 	u64 (*lost)(void);
-	u64 (*latency_gap_ps)(void);
-	void (*publish)(const struct demeter_vpmu_guest *totals);
 };
 
 extern const struct demeter_sampler_ops demeter_sampler_pebs;
-extern const struct demeter_sampler_ops demeter_sampler_vpmu;
+extern const struct demeter_sampler_ops demeter_sampler_ibs;
 
 /**
  * demeter_sampler_push() - hand over one sample of an address space

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Stats: totals since load, for sysfs and for the testbed behind the vPMU.
+ * Stats: totals since load, for sysfs and for the testbed's model.
  */
 #include <linux/percpu.h>
 
@@ -25,18 +25,30 @@ u64 demeter_stats_refused_pages(void)
 }
 
 /**
+ * demeter_stats_cpu_sum() - one of the numbers of all CPUs together
+ * @offset: where it is in struct demeter_cpu_stats; a u64
+ *
+ * Return: the sum since load.
+ */
+u64 demeter_stats_cpu_sum(size_t offset)
+{
+	u64 sum = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		sum += READ_ONCE(*(u64 *)((void *)per_cpu_ptr(&demeter_cpu_stats, cpu) + offset));
+	return sum;
+}
+
+/**
  * demeter_stats_stray_samples() - samples that belong to nothing managed
  *
  * Return: samples of other address spaces, and outside the areas of managed ones.
  */
 u64 demeter_stats_stray_samples(void)
 {
-	u64 sum = READ_ONCE(demeter_stats.stray_samples);
-	int cpu;
-
-	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(demeter_cpu_stats, cpu).stray_samples);
-	return sum;
+	return READ_ONCE(demeter_stats.stray_samples) +
+	       demeter_stats_cpu_sum(offsetof(struct demeter_cpu_stats, stray_samples));
 }
 
 /**
@@ -48,12 +60,9 @@ u64 demeter_stats_stray_samples(void)
 u64 demeter_stats_stage_ns(enum demeter_stage stage)
 {
 	u64 sum = READ_ONCE(demeter_stats.stage_ns[stage]);
-	int cpu;
 
-	if (stage != DEMETER_STAGE_DRAIN)
-		return sum;
-	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu(demeter_cpu_stats, cpu).drain_ns);
+	if (stage == DEMETER_STAGE_DRAIN)
+		sum += demeter_stats_cpu_sum(offsetof(struct demeter_cpu_stats, drain_ns));
 	return sum;
 }
 
@@ -67,7 +76,7 @@ void demeter_stats_update_lost(void)
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 	u64 lost = demeter_stats.lost_before + demeter_drain_lost();
 
-	if (ops && ops->lost)
+	if (ops)
 		lost += ops->lost();
 	WRITE_ONCE(demeter_stats.lost_samples, lost);
 }
@@ -78,31 +87,6 @@ void demeter_stats_update_lost(void)
 void demeter_stats_settle_lost(void)
 {
 	demeter_stats_update_lost();
-	demeter_stats.lost_before = demeter_stats.lost_samples;
-}
-
-/**
- * demeter_stats_publish() - show the totals to the testbed, if there is one
- */
-void demeter_stats_publish(void)
-{
-	const struct demeter_sampler_ops *ops = demeter_sampler_active();
-	struct demeter_vpmu_guest totals = {
-		.epochs = demeter_stats.epochs,
-		.promoted_pages = demeter_stats.promoted_pages,
-		.demoted_pages = demeter_stats.demoted_pages,
-		.refused_pages = demeter_stats_refused_pages(),
-		.samples = demeter_stats.samples,
-		.lost_samples = demeter_stats.lost_samples,
-		.ranges = demeter_stats.ranges,
-		.splits = demeter_stats.splits,
-		.merges = demeter_stats.merges,
-	};
-	int i;
-
-	if (!ops || !ops->publish)
-		return;
-	for (i = 0; i < DEMETER_STAGES; i++)
-		totals.stage_ns[i] = demeter_stats_stage_ns(i);
-	ops->publish(&totals);
+	demeter_stats.lost_before = demeter_stats.lost_samples + demeter_drain_discard();
+	WRITE_ONCE(demeter_stats.lost_samples, demeter_stats.lost_before);
 }

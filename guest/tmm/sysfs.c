@@ -21,6 +21,7 @@ static struct kobject *targets_dir;
 static struct kobject *stats_dir;
 static struct kobject *refused_dir;
 static struct kobject *time_dir;
+static struct kobject *sampler_dir;
 
 /* params/ and the other numbers that can be set */
 
@@ -198,8 +199,15 @@ static ssize_t sampler_store(struct kobject *kobj, struct kobj_attribute *attr, 
 }
 
 static struct kobj_attribute enabled_attr = __ATTR_RW(enabled);
+static ssize_t sampler_delivery_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", demeter_sampler_delivery());
+}
+
 static struct kobj_attribute sampler_attr = __ATTR_RW(sampler);
-static struct attribute *root_attrs[] = { &enabled_attr.attr, &sampler_attr.attr, NULL };
+static struct kobj_attribute sampler_delivery_attr = __ATTR_RO(sampler_delivery);
+static struct attribute *root_attrs[] = { &enabled_attr.attr, &sampler_attr.attr,
+					  &sampler_delivery_attr.attr, NULL };
 static const struct attribute_group root_group = { .attrs = root_attrs };
 
 /* targets/ */
@@ -286,16 +294,53 @@ STAT(swap_cost_ns, demeter_swap_cost_ns());
 STAT(move_cost_ns, demeter_move_cost_ns());
 STAT(numa_balancing, demeter_numa_balancing_mode());
 
+STAT(latency_gap_ps, demeter_latency_gap_ps());
+
 static struct attribute *stats_attrs[] = {
-	&samples_attr.attr,	 &lost_samples_attr.attr,   &stray_samples_attr.attr,
-	&fmem_samples_attr.attr, &smem_samples_attr.attr,   &epochs_attr.attr,
-	&targets_attr.attr,	 &ranges_attr.attr,	    &splits_attr.attr,
-	&merges_attr.attr,	 &promoted_pages_attr.attr, &demoted_pages_attr.attr,
-	&filled_pages_attr.attr, &refused_pages_attr.attr,  &swap_cost_ns_attr.attr,
-	&move_cost_ns_attr.attr, &numa_balancing_attr.attr, NULL,
+	&samples_attr.attr,
+	&lost_samples_attr.attr,
+	&stray_samples_attr.attr,
+	&fmem_samples_attr.attr,
+	&smem_samples_attr.attr,
+	&epochs_attr.attr,
+	&targets_attr.attr,
+	&ranges_attr.attr,
+	&splits_attr.attr,
+	&merges_attr.attr,
+	&promoted_pages_attr.attr,
+	&demoted_pages_attr.attr,
+	&filled_pages_attr.attr,
+	&refused_pages_attr.attr,
+	&swap_cost_ns_attr.attr,
+	&move_cost_ns_attr.attr,
+	&numa_balancing_attr.attr,
+	&latency_gap_ps_attr.attr,
+	NULL,
 };
 
 static const struct attribute_group stats_group = { .attrs = stats_attrs };
+
+/* stats/sampler/ */
+
+#define CPU_STAT(_name)                                                                            \
+	STAT(_name, demeter_stats_cpu_sum(offsetof(struct demeter_cpu_stats, _name)))
+
+CPU_STAT(traced_records);
+CPU_STAT(handled_records);
+CPU_STAT(unused_records);
+CPU_STAT(lost_records);
+CPU_STAT(throttled);
+STAT(restarts, READ_ONCE(demeter_stats.sampler_restarts));
+STAT(dead_cpus, READ_ONCE(demeter_stats.sampler_dead_cpus));
+
+static struct attribute *sampler_stats_attrs[] = {
+	&traced_records_attr.attr, &handled_records_attr.attr,
+	&unused_records_attr.attr, &lost_records_attr.attr,
+	&throttled_attr.attr,	   &restarts_attr.attr,
+	&dead_cpus_attr.attr,	   NULL,
+};
+
+static const struct attribute_group sampler_stats_group = { .attrs = sampler_stats_attrs };
 
 /* stats/refused/ and stats/time_ns/: a file for each index of an array */
 
@@ -380,6 +425,8 @@ int demeter_sysfs_init(void)
 	if (!ret)
 		ret = dir_make(&time_dir, "time_ns", stats_dir, &time_group);
 	if (!ret)
+		ret = dir_make(&sampler_dir, "sampler", stats_dir, &sampler_stats_group);
+	if (!ret)
 		ret = demeter_dump_init(root_dir);
 	if (ret)
 		demeter_sysfs_exit();
@@ -394,6 +441,7 @@ void demeter_sysfs_exit(void)
 	if (root_dir)
 		demeter_dump_exit(root_dir);
 	/* Never made after one that failed, and putting NULL does nothing. */
+	kobject_put(sampler_dir);
 	kobject_put(time_dir);
 	kobject_put(refused_dir);
 	kobject_put(stats_dir);

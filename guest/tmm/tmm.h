@@ -31,7 +31,7 @@
 #include <demeter/plan.h>
 #include <demeter/ranges.h>
 #include <demeter/rank.h>
-#include <demeter_vpmu.h>
+#include <demeter_model.h>
 
 #include "refusal.h"
 #include "sampler.h"
@@ -56,7 +56,7 @@ struct task_struct;
  * @horizon_ms: how long a placement is expected to last at most
  * @hysteresis_permille: how much more than its cost a swap must gain
  * @rate_pages_per_s: pages relocated per second at most, 0 = no cap
- * @latency_gap_ns: SMEM latency less FMEM latency, 0 = ask the sampler
+ * @latency_gap_ns: SMEM latency less FMEM latency, 0 = measure it
  * @fmem_node: NUMA node of the fast tier
  * @smem_node: NUMA node of the slow tier
  * @batch_pairs: pairs exchanged with one TLB flush
@@ -162,6 +162,9 @@ int demeter_enable(void);
 void demeter_disable(void);
 const struct demeter_sampler_ops *demeter_sampler_active(void);
 const char *demeter_sampler_choice(void);
+const char *demeter_sampler_delivery(void);
+void demeter_sampler_look_after(void);
+u64 demeter_accesses_per_sample(void);
 int demeter_sampler_choose(const char *name);
 void demeter_sampler_restart(void);
 int demeter_nodes_check(unsigned long fmem, unsigned long smem);
@@ -174,6 +177,7 @@ void demeter_drain_all_cpus(void);
 void demeter_drain_watch(struct task_struct *worker);
 u64 demeter_worker_clock(void);
 bool demeter_drain_pop(struct demeter_sample *sample);
+u64 demeter_drain_discard(void);
 u64 demeter_drain_lost(void);
 
 /* targets.c */
@@ -195,6 +199,17 @@ void demeter_worker_stop(void);
 bool demeter_worker_should_stop(void);
 u64 demeter_latency_gap_ps(void);
 
+/* latency_gap.c */
+void demeter_latency_gap_reset(void);
+void demeter_latency_gap_sample(const struct demeter_sample *sample);
+void demeter_latency_gap_end_epoch(void);
+u64 demeter_latency_gap_measured_ps(void);
+
+/* model_report.c */
+void demeter_model_report_start(void);
+void demeter_model_report_epoch(void);
+void demeter_model_report_stop(void);
+
 /* execute.c */
 void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_entry *ranked);
 u64 demeter_swap_cost_ns(void);
@@ -209,9 +224,11 @@ struct demeter_count *demeter_target_count(struct demeter_target *target, u64 st
  * @epochs: epochs ended
  * @samples: samples that reached a range
  * @stray_samples: samples of managed address spaces outside every range
- * @lost_samples: samples lost by the hardware or by a full channel
+ * @lost_samples: samples lost by the sampler, by a full channel, or by switching off
  * @lost_before: of @lost_samples, those of earlier times enabled
  * @tier_samples: @samples by tier, where the sampler knows it
+ * @sampler_restarts: times that a CPU's sampling was found dead and started again
+ * @sampler_dead_cpus: CPUs that should sample and do not, now
  * @ranges: ranges now
  * @splits: splits of ranges
  * @merges: merges of ranges
@@ -230,6 +247,8 @@ struct demeter_stats {
 	u64 lost_samples;
 	u64 lost_before;
 	u64 tier_samples[DEMETER_TIERS];
+	u64 sampler_restarts;
+	u64 sampler_dead_cpus;
 	u64 ranges;
 	u64 splits;
 	u64 merges;
@@ -243,23 +262,38 @@ struct demeter_stats {
 extern struct demeter_stats demeter_stats;
 
 /**
- * struct demeter_cpu_stats - what the drain counts, on its own CPU
+ * struct demeter_cpu_stats - what samplers and the drain count, on their own CPU
  * @drain_ns: time spent draining
  * @stray_samples: samples of address spaces that are not managed
+ * @traced_records: records seen where perf hands them to its output
+ * @handled_records: records that perf gave to the overflow handler
+ * @unused_records: of both, those that are no sample: no user-space load with an
+ *	address, or below the threshold
+ * @lost_records: records that perf could not attribute
+ * @throttled: times that perf stopped the counter until the next tick
+ *
+ * Once sampling has stopped, @traced_records and @handled_records are together
+ * @unused_records, and of struct demeter_stats @samples, @lost_samples less
+ * @lost_records, and the stray samples of both.
  */
 struct demeter_cpu_stats {
 	u64 drain_ns;
 	u64 stray_samples;
+	u64 traced_records;
+	u64 handled_records;
+	u64 unused_records;
+	u64 lost_records;
+	u64 throttled;
 };
 
 DECLARE_PER_CPU(struct demeter_cpu_stats, demeter_cpu_stats);
 
 u64 demeter_stats_refused_pages(void);
 u64 demeter_stats_stray_samples(void);
+u64 demeter_stats_cpu_sum(size_t offset);
 u64 demeter_stats_stage_ns(enum demeter_stage stage);
 void demeter_stats_update_lost(void);
 void demeter_stats_settle_lost(void);
-void demeter_stats_publish(void);
 
 /* provider.c */
 void demeter_provider_epoch_ended(void);

@@ -25,7 +25,7 @@ round=0 moved=0
 while [ $round -lt "$rounds" ]; do
 	round=$((round + 1))
 	insmod /tmp/demeter.ko || fail "round $round: insmod"
-	echo vpmu >$sysfs/sampler
+	echo auto >$sysfs/sampler
 	echo 10 >$sysfs/params/epoch_ms
 	echo 509 >$sysfs/params/sample_period
 	echo $gups >$sysfs/targets/pid_add

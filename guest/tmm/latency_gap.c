@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Latency gap: how much longer a load from SMEM takes than one from FMEM, from
+ * the samples themselves.
+ *
+ * A mean per tier over the samples of the last few epochs. Loads below the
+ * sampler's latency threshold are in neither, and what both tiers pay alike
+ * (page walks, the way to the memory controller) cancels out.
+ */
+#include <linux/math64.h>
+
+#include "tmm.h"
+
+/* Samples of each tier below which nothing is said. */
+#define MIN_SAMPLES	 128u
+/* Each epoch forgets one part in 2^this. */
+#define FORGET_SHIFT	 3
+/* The gap is only changed when what was measured differs from it by one part in 2^this. */
+#define HYSTERESIS_SHIFT 3
+/* Slower than any memory: the load waited for something else (a fault, the host). */
+#define LATENCY_NS_MAX	 10000u
+
+/* A count of samples carries fraction bits, so that forgetting is even. */
+#define FRACTION_SHIFT 8
+
+static struct {
+	u64 sum_ns;
+	u64 nr;
+} seen[DEMETER_TIERS];
+
+static u64 gap_ps;
+
+/**
+ * demeter_latency_gap_reset() - forget what was measured
+ *
+ * For who starts the worker, before.
+ */
+void demeter_latency_gap_reset(void)
+{
+	memset(seen, 0, sizeof(seen));
+	WRITE_ONCE(gap_ps, 0);
+}
+
+/**
+ * demeter_latency_gap_sample() - take a sample into account
+ * @sample: the sample
+ *
+ * For the worker.
+ */
+void demeter_latency_gap_sample(const struct demeter_sample *sample)
+{
+	if (sample->tier >= DEMETER_TIERS || !sample->latency_ns ||
+	    sample->latency_ns > LATENCY_NS_MAX)
+		return;
+	seen[sample->tier].sum_ns += (u64)sample->latency_ns << FRACTION_SHIFT;
+	seen[sample->tier].nr += 1ull << FRACTION_SHIFT;
+}
+
+static u64 mean_ps(u32 tier)
+{
+	return mul_u64_u64_div_u64(seen[tier].sum_ns, 1000, seen[tier].nr);
+}
+
+/**
+ * demeter_latency_gap_end_epoch() - bring the gap up to date
+ *
+ * For the worker.
+ */
+void demeter_latency_gap_end_epoch(void)
+{
+	u64 measured_ps = 1, fmem_ps, smem_ps, change_ps;
+	bool enough = true;
+	u32 tier;
+
+	for (tier = 0; tier < DEMETER_TIERS; tier++)
+		enough &= seen[tier].nr >= (u64)MIN_SAMPLES << FRACTION_SHIFT;
+	if (enough) {
+		fmem_ps = mean_ps(DEMETER_FMEM);
+		smem_ps = mean_ps(DEMETER_SMEM);
+		/* Known to gain nothing is not the same as not known, which 0 is. */
+		if (smem_ps > fmem_ps)
+			measured_ps = smem_ps - fmem_ps;
+		change_ps = measured_ps > gap_ps ? measured_ps - gap_ps : gap_ps - measured_ps;
+		if (change_ps > gap_ps >> HYSTERESIS_SHIFT)
+			WRITE_ONCE(gap_ps, measured_ps);
+	}
+	for (tier = 0; tier < DEMETER_TIERS; tier++) {
+		seen[tier].sum_ns -= seen[tier].sum_ns >> FORGET_SHIFT;
+		seen[tier].nr -= seen[tier].nr >> FORGET_SHIFT;
+	}
+}
+
+/**
+ * demeter_latency_gap_measured_ps() - SMEM latency less FMEM latency
+ *
+ * Return: picoseconds, 0 while not known.
+ */
+u64 demeter_latency_gap_measured_ps(void)
+{
+	return READ_ONCE(gap_ps);
+}

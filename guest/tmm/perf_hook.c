@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * See every record that perf decodes for one of our counters.
+ *
+ * With large PEBS, perf calls a counter's overflow handler only for the last
+ * record of an interrupt. All others, and every record that it drains when a
+ * task leaves the CPU or a counter is disabled, it hands to perf_event_output(),
+ * which writes to the counter's ring buffer; a kernel counter has none. The
+ * record is decoded by then, so this traces that function and reads its
+ * arguments. It also traces perf_log_lost_samples(), by which perf reports
+ * records that it could not attribute, in the same way.
+ *
+ * Both run where perf drains: in an NMI, under the run queue lock, or in an
+ * interrupt from another CPU. The callback calls nothing that ends in either of
+ * them for one of our counters; for other users' it returns at the comparison.
+ * So it needs no guard against recursion, by which records could be missed.
+ */
+#define pr_fmt(fmt) "demeter: " fmt
+
+#include <linux/errno.h>
+#include <linux/ftrace.h>
+
+#include "ftrace_args.h"
+#include "sampler_perf.h"
+#include "symbols.h"
+#include "tmm.h"
+
+#ifdef CONFIG_DYNAMIC_FTRACE_WITH_ARGS
+
+/* How far from the start of a function its tracing call can be. */
+#define CALL_OFFSET_MAX 16
+
+static void (*record_handler)(struct perf_sample_data *data);
+static unsigned long output_address;
+
+static void notrace traced(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
+			   struct ftrace_regs *fregs)
+{
+	if (!demeter_perf_is_ours((void *)demeter_ftrace_argument(fregs, 0)))
+		return;
+	if (ip - output_address < CALL_OFFSET_MAX) {
+		this_cpu_inc(demeter_cpu_stats.traced_records);
+		record_handler((void *)demeter_ftrace_argument(fregs, 1));
+	} else {
+		this_cpu_add(demeter_cpu_stats.lost_records, demeter_ftrace_argument(fregs, 1));
+	}
+}
+
+/*
+ * One for both functions: taking one away waits for every task once.
+ *
+ * Permanent: while it is registered, nobody can switch all tracing off by
+ * kernel.ftrace_enabled, and while that is off, registering is refused. Without
+ * the flag samples would just stay away.
+ */
+static struct ftrace_ops hook = {
+	.func = traced,
+	.flags = FTRACE_OPS_FL_PERMANENT,
+};
+
+static int filter(char *function, bool reset)
+{
+	return ftrace_set_filter(&hook, function, strlen(function), reset);
+}
+
+/**
+ * demeter_perf_hook() - see records of our counters from now on
+ * @record: called for each one that is not given to the overflow handler, in
+ *	any context, NMI included
+ *
+ * Return: 0, or a negative errno when this kernel does not trace.
+ */
+int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
+{
+	int ret;
+
+	output_address = demeter_symbol_address("perf_event_output");
+	if (!output_address)
+		return -ENOENT;
+	ret = filter("perf_event_output", true);
+	if (ret)
+		return ret;
+	if (filter("perf_log_lost_samples", false))
+		pr_warn("perf_log_lost_samples() cannot be traced, so stats/lost_samples lacks records that perf could not attribute\n");
+	record_handler = record;
+	return register_ftrace_function(&hook);
+}
+
+/**
+ * demeter_perf_unhook() - undo demeter_perf_hook()
+ *
+ * After the last counter is released. Waits for callbacks that still run.
+ */
+void demeter_perf_unhook(void)
+{
+	unregister_ftrace_function(&hook);
+}
+
+#else /* the arguments cannot be read */
+
+int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
+{
+	return -EOPNOTSUPP;
+}
+
+void demeter_perf_unhook(void)
+{
+}
+
+#endif

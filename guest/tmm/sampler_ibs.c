@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Sampler "ibs": instruction-based sampling of AMD CPUs, through the kernel's
+ * perf.
+ *
+ * The hardware tags every n-th op, whatever it is, and interrupts when that one
+ * retires; perf calls the overflow handler for each, in the NMI. Most are not
+ * loads from memory and are dropped here: not loads, of the kernel (perf before
+ * 6.13 refuses to leave it out), without an address, or below the latency
+ * threshold. They are counted as unused.
+ *
+ * So the period counts ops, while the parameter sample_period counts slow loads.
+ * n is OPS_PER_LOAD times the parameter, which gives as many samples as asked
+ * for if one op in OPS_PER_LOAD is a slow load, fewer if they are rarer; about
+ * one in 60 is usual for programs that memory holds up, and a smaller factor
+ * would mostly make more interrupts. A slow load is as likely to be tagged as
+ * any other op, so one sample stands for n of them, exactly.
+ */
+#define pr_fmt(fmt) "demeter: " fmt
+
+#include <linux/device.h>
+#include <linux/perf_event.h>
+#include <linux/sched.h>
+#include <asm/processor.h>
+#include <asm/ptrace.h>
+
+#include "sampler_perf.h"
+#include "symbols.h"
+#include "tmm.h"
+
+#define OPS_PER_LOAD	 64u
+/* Of the period register: unit, least that perf accepts, greatest that all CPUs have. */
+#define PERIOD_UNIT	 16u
+#define PERIOD_MIN	 0x90u
+#define PERIOD_MAX	 0xffff0u
+/* config: count ops, not cycles. */
+#define IBS_OP_COUNT_OPS (1ull << 19)
+
+/* Set by the probe, read while sampling. */
+static int ibs_type;
+static u64 ibs_threshold_ns;
+
+static u64 ops_per_sample(u64 period)
+{
+	u64 ops = min_t(u64, period, PERIOD_MAX) * OPS_PER_LOAD;
+
+	return clamp_t(u64, round_down(ops, PERIOD_UNIT), PERIOD_MIN, PERIOD_MAX);
+}
+
+static bool ibs_access(const struct perf_sample_data *data, struct pt_regs *regs,
+		       struct demeter_access *access)
+{
+	const u64 need = PERF_SAMPLE_ADDR | PERF_SAMPLE_DATA_SRC;
+
+	if (!user_mode(regs) || (data->sample_flags & need) != need)
+		return false;
+	if (!(data->data_src.mem_op & PERF_MEM_OP_LOAD))
+		return false;
+	if (!data->addr || data->addr >= TASK_SIZE_MAX)
+		return false;
+	*access = (struct demeter_access){
+		.gva = data->addr,
+		.latency_ns = demeter_perf_latency_ns(data),
+		.tier = demeter_perf_tier(data),
+	};
+	return access->latency_ns >= READ_ONCE(ibs_threshold_ns);
+}
+
+static void ibs_overflow(struct perf_event *event, struct perf_sample_data *data,
+			 struct pt_regs *regs)
+{
+	struct demeter_access access;
+
+	this_cpu_inc(demeter_cpu_stats.handled_records);
+	demeter_perf_note_throttling(event);
+	if (ibs_access(data, regs, &access))
+		demeter_sampler_push(current->mm ?: current->active_mm, &access);
+	else
+		this_cpu_inc(demeter_cpu_stats.unused_records);
+}
+
+static struct perf_event_attr event_attr(u64 period)
+{
+	return (struct perf_event_attr){
+		.type = ibs_type,
+		.size = sizeof(struct perf_event_attr),
+		.config = IBS_OP_COUNT_OPS,
+		.sample_period = ops_per_sample(period),
+		.sample_type = PERF_SAMPLE_ADDR | PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC,
+		.pinned = 1,
+	};
+}
+
+/*
+ * perf numbers this PMU when it finds it. The bus that lists PMUs is not
+ * exported; in user space the number is event_source/devices/ibs_op/type.
+ */
+static int find_type(void)
+{
+	struct bus_type *bus = (void *)demeter_symbol_address("pmu_bus");
+	struct device *dev;
+	struct pmu *pmu;
+	int type;
+
+	dev = bus ? bus_find_device_by_name(bus, NULL, "ibs_op") : NULL;
+	if (!dev)
+		return -ENODEV;
+	pmu = dev_get_drvdata(dev);
+	type = pmu ? pmu->type : -ENODEV;
+	put_device(dev);
+	return type;
+}
+
+static int ibs_probe(char *reason, size_t size)
+{
+	const struct cpuinfo_x86 *cpu = &boot_cpu_data;
+	struct perf_event_attr attr;
+	struct perf_event *event;
+	char why[80];
+
+	if (cpu->x86_vendor != X86_VENDOR_AMD && cpu->x86_vendor != X86_VENDOR_HYGON)
+		return demeter_perf_refuse(reason, size, -EOPNOTSUPP,
+					   "this is not an AMD CPU, so it has no IBS",
+					   "use the sampler pebs on an Intel CPU, or an AMD CPU");
+	ibs_type = find_type();
+	if (ibs_type < 0)
+		return demeter_perf_refuse(
+			reason, size, -ENODEV, "perf has found no IBS (no PMU ibs_op)",
+			"in a VM, use a host that passes IBS through; else see whether the firmware switched it off");
+	attr = event_attr(READ_ONCE(demeter_params.sample_period));
+	event = demeter_perf_claim(&attr, ibs_overflow);
+	if (IS_ERR(event)) {
+		snprintf(why, sizeof(why), "perf refused the event ibs_op with error %ld",
+			 PTR_ERR(event));
+		return demeter_perf_refuse(reason, size, PTR_ERR(event), why,
+					   "see whether \"perf record -e ibs_op//\" works");
+	}
+	return 0;
+}
+
+static int ibs_start(unsigned int cpu, u64 period, u64 threshold_ns)
+{
+	struct perf_event_attr attr = event_attr(period);
+
+	WRITE_ONCE(ibs_threshold_ns, threshold_ns);
+	return demeter_perf_start(cpu, &attr, ibs_overflow);
+}
+
+static unsigned int ibs_caps(void)
+{
+	return DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER;
+}
+
+static const char *ibs_delivery(void)
+{
+	return "interrupt";
+}
+
+const struct demeter_sampler_ops demeter_sampler_ibs = {
+	.name = "ibs",
+	.probe = ibs_probe,
+	.release = demeter_perf_release,
+	.start = ibs_start,
+	.stop = demeter_perf_stop,
+	.caps = ibs_caps,
+	.delivery = ibs_delivery,
+	.accesses_per_sample = ops_per_sample,
+	.alive = demeter_perf_alive,
+	.lost = demeter_perf_lost,
+};
