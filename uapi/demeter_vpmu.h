@@ -108,6 +108,8 @@ enum demeter_magic_op {
 	DEMETER_OP_MARK = 3,	  /* label RDI into the time series */
 	DEMETER_OP_PROGRESS = 4,  /* work done so far, RDI, into the time series */
 	DEMETER_OP_CHARGE_NS = 5, /* charge RDI ns: self-test of the clock */
+	DEMETER_OP_TASK_SWITCH = 6, /* see demeter_model.h */
+	DEMETER_OP_TASK_LAYOUT = 7,
 };
 
 #endif /* DEMETER_VPMU_H */

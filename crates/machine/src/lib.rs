@@ -27,13 +27,17 @@ pub mod cache;
 pub mod config;
 pub mod digest;
 pub mod filter;
+pub mod heat;
 pub mod layout;
 pub mod machine;
 pub mod pebs;
+pub mod placement;
 pub mod series;
 pub mod stream;
+pub mod tasks;
 pub mod tlb;
 pub mod vpmu;
+pub mod watch;
 
 pub use config::{ConfigError, MachineConfig, PluginConfig, Preset};
 pub use layout::{MemoryLayout, Place};

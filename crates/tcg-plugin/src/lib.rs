@@ -17,6 +17,7 @@ mod qemu;
 mod ram;
 mod round_robin;
 mod step;
+mod tasks;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt::Display;
@@ -98,6 +99,10 @@ extern "C" fn on_invpcid(vcpu: c_uint, _: *mut c_void) {
     observer().invpcid(vcpu as usize);
 }
 
+extern "C" fn on_task_switch(vcpu: c_uint, _: *mut c_void) {
+    observer().task_switch(vcpu as usize);
+}
+
 extern "C" fn on_vcpu_init(vcpu: c_uint, _: *mut c_void) {
     if let Err(error) = observer().vcpu_init(vcpu) {
         fatal(&error, NEXT_QEMU);
@@ -128,6 +133,7 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 count as u64,
             );
         }
+        let switch = observer.tasks.switch_in((api.qemu_plugin_tb_vaddr)(tb));
         for index in 0..count {
             let insn = (api.qemu_plugin_tb_get_insn)(tb, index);
             let mut bytes = [0u8; 16];
@@ -147,6 +153,9 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 Some(Insn::Invlpg(operand)) => register(on_invlpg, operand.pack()),
                 Some(Insn::Invpcid(_)) => register(on_invpcid, 0),
                 Some(Insn::Control(op)) => register(on_control, u64::from(op.immediate())),
+            }
+            if switch.is_some() && switch == Some((api.qemu_plugin_insn_vaddr)(insn)) {
+                register(on_task_switch, 0);
             }
             if observer.on {
                 let ip = (api.qemu_plugin_insn_vaddr)(insn) as *mut c_void;

@@ -85,6 +85,27 @@ impl Ram {
         Some(unsafe { word.read_volatile() })
     }
 
+    /// Copies guest memory at `va`; false, and nothing of use in `bytes`, if any of it is
+    /// not mapped to a node.
+    pub fn copy(&self, cr3: u64, va: u64, bytes: &mut [u8]) -> bool {
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            let Some(found) = self.walk(cr3, va.wrapping_add(at as u64)) else {
+                return false;
+            };
+            let Place::Node { node, offset } = self.layout.locate(found.pa) else {
+                return false;
+            };
+            let Some(source) =
+                (usize::try_from(offset).ok()).and_then(|offset| self.nodes[node].at::<u8>(offset))
+            else {
+                return false;
+            };
+            // SAFETY: inside the mapping; volatile as in `read`.
+            *byte = unsafe { source.read_volatile() };
+        }
+        true
+    }
+
     /// Walks the four-level page table at `cr3`.
     pub fn walk(&self, cr3: u64, va: u64) -> Option<Translation> {
         let mut table = cr3 & FRAME;
@@ -167,6 +188,22 @@ mod tests {
         assert_eq!(at(0x6000), None);
         assert_eq!(at(1 << 39), None);
         assert_eq!(ram.walk(0xdead_beef_0000, 0), None);
+    }
+
+    #[test]
+    fn copies_across_pages_and_refuses_holes() {
+        let ram = ram();
+        write(&ram, 0x1000, 0x2000 | 0x67);
+        write(&ram, 0x2000, 0x3000 | 0x67);
+        write(&ram, 0x3000, 0x4000 | 0x67);
+        write(&ram, 0x4000, 0x7000 | 0x67);
+        write(&ram, 0x4000 + 8, 0x6000 | 0x67);
+        write(&ram, 0x7ff8, u64::from_le_bytes(*b"....tiny"));
+        write(&ram, 0x6000, u64::from_le_bytes(*b" gups..."));
+        let mut bytes = [0; 9];
+        assert!(ram.copy(0x1000, 0xffc, &mut bytes));
+        assert_eq!(&bytes, b"tiny gups");
+        assert!(!ram.copy(0x1000, 0x1ffc, &mut bytes));
     }
 
     #[test]
