@@ -215,6 +215,7 @@ fn job(
         seat: Some(Arc::new(seat)),
         tmm,
         settings,
+        part: None,
     })
 }
 

@@ -9,6 +9,9 @@ mod demo;
 mod figures;
 mod fleet;
 mod guest;
+mod heat;
+mod heat_view;
+mod ideal;
 mod manifest;
 mod outcome;
 mod process;
@@ -34,6 +37,8 @@ pub enum Verb {
     Compare(compare::Arguments),
     /// The standard comparison: GUPS with the paper's proportions
     Demo(demo::Arguments),
+    /// Map the heat of COMMAND's memory over time, by virtual and by physical address
+    Heat(heat::Arguments),
 }
 
 impl Verb {
@@ -43,6 +48,7 @@ impl Verb {
             Self::Run(arguments) => run::execute(arguments),
             Self::Compare(arguments) => compare::execute(arguments),
             Self::Demo(arguments) => demo::execute(arguments),
+            Self::Heat(arguments) => heat::execute(arguments),
         }
     }
 }

@@ -12,6 +12,7 @@ use demeter_machine::config::MachineConfig;
 use serde::Serialize;
 
 use super::balloon::{Balloon, Method};
+use super::ideal::Watch;
 use super::tmm::Tmm;
 use crate::error::Error;
 
@@ -172,6 +173,8 @@ pub struct Settings {
     pub copies: Vec<(PathBuf, String)>,
     /// Host folder that the guest sees as /data.
     pub data: Option<PathBuf>,
+    /// What is followed by page.
+    pub watch: Watch,
     /// QEMU's `-seed`.
     pub seed: u64,
 }
@@ -237,6 +240,7 @@ impl Options {
             damon_knobs: tmm.damon_knobs(&self.damon_set)?,
             copies: self.copy.clone(),
             data: self.data.clone(),
+            watch: Watch::default(),
             seed: 42,
         })
     }
