@@ -99,6 +99,13 @@ enum demeter_magic_op {
 	DEMETER_OP_MARK = 3,	  /* label RDI into the time series */
 	DEMETER_OP_PROGRESS = 4,  /* work done so far, RDI, into the time series */
 	DEMETER_OP_CHARGE_NS = 5, /* charge RDI ns: self-test of the clock */
+	/*
+	 * How to tell tasks apart, both from a program that may read kallsyms
+	 * and BTF, in this order:
+	 */
+	DEMETER_OP_TASK_SWITCH = 6, /* RDI: where __switch_to_asm(prev, next) is */
+	DEMETER_OP_TASK_LAYOUT = 7, /* RDI: offsets in task_struct, 16 bits each: */
+				    /* flags, comm << 16, pid << 32 */
 };
 
 #endif /* DEMETER_MODEL_H */

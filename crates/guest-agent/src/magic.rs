@@ -51,6 +51,21 @@ pub fn charge_ns(time_ns: u64) {
     magic!("5", time_ns);
 }
 
+/// Says at which address the kernel switches tasks.
+#[inline]
+pub fn task_switch(address: u64) {
+    magic!("6", address);
+}
+
+/// Says where flags, name and number of a task lie in the kernel's `task_struct`.
+#[inline]
+pub fn task_layout(flags: u16, comm: u16, pid: u16) {
+    magic!(
+        "7",
+        u64::from(flags) | u64::from(comm) << 16 | u64::from(pid) << 32
+    );
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -59,6 +74,8 @@ mod tests {
         super::mark(1);
         super::progress(2);
         super::charge_ns(3);
+        super::task_switch(4);
+        super::task_layout(5, 6, 7);
         super::model_off();
     }
 }

@@ -4,6 +4,7 @@
 //! sets up the memory manager under test, runs COMMAND, reports, powers off.
 
 mod ballast;
+mod btf;
 mod clock;
 mod command;
 mod error;
@@ -11,6 +12,7 @@ mod manager;
 mod mounts;
 mod report;
 mod resize;
+mod tasks;
 
 use std::path::Path;
 
@@ -55,6 +57,10 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
     if run.clock_test_ns > 0 {
         let (asked_ns, seen_ns) = clock::self_test(run.clock_test_ns)?;
         reporter.send(&Record::Clock { asked_ns, seen_ns });
+    }
+    // Figures by task are a help; a run does without them.
+    if let Err(error) = tasks::announce() {
+        eprintln!("demeter-agent: tasks cannot be told apart: {error}");
     }
     let log = report::KernelLog::from_here();
     command::place_copies(&run.copies)?;

@@ -104,6 +104,10 @@ pub enum Op {
     Progress,
     /// Charge RDI nanoseconds.
     ChargeNs,
+    /// RDI: the address at which the kernel switches tasks.
+    TaskSwitch,
+    /// RDI: where fields lie in the kernel's `task_struct`.
+    TaskLayout,
 }
 
 impl Op {
@@ -119,6 +123,8 @@ impl Op {
             3 => Some(Self::Mark),
             4 => Some(Self::Progress),
             5 => Some(Self::ChargeNs),
+            6 => Some(Self::TaskSwitch),
+            7 => Some(Self::TaskLayout),
             _ => None,
         }
     }
@@ -133,6 +139,8 @@ impl Op {
                 Self::Mark => 3,
                 Self::Progress => 4,
                 Self::ChargeNs => 5,
+                Self::TaskSwitch => 6,
+                Self::TaskLayout => 7,
             }
     }
 }
@@ -235,13 +243,15 @@ mod tests {
             ("MARK = 3", Op::Mark),
             ("PROGRESS = 4", Op::Progress),
             ("CHARGE_NS = 5", Op::ChargeNs),
+            ("TASK_SWITCH = 6", Op::TaskSwitch),
+            ("TASK_LAYOUT = 7", Op::TaskLayout),
         ] {
             assert!(UAPI.contains(&format!("DEMETER_OP_{name},")), "{name}");
             let number: u32 = name.rsplit(' ').next().unwrap().parse().unwrap();
             assert_eq!(Op::from_immediate(MAGIC_NOP | number), Some(op));
             assert_eq!(op.immediate(), MAGIC_NOP | number);
         }
-        assert_eq!(Op::from_immediate(MAGIC_NOP | 6), None);
+        assert_eq!(Op::from_immediate(MAGIC_NOP | 8), None);
         assert_eq!(Op::from_immediate(1), None);
     }
 

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::pmu::Kind;
+use crate::watch::WatchConfig;
 
 /// Latency below which the paper takes a load for a cache hit, in picoseconds.
 ///
@@ -371,6 +372,9 @@ pub struct PluginConfig {
     /// Other guests to keep in step with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepConfig>,
+    /// Line fills to follow by page.
+    #[serde(default, skip_serializing_if = "WatchConfig::is_empty")]
+    pub watch: WatchConfig,
 }
 
 const fn default_series_interval_ns() -> u64 {
@@ -410,6 +414,16 @@ impl PluginConfig {
                 field: "index",
                 value: step.index as u64,
                 reason: "not below the number of guests, of which there are 1 to 64",
+            });
+        }
+        if let Some((_, heat)) = &self.watch.heat
+            && (!heat.granule_bytes.is_power_of_two()
+                || !(4096..=1 << 30).contains(&heat.granule_bytes))
+        {
+            return Err(ConfigError::Value {
+                field: "granule_bytes",
+                value: heat.granule_bytes,
+                reason: "not a power of two from 4096 to 1 GiB",
             });
         }
         self.machine.validate()

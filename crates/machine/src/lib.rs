@@ -30,13 +30,17 @@ pub mod cache;
 pub mod config;
 pub mod digest;
 pub mod filter;
+pub mod heat;
 pub mod layout;
 pub mod machine;
+pub mod placement;
 pub mod pmu;
 pub mod series;
 pub mod stream;
+pub mod tasks;
 pub mod tlb;
 mod walk;
+pub mod watch;
 
 pub use config::{ConfigError, MachineConfig, PluginConfig, Preset};
 pub use layout::{MemoryLayout, Place};

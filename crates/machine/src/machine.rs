@@ -9,6 +9,7 @@ use crate::series::{Counters, VcpuCounters};
 use crate::stream::Streams;
 use crate::tlb::{Level, Tlb};
 use crate::walk::{Memory, WalkCaches, WalkCosts};
+use crate::watch::{Fill, Watch};
 
 /// The result of a page walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,14 @@ impl TierCost {
             stream_ps: transfer_ps.max(latency_ps / overlap.max(1)),
         }
     }
+
+    const fn fill_ps(&self, streamed: bool) -> u64 {
+        if streamed {
+            self.stream_ps
+        } else {
+            self.random_ps
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -142,6 +151,8 @@ pub struct Machine {
     stlb_hit_ps: u64,
     walk: WalkCosts,
     events: EventCosts,
+    /// Follows line fills by page.
+    pub watch: Option<Watch>,
     /// What happened so far. `insn`, `kernel_insn` and the PEBS counters are the caller's.
     pub counters: Counters,
 }
@@ -178,6 +189,7 @@ impl Machine {
             stlb_hit_ps: config.stlb_hit_ps,
             walk: WalkCosts::new(config),
             events: EventCosts::new(config),
+            watch: None,
             counters: Counters::default(),
         }
     }
@@ -203,6 +215,7 @@ impl Machine {
         user: bool,
         walker: &mut impl Walker,
     ) -> Option<Access> {
+        let number = vcpu;
         let vcpu = self.vcpus.get_mut(vcpu)?;
         let counters = &mut self.counters;
         let mut cost_ps = 0;
@@ -255,7 +268,20 @@ impl Machine {
         } else {
             let streamed = vcpu.streams.miss(va);
             counters.stream_loads += u64::from(streamed);
-            let (served, tier) = match self.layout.locate(pa) {
+            let mut place = self.layout.locate(pa);
+            if let (Some(watch), Place::Node { node, .. }) = (&mut self.watch, &mut place) {
+                *node = watch.fill(Fill {
+                    vcpu: number,
+                    va,
+                    pa,
+                    node: *node,
+                    dearer_ps: self
+                        .smem
+                        .fill_ps(streamed)
+                        .saturating_sub(self.fmem.fill_ps(streamed)),
+                });
+            }
+            let (served, tier) = match place {
                 Place::Node { node: 0, .. } => {
                     counters.fmem_loads += 1;
                     counters.fmem_loads_user += u64::from(user);
@@ -271,11 +297,7 @@ impl Machine {
                     (Served::Other, &self.fmem)
                 }
             };
-            cost_ps += if streamed {
-                tier.stream_ps
-            } else {
-                tier.random_ps
-            };
+            cost_ps += tier.fill_ps(streamed);
             served
         };
         vcpu.counters.charged_ps += cost_ps;

@@ -96,6 +96,9 @@ pub struct Counters {
     pub tlb_full: u64,
     /// Address-space switches: CR3 written with another value.
     pub cr3_writes: u64,
+    /// Time of kernel threads, instructions and charges; 0 where tasks are not told apart.
+    #[serde(default)]
+    pub kthread_ps: u64,
     /// Accesses that the PMU counted as an event, or instructions that it tagged.
     pub pmu_events: u64,
     /// Records that the PMU wrote.
@@ -228,6 +231,9 @@ pub struct Summary {
     pub series_digest: String,
     /// Final counters.
     pub counters: Counters,
+    /// CPU time by task, most first; empty where the guest did not say how to tell.
+    #[serde(default)]
+    pub tasks: Vec<crate::tasks::TaskTime>,
     /// Their parts by vCPU.
     pub vcpus: Vec<VcpuCounters>,
     /// Final report of the guest's manager.

@@ -21,6 +21,7 @@ mod qemu;
 mod ram;
 mod round_robin;
 mod step;
+mod tasks;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt::Display;
@@ -136,6 +137,10 @@ extern "C" fn on_discontinuity(vcpu: c_uint, kind: c_int, _: u64, _: u64, _: *mu
     observer().discontinuity(vcpu as usize, kind);
 }
 
+extern "C" fn on_task_switch(vcpu: c_uint, _: *mut c_void) {
+    observer().task_switch(vcpu as usize);
+}
+
 extern "C" fn on_vcpu_init(vcpu: c_uint, _: *mut c_void) {
     if let Err(error) = observer().vcpu_init(vcpu) {
         fatal(&error, NEXT_QEMU);
@@ -188,6 +193,7 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 block.cast(),
             );
         }
+        let switch = observer.tasks.switch_in((api.qemu_plugin_tb_vaddr)(tb));
         for index in 0..count {
             let insn = (api.qemu_plugin_tb_get_insn)(tb, index);
             let mut bytes = [0u8; 16];
@@ -218,6 +224,9 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                     );
                 }
                 Some(Insn::ReadCounter) => {}
+            }
+            if switch.is_some() && switch == Some((api.qemu_plugin_insn_vaddr)(insn)) {
+                register(on_task_switch, 0);
             }
             if observer.on {
                 let ip = (api.qemu_plugin_insn_vaddr)(insn) as *mut c_void;

@@ -8,6 +8,7 @@ use demeter_machine::bar::{ModelCounters, Op};
 use demeter_machine::digest::Fnv;
 use demeter_machine::pmu::Kind;
 use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary, VcpuCounters};
+use demeter_machine::watch::WatchConfig;
 use demeter_machine::{
     Event, Machine, MachineConfig, MemoryLayout, PluginConfig, Translation, Walker,
 };
@@ -17,13 +18,14 @@ use crate::bar;
 use crate::clock::Clock;
 use crate::decode::{Operand, UNKNOWN_OPERAND};
 use crate::events;
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::pmu::Pmu;
 use crate::pmu_hooks;
 use crate::qemu::{Api, DISCON_EXCEPTION, DISCON_INTERRUPT, PerVcpu, QemuError, Registers};
 use crate::ram::{Mapping, Ram, Unaccessed};
 use crate::round_robin::{self, Running};
 use crate::step::Step;
+use crate::tasks::Tasks;
 use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
 
 mod sampling;
@@ -88,6 +90,8 @@ pub struct Observer {
     pub deadline: PerVcpu,
     output: Output,
     step: Option<Step>,
+    pub tasks: Tasks,
+    watch: WatchConfig,
     config: MachineConfig,
     interval_ns: u64,
     next_tick_ns: u64,
@@ -156,10 +160,12 @@ impl Observer {
         if config.pmu != Kind::None {
             pmu_hooks::install().map_err(|error| Failure::new(error.to_string(), NEXT_QEMU))?;
         }
+        let mut machine = Machine::new(&config.machine, layout, vcpus);
+        machine.watch = output::read_watch(&config.watch, vcpus)?;
         Ok(Self {
             api,
             on: false,
-            machine: Machine::new(&config.machine, layout, vcpus),
+            machine,
             watches_l1: false,
             counts_down: false,
             blocks: Vec::new(),
@@ -184,6 +190,8 @@ impl Observer {
             },
             output,
             step: config.step.map(Step::new).transpose()?,
+            tasks: Tasks::new(vcpus),
+            watch: config.watch,
             config: config.machine,
             interval_ns: config.series_interval_ns,
             next_tick_ns: 0,
@@ -318,6 +326,9 @@ impl Observer {
         if let Some(step) = self.step.as_mut().filter(|step| step.due(now)) {
             step.keep(now);
         }
+        if let Some(watch) = &mut self.machine.watch {
+            watch.at(now);
+        }
         if now >= self.next_tick_ns {
             let missed = (now - self.next_tick_ns) / self.interval_ns;
             self.next_tick_ns += (missed + 1) * self.interval_ns;
@@ -346,6 +357,7 @@ impl Observer {
 
     fn counters(&self) -> Counters {
         let mut counters = self.machine.counters;
+        counters.kthread_ps = self.tasks.times.kernel_ps();
         for vcpu in self.vcpu_counters() {
             counters.insn += vcpu.insn;
             counters.kernel_insn += vcpu.kernel_insn;
@@ -358,6 +370,7 @@ impl Observer {
     }
 
     fn row(&mut self, vcpu: usize, kind: RowKind, value: u64) {
+        self.settle_tasks();
         let t_ns = self.now_ns(vcpu);
         let counters = self.counters();
         bar::show(&self.bar, &ModelCounters::new(t_ns, &counters));
@@ -375,6 +388,7 @@ impl Observer {
 
     /// Writes the summary as of `now_ns`.
     fn summary(&mut self, end_ns: u64) {
+        self.settle_tasks();
         let running_ns = if self.on {
             end_ns.saturating_sub(self.on_since_ns)
         } else {
@@ -391,11 +405,14 @@ impl Observer {
             samples_digest: self.samples.hex(),
             series_digest: String::new(),
             counters: self.counters(),
+            tasks: self.tasks.times.report(),
             vcpus: self.vcpu_counters(),
             guest: bar::guest(&self.bar).into(),
             machine: self.config.clone(),
         };
-        if let Err(error) = self.output.summary(summary) {
+        let written = (self.output.summary(summary))
+            .and_then(|()| output::write_watch(&self.watch, self.machine.watch.as_ref()));
+        if let Err(error) = written {
             crate::fatal(&format!("cannot write the summary: {error}"), NEXT_DISK);
         }
     }
@@ -420,6 +437,11 @@ impl Observer {
             Op::ModelOn | Op::ModelOff => {}
             Op::Mark => self.row(vcpu, RowKind::Mark, self.gpr(vcpu, RDI)),
             Op::Progress => self.row(vcpu, RowKind::Progress, self.gpr(vcpu, RDI)),
+            Op::TaskSwitch => {
+                self.tasks.switch_at(self.gpr(vcpu, RDI));
+                self.flush_translations(vcpu);
+            }
+            Op::TaskLayout => self.tasks.lay_out(self.gpr(vcpu, RDI)),
             Op::ChargeNs => {
                 let ns = self.gpr(vcpu, RDI).min(MAX_CHARGE_NS);
                 self.selftest_ns = self.selftest_ns.saturating_add(ns);
@@ -450,6 +472,12 @@ impl Observer {
             if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
                 vcpu.cr3 = vcpu.registers.cr3(&self.api);
             }
+            if let Some(watch) = &mut self.machine.watch {
+                for (index, vcpu) in self.vcpus.iter().enumerate() {
+                    watch.address_space(index, vcpu.cr3);
+                }
+                watch.at(now);
+            }
             self.first_on_ns.get_or_insert(now);
             self.on_since_ns = now;
             self.next_tick_ns = now + self.interval_ns;
@@ -468,9 +496,13 @@ impl Observer {
             self.row(vcpu, RowKind::Off, 0);
             self.summary(now);
         }
+        self.flush_translations(vcpu);
+    }
+
+    /// Translations made so far have other instrumentation. The vCPU that runs
+    /// leaves its code for it; the others are not in theirs.
+    fn flush_translations(&self, vcpu: usize) {
         if let Some(vcpu) = self.vcpus.get(vcpu) {
-            // Translations made so far have the other instrumentation. The vCPU
-            // that runs leaves its code for it; the others are not in theirs.
             // SAFETY: our vCPU; QEMU defers the flush to a safe point.
             unsafe { (self.api.queue_tb_flush)(vcpu.handle) };
         }
@@ -485,12 +517,44 @@ impl Observer {
         };
         let same = value == own.cr3;
         own.cr3 = value;
+        if let Some(watch) = &mut self.machine.watch {
+            watch.address_space(vcpu, value);
+        }
         let ps = match (self.on, same) {
             (false, _) => return,
             (true, true) => self.machine.flush_user(vcpu),
             (true, false) => self.machine.switch_address_space(vcpu),
         };
         self.charge(vcpu, ps);
+    }
+
+    /// Instructions and charges of `vcpu`.
+    fn busy_ps(&self, vcpu: usize) -> u64 {
+        // SAFETY: the scoreboard is ours, and the vCPU exists.
+        let read = |entry| unsafe { (self.api.qemu_plugin_u64_get)(entry, vcpu as u32) };
+        let insn = read(self.user_insn) + read(self.kernel_insn);
+        insn * self.config.insn_ps + self.machine.vcpu_counters(vcpu).charged_ps
+    }
+
+    /// The kernel is about to switch `vcpu` from the task in RDI to the one in RSI.
+    pub fn task_switch(&mut self, vcpu: usize) {
+        self.check_number(vcpu);
+        let (from, to) = (self.gpr(vcpu, RDI), self.gpr(vcpu, RSI));
+        let busy_ps = self.busy_ps(vcpu);
+        if let Some(own) = self.vcpus.get(vcpu) {
+            let memory = (&self.ram, own.cr3);
+            self.tasks.switch(vcpu, memory, from, to, busy_ps);
+        }
+    }
+
+    /// Tells what vCPUs did since their last switch to the tasks that run on them.
+    fn settle_tasks(&mut self) {
+        for vcpu in 0..self.vcpus.len() {
+            let busy_ps = self.busy_ps(vcpu);
+            if let Some(own) = self.vcpus.get(vcpu) {
+                self.tasks.settle(vcpu, (&self.ram, own.cr3), busy_ps);
+            }
+        }
     }
 
     /// `mov %gpr, %cr4` is about to run.
@@ -583,4 +647,5 @@ impl Observer {
     }
 }
 
+const RSI: u8 = 6;
 const RDI: u8 = 7;

@@ -6,7 +6,11 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use demeter_machine::digest::Fnv;
+use demeter_machine::placement::Placement;
 use demeter_machine::series::{SeriesRow, Summary};
+use demeter_machine::watch::{Watch, WatchConfig};
+
+use crate::{Failure, NEXT_FILES};
 
 /// Writes rows as they come, so that a run that is killed leaves what it had.
 pub struct Output {
@@ -50,4 +54,36 @@ impl Output {
         fs::write(&partial, text)?;
         fs::rename(&partial, &self.summary)
     }
+}
+
+/// What is to be followed by page, with the placement that the host chose.
+pub fn read_watch(config: &WatchConfig, vcpus: usize) -> Result<Option<Watch>, Failure> {
+    if config.is_empty() {
+        return Ok(None);
+    }
+    let placement = (config.place.as_ref())
+        .map(|path| {
+            let failure = |cause: String| {
+                let what = format!("cannot read the placement `{}`: {cause}", path.display());
+                Failure::new(what, NEXT_FILES)
+            };
+            let bytes = fs::read(path).map_err(|error| failure(error.to_string()))?;
+            Placement::from_bytes(&bytes).map_err(|error| failure(error.to_string()))
+        })
+        .transpose()?;
+    Ok(Some(Watch::new(config, placement, vcpus)))
+}
+
+/// Writes what was followed by page.
+pub fn write_watch(config: &WatchConfig, watch: Option<&Watch>) -> io::Result<()> {
+    let Some(watch) = watch else {
+        return Ok(());
+    };
+    if let (Some(path), Some(recording)) = (&config.record, watch.recording()) {
+        fs::write(path, recording.to_bytes())?;
+    }
+    if let (Some((path, _)), Some(heat)) = (&config.heat, watch.heat()) {
+        fs::write(path, serde_json::to_vec(&heat)?)?;
+    }
+    Ok(())
 }

@@ -151,9 +151,36 @@ impl Ram {
         true
     }
 
+    /// Copies guest memory at `va`; false, and nothing of use in `bytes`, if any of it is
+    /// not mapped to a node.
+    pub fn copy(&self, cr3: u64, va: u64, bytes: &mut [u8]) -> bool {
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            let Some(found) = self.descend(cr3, va.wrapping_add(at as u64), false) else {
+                return false;
+            };
+            let Place::Node { node, offset } = self.layout.locate(found.pa) else {
+                return false;
+            };
+            let Some(source) =
+                (usize::try_from(offset).ok()).and_then(|offset| self.nodes[node].at::<u8>(offset))
+            else {
+                return false;
+            };
+            // SAFETY: inside the mapping; volatile as in `read`.
+            *byte = unsafe { source.read_volatile() };
+        }
+        true
+    }
+
     /// Walks the four-level page table at `cr3` as hardware does: every entry
     /// on the way is marked accessed.
     pub fn walk(&self, cr3: u64, va: u64) -> Option<Translation> {
+        self.descend(cr3, va, true)
+    }
+
+    /// A walk that marks entries accessed, or looks only.
+    #[inline]
+    fn descend(&self, cr3: u64, va: u64, mark: bool) -> Option<Translation> {
         let mut table = cr3 & FRAME;
         let mut entries = [0; 4];
         for (level, shift) in SHIFTS.into_iter().enumerate() {
@@ -163,7 +190,7 @@ impl Ram {
             if entry & PRESENT == 0 {
                 return None;
             }
-            if entry & ACCESSED == 0 {
+            if mark && entry & ACCESSED == 0 {
                 word.fetch_or(ACCESSED, Relaxed);
             }
             if is_leaf(entry, shift) {
@@ -346,13 +373,29 @@ mod tests {
         let mut words = [0; 2];
         assert!(ram.read_virtual(0x1000, 0x5ff8, &mut words));
         assert_eq!(
-            (words, ram.read(0x7ff8), ram.read(0x9000)),
-            ([1, 2], Some(1), Some(2))
+            (words, read(&ram, 0x7ff8), read(&ram, 0x9000)),
+            ([1, 2], 1, 2)
         );
         // Not aligned, and beyond what is mapped.
         assert!(!ram.write_virtual(0x1000, 0x5ff9, &[7]));
         assert!(!ram.write_virtual(0x1000, 0x6ff8, &[7, 8]));
-        assert_eq!(read(0x9ff8), Some(0));
+        assert_eq!(read(&ram, 0x9ff8), 0);
+    }
+
+    #[test]
+    fn copies_across_pages_and_refuses_holes() {
+        let ram = ram();
+        write(&ram, 0x1000, 0x2000 | 0x67);
+        write(&ram, 0x2000, 0x3000 | 0x67);
+        write(&ram, 0x3000, 0x4000 | 0x67);
+        write(&ram, 0x4000, 0x7000 | 0x67);
+        write(&ram, 0x4000 + 8, 0x6000 | 0x67);
+        write(&ram, 0x7ff8, u64::from_le_bytes(*b"....tiny"));
+        write(&ram, 0x6000, u64::from_le_bytes(*b" gups..."));
+        let mut bytes = [0; 9];
+        assert!(ram.copy(0x1000, 0xffc, &mut bytes));
+        assert_eq!(&bytes, b"tiny gups");
+        assert!(!ram.copy(0x1000, 0x1ffc, &mut bytes));
     }
 
     #[test]

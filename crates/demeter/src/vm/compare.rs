@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::figures::{self, Job, Row};
+use super::ideal;
 use super::session::Finished;
 use super::settings::Options;
 use super::tmm::Tmm;
@@ -58,6 +59,10 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             managers.push(tmm);
         }
     }
+    // What a placement is chosen by, and compared with.
+    if managers.iter().any(|tmm| tmm.ideal_order().is_some()) && !managers.contains(&Tmm::None) {
+        managers.insert(0, Tmm::None);
+    }
     let results = run_managers(
         &arguments.options,
         &managers,
@@ -78,7 +83,10 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     let shown = if arguments.json {
         text
     } else {
-        figures::render(&rows).into_bytes()
+        let table = figures::render(&rows);
+        let placements = ideal::render(&rows);
+        let gap = if placements.is_empty() { "" } else { "\n" };
+        format!("{table}{gap}{placements}").into_bytes()
     };
     let _ = std::io::stdout().write_all(&shown);
     Ok(0)
@@ -107,20 +115,29 @@ pub fn run_managers(
     out: &Path,
     total_work: Option<u64>,
 ) -> Result<Results, Error> {
-    let jobs = managers
+    // Those that wait for a recording come after it.
+    let mut order: Vec<usize> = (0..managers.len()).collect();
+    order.sort_by_key(|&at| managers[at].ideal_order().is_some());
+    let parts = ideal::parts(managers);
+    let jobs = order
         .iter()
-        .map(|&tmm| {
+        .map(|&at| {
+            let tmm = managers[at];
             Ok(Job {
                 name: tmm.row().to_owned(),
                 seat: None,
                 tmm,
                 settings: options.settings(tmm, command)?,
+                part: parts[at].clone(),
             })
         })
         .collect::<Result<Vec<Job>, Error>>()?;
     let testbed = Testbed::load()?;
     let directory = RowsDir::create(out)?;
     let finished = figures::run_all(&testbed, &jobs, parallel as usize, out, total_work)?;
+    let mut finished: Vec<_> = order.into_iter().zip(finished).collect();
+    finished.sort_by_key(|&(at, _)| at);
+    let finished: Vec<Finished> = finished.into_iter().map(|(_, finished)| finished).collect();
     Ok(Results {
         rows: rows(managers, &finished),
         finished,
@@ -142,11 +159,13 @@ fn rows(managers: &[Tmm], finished: &[Finished]) -> Rows {
         .position(|&tmm| tmm == Tmm::None)
         .and_then(|index| finished.get(index))
         .map(|finished| &finished.summary);
-    managers
+    let mut rows: Rows = managers
         .iter()
         .zip(finished)
         .map(|(&tmm, finished)| (tmm, Row::new(&finished.summary, tmm, none)))
-        .collect()
+        .collect();
+    ideal::fill_shares(&mut rows);
+    rows
 }
 
 /// One digest over all runs.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 
 use super::balloon::Seat;
+use super::ideal::{self, Part, Promise};
 use super::session::{self, Finished, Show};
 use super::settings::Settings;
 use super::summary::{Phase, Summary};
@@ -24,6 +25,17 @@ pub struct Row {
     pub status: i32,
     /// Region of interest.
     pub time_s: f64,
+    /// The same if kernel threads, a manager's worker among them, ran on a spare vCPU;
+    /// absent where they are not told apart.
+    pub spare_time_s: Option<f64>,
+    /// How much of the way from `none` to `ideal`, in time.
+    pub ideal_share: Option<f64>,
+    /// What a clairvoyant placement promises.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Promise>,
+    /// How much of that came true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub realised_share: Option<f64>,
     /// Work per second, over all of it.
     pub updates_per_s: Option<f64>,
     /// And after three quarters of the work.
@@ -55,6 +67,10 @@ impl Row {
         Self {
             status: summary.status,
             time_s: summary.whole.time_s,
+            spare_time_s: (!summary.tasks.is_empty()).then_some(summary.whole.spare_time_s),
+            ideal_share: None,
+            placement: summary.placement.clone(),
+            realised_share: None,
             updates_per_s: summary.whole.work_per_s,
             updates_per_s_last_quarter: quarter.and_then(|phase| phase.work_per_s),
             fmem_share: match tmm {
@@ -83,7 +99,7 @@ fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f6
         Tmm::NbtDefault | Tmm::Nbt | Tmm::Damon | Tmm::DamonAuto => {
             none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0))
         }
-        Tmm::None | Tmm::Fast | Tmm::Oracle => Some(0.0),
+        Tmm::None | Tmm::Fast | Tmm::Oracle | Tmm::Ideal | Tmm::Ideal2m => Some(0.0),
     }
 }
 
@@ -96,6 +112,8 @@ pub fn render(rows: &[(Tmm, Row)]) -> String {
             vec![
                 tmm.row().to_owned(),
                 format!("{:.3}", row.time_s),
+                table::number(row.spare_time_s, 3),
+                table::percent(row.ideal_share, 1),
                 millions(row.updates_per_s),
                 millions(row.updates_per_s_last_quarter),
                 table::percent(row.fmem_share, 1),
@@ -113,6 +131,8 @@ pub fn render(rows: &[(Tmm, Row)]) -> String {
         &[
             "manager",
             "time s",
+            "spare s",
+            "ideal %",
             "M/s",
             "M/s last¼",
             "FMEM %",
@@ -149,6 +169,8 @@ pub struct Job {
     pub tmm: Tmm,
     /// Its settings.
     pub settings: Settings,
+    /// Its part in a recording.
+    pub part: Option<Part>,
 }
 
 /// Runs the jobs, `parallel` at a time, each into `out/<name>`. The first
@@ -180,6 +202,9 @@ pub fn run_all(
                     if failed.load(std::sync::atomic::Ordering::Relaxed) {
                         return;
                     }
+                    let Some(settings) = ideal::settings_of(job, &failed) else {
+                        return;
+                    };
                     let line = board.line(&job.name);
                     let show = Show {
                         stream_output: false,
@@ -188,12 +213,13 @@ pub fn run_all(
                     };
                     let outcome = session::run(
                         testbed,
-                        &job.settings,
+                        &settings,
                         &out.join(&job.name),
                         job.seat.as_ref(),
                         &show,
                     )
-                    .and_then(|finished| must_succeed(job, finished));
+                    .and_then(|finished| must_succeed(job.tmm, &job.settings, finished))
+                    .and_then(|finished| ideal::publish(job, finished));
                     if outcome.is_err() {
                         failed.store(true, std::sync::atomic::Ordering::Relaxed);
                     }
@@ -215,7 +241,8 @@ pub fn run_all(
     Ok(finished)
 }
 
-fn must_succeed(job: &Job, finished: Finished) -> Result<Finished, Error> {
+/// A run whose COMMAND ended with a status that does not count is an error.
+pub fn must_succeed(tmm: Tmm, settings: &Settings, finished: Finished) -> Result<Finished, Error> {
     session::warn_of_trouble(&finished);
     if let Some((cause, status)) = &finished.outcome.not_started {
         return Err(Error::Command {
@@ -225,11 +252,11 @@ fn must_succeed(job: &Job, finished: Finished) -> Result<Finished, Error> {
         });
     }
     let status = finished.outcome.shell_status();
-    if (job.settings.ok_statuses.iter()).any(|&ok| i32::from(ok) == status) {
+    if (settings.ok_statuses.iter()).any(|&ok| i32::from(ok) == status) {
         return Ok(finished);
     }
     Err(Error::CommandFailed {
-        tmm: job.tmm.row().to_owned(),
+        tmm: tmm.row().to_owned(),
         status,
         kept: finished.directory,
     })

@@ -214,6 +214,7 @@ fn job(
         seat: Some(Arc::new(seat)),
         tmm,
         settings,
+        part: None,
     })
 }
 

@@ -63,7 +63,11 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
         ));
     }
     let mut manager = protocol::Manager {
-        name: tmm.row().to_owned(),
+        // The guest of a placement must not differ from the recorded one.
+        name: match tmm.ideal_order() {
+            Some(_) => Tmm::None.row().to_owned(),
+            None => tmm.row().to_owned(),
+        },
         ..protocol::Manager::default()
     };
     if tmm.is_nbt() {

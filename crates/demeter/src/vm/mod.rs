@@ -10,6 +10,9 @@ mod demo;
 mod figures;
 mod fleet;
 mod guest;
+mod heat;
+mod heat_view;
+mod ideal;
 mod manager;
 mod manifest;
 mod outcome;
@@ -39,6 +42,8 @@ pub enum Verb {
     Compare(compare::Arguments),
     /// The standard comparison: GUPS with the paper's proportions
     Demo(demo::Arguments),
+    /// Map the heat of COMMAND's memory over time, by virtual and by physical address
+    Heat(heat::Arguments),
 }
 
 impl Verb {
@@ -48,6 +53,7 @@ impl Verb {
             Self::Run(arguments) => run::execute(arguments),
             Self::Compare(arguments) => compare::execute(arguments),
             Self::Demo(arguments) => demo::execute(arguments),
+            Self::Heat(arguments) => heat::execute(arguments),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use super::fleet;
+use super::ideal;
 use super::session::{self, Show};
 use super::settings::Options;
 use super::tmm::Tmm;
@@ -49,10 +50,17 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             arguments.json,
         );
     }
-    let settings = arguments
+    let mut settings = arguments
         .options
         .settings(arguments.tmm, &arguments.command)?;
     let testbed = Testbed::load()?;
+    let mut recorded_s = None;
+    if let Some(order) = arguments.tmm.ideal_order() {
+        let (options, command, out) = (&arguments.options, &arguments.command, &arguments.out);
+        let (ideal, recorded) = ideal::record_first(&testbed, options, command, order, out)?;
+        recorded_s = Some(recorded.summary.whole.time_s);
+        settings.watch.ideal = Some(ideal);
+    }
     let board = Board::new();
     let line = board.line(arguments.tmm.row());
     let finished = session::run(
@@ -70,6 +78,14 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     if arguments.json {
         let text = to_json(&finished.summary)?;
         let _ = std::io::stdout().write_all(&text);
+    }
+    if let (Some(none_s), Some(promise)) = (recorded_s, &finished.summary.placement) {
+        let realised = ideal::realised(promise, none_s, finished.summary.whole.time_s);
+        eprintln!(
+            "demeter: {}: {}",
+            arguments.tmm.row(),
+            ideal::describe(promise, realised)
+        );
     }
     session::warn_of_trouble(&finished);
     if let Some((cause, status)) = &finished.outcome.not_started {

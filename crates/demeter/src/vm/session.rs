@@ -127,6 +127,7 @@ pub fn run(
         machine: settings.machine.clone(),
         pmu: settings.pmu,
         step: seat.and_then(|seat| seat.step.clone()),
+        watch: settings.watch.config(settings.tmm, &ram, &results)?,
     };
     results.write("plugin.json", &to_json(&plugin_config)?)?;
     let arguments = qemu::arguments(settings, &files);
@@ -161,7 +162,7 @@ pub fn run(
             return Err(failure(kept));
         }
     };
-    let summary = summary::summarise(settings, &outcome, &plugin_config.series, &files.output)?;
+    let summary = summary::summarise(settings, &outcome, &plugin_config, &files.output)?;
     results.write("summary.json", &to_json(&summary)?)?;
     let manifest = manifest::manifest(&manifest::Sources {
         testbed,

@@ -12,6 +12,7 @@ use demeter_machine::config::MachineConfig;
 use demeter_machine::pmu::Kind;
 use serde::Serialize;
 
+use super::ideal::Watch;
 use super::sizing::{Balloon, Method};
 use super::tmm::{Knobs, Tmm};
 use crate::error::Error;
@@ -194,6 +195,8 @@ pub struct Settings {
     pub copies: Vec<(PathBuf, String)>,
     /// Host folder that the guest sees as /data.
     pub data: Option<PathBuf>,
+    /// What is followed by page.
+    pub watch: Watch,
     /// QEMU's `-seed`.
     pub seed: u64,
 }
@@ -262,6 +265,7 @@ impl Options {
             damon_auto_knobs: tmm.damon_auto_knobs(&self.damon_auto_set)?,
             copies: self.copy.clone(),
             data: self.data.clone(),
+            watch: Watch::default(),
             seed: 42,
         })
     }

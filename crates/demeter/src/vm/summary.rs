@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use demeter_machine::config::MachineConfig;
+use demeter_machine::config::{MachineConfig, PluginConfig};
 use demeter_machine::series::{RowKind, SeriesRow};
-use serde::Serialize;
+use demeter_machine::tasks::TaskTime;
+use serde::{Deserialize, Serialize};
 
+use super::ideal::Promise;
 use super::outcome::Outcome;
 use super::settings::Settings;
 use super::tmm::Tmm;
@@ -41,6 +43,12 @@ pub struct Summary {
     pub refused_pages: u64,
     /// The manager's CPU time by stage; all zero for managers that do not say.
     pub stage_ns: BTreeMap<String, u64>,
+    /// CPU time by task, most first; what is missing to the whole time the vCPUs idled.
+    /// Empty where the guest's kernel does not let tasks be told apart.
+    pub tasks: Vec<TaskTime>,
+    /// The clairvoyant placement that this run had.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Promise>,
     /// Memory that COMMAND found free per node.
     pub free_bytes: BTreeMap<u32, u64>,
     /// Files below the manager's directory after the run.
@@ -56,6 +64,10 @@ pub struct Summary {
 pub struct Phase {
     /// Modelled time with the model on, idle time included.
     pub time_s: f64,
+    /// The part of it that kernel threads took, a manager's worker among them.
+    pub kthread_s: f64,
+    /// What is left without it: the time if they ran on a spare vCPU.
+    pub spare_time_s: f64,
     /// Work reported, in the workload's unit.
     pub work: Option<u64>,
     /// Per modelled second.
@@ -84,10 +96,11 @@ pub struct Phase {
 pub fn summarise(
     settings: &Settings,
     outcome: &Outcome,
-    series: &Path,
+    plugin: &PluginConfig,
     output: &Path,
 ) -> Result<Summary, Error> {
     // COMMAND that never reached its region of interest leaves no series.
+    let series = &plugin.series;
     let bytes = std::fs::read(series).unwrap_or_default();
     let rows = parse(&bytes).map_err(|cause| Error::Malformed {
         path: series.to_path_buf(),
@@ -108,6 +121,8 @@ pub fn summarise(
         demoted_pages: moved[1],
         refused_pages: moved[2],
         stage_ns: stages(&rows),
+        tasks: tasks(&plugin.summary),
+        placement: (settings.watch.ideal.as_ref()).map(|ideal| ideal.figures.clone()),
         free_bytes: outcome.free_bytes.clone(),
         manager_files: outcome.manager_files.clone(),
         kernel_trouble: outcome.kernel_trouble.clone(),
@@ -120,6 +135,19 @@ pub fn summarise(
     let output = std::fs::read(output).unwrap_or_default();
     summary.digest = digest::sha256_of([bytes.as_slice(), &output, &figures]);
     Ok(summary)
+}
+
+/// CPU time by task, from the plugin's own summary; it writes none where nothing was
+/// modelled.
+fn tasks(path: &Path) -> Vec<TaskTime> {
+    #[derive(Deserialize)]
+    struct Part {
+        tasks: Vec<TaskTime>,
+    }
+    let part = std::fs::read(path)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice::<Part>(&bytes).ok());
+    part.map_or_else(Vec::new, |part| part.tasks)
 }
 
 /// Reads a series.
@@ -214,8 +242,11 @@ fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool) -> Phas
         let sampling = delta(|c| c.samples) * machine.pebs_record_ns;
         share_of_time((stages + sampling) as f64 * 1000.0)
     });
+    let kthread_s = delta(|c| c.kthread_ps) as f64 * 1e-12;
     Phase {
         time_s,
+        kthread_s,
+        spare_time_s: (time_s - kthread_s).max(0.0),
         work,
         work_per_s: work
             .filter(|_| time_ns > 0)

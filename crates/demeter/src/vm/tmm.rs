@@ -119,6 +119,12 @@ pub enum Tmm {
     Fast,
     /// Nothing moves; a workload that knows its hot memory binds it to FMEM
     Oracle,
+    /// Runs twice: the second time the pages that gain most have been in FMEM all along
+    Ideal,
+    /// The same for aligned 2 MiB as one
+    #[value(name = "ideal-2m")]
+    #[serde(rename = "ideal-2m")]
+    Ideal2m,
 }
 
 impl Tmm {
@@ -133,6 +139,18 @@ impl Tmm {
             Self::Demeter => "demeter",
             Self::Fast => "fast",
             Self::Oracle => "oracle",
+            Self::Ideal => "ideal",
+            Self::Ideal2m => "ideal-2m",
+        }
+    }
+
+    /// Pages that a clairvoyant placement places as one, as a power of two; none
+    /// for managers that are not one.
+    pub fn ideal_order(self) -> Option<u32> {
+        match self {
+            Self::Ideal => Some(0),
+            Self::Ideal2m => Some(9),
+            _ => None,
         }
     }
 

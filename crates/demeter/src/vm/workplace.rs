@@ -225,7 +225,7 @@ pub fn to_json(value: &impl serde::Serialize) -> Result<Vec<u8>, Error> {
 }
 
 /// Writes a file under another name first.
-fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
+pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
     let mut building = path.as_os_str().to_owned();
     building.push(format!(".tmp-{}", std::process::id()));
     let building = PathBuf::from(building);
