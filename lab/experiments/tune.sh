@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# usage: lab/experiments/tune.sh [ROW…]
+# The best knobs of each row (nbt, damon, damon-auto, demeter) by one budget for all: 24
+# guests, at most four knobs (page size and kind of page lists among them), GUPS and silo
+# with seed 1. Then judged by five other seeds and by workloads that were not tuned
+# for. Results and what they cost: out/tune/ROW/{best.json,runs.jsonl}. A search that
+# was stopped goes on where it was. The winners' knobs belong into NBT_TUNED,
+# DAMON_TUNED, … of crates/demeter/src/vm/tmm.rs.
+set -euo pipefail
+
+cd "$(dirname "$0")/../.."
+: "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
+export DEMETER_CACHE
+[ $# -gt 0 ] || set -- nbt damon damon-auto demeter
+for row; do
+	echo "== $row"
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.tune --row "$row" \
+		--budget 24 --judge --out "out/tune/$row"
+done

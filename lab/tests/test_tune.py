@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The search against a made command, whose times are a known function of the knobs."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from typer.testing import CliRunner
+
+from demeter_lab.tune.__main__ import app
+from demeter_lab.tune.search import cost_of, hypercube
+from demeter_lab.tune.space import MOST_KNOBS, ROWS, TuneError, workload_of
+
+# Best at 100 ms and two lists; huge pages are worth a tenth; 25 ms does not end well.
+FAKE = """#!{python}
+import json, math, sys, pathlib
+words = sys.argv[1:]
+with open(pathlib.Path(__file__).with_name("calls"), "a") as calls:
+    calls.write(" ".join(words) + "\\n")
+knobs = dict(word.split("=") for word in words[: words.index("--")] if "=" in word)
+if knobs.get("scan_period_min_ms") == "25":
+    sys.exit("demeter: error: it fails; next: nothing")
+period = float(knobs.get("scan_period_max_ms", 1000))
+time_s = 10 + abs(math.log2(period / 100)) + (knobs.get("lru") != "lists")
+time_s *= 1.1 if knobs.get("thp") == "never" else 1
+seed = int(words[words.index("--seed") + 1]) if "--seed" in words else 0
+print(json.dumps({{"whole": {{"time_s": time_s + seed / 100, "work_per_s": None,
+    "fmem_share": 0.5}}, "last_quarter": None, "promoted_pages": 1, "demoted_pages": 1,
+    "digest": "d"}}))
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Path:
+    path = tmp_path / "demeter"
+    path.write_text(FAKE.format(python=sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+def tune(fake: Path, out: Path, *words: str) -> tuple[int, str]:
+    common = ["--row", "nbt", "--demeter", str(fake), "--out", str(out)]
+    common += ["--workload", "one=x --seed {seed}", "--workload", "two@command=y"]
+    done = CliRunner().invoke(app, [*common, *words])
+    return done.exit_code, done.output
+
+
+def calls(fake: Path) -> list[str]:
+    path = fake.with_name("calls")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_the_budget_is_kept_and_the_best_is_found(fake: Path, tmp_path: Path) -> None:
+    status, output = tune(fake, tmp_path / "out", "--budget", "48")
+    assert status == 0, output
+    assert len(calls(fake)) == 48
+    best = json.loads((tmp_path / "out/best.json").read_text())
+    times = [
+        record["time_s"]
+        for record in map(json.loads, (tmp_path / "out/runs.jsonl").read_text().splitlines())
+        if record["time_s"] is not None
+    ]
+    assert best["candidates"] == 24
+    assert best["best"]["lru"] == "lists" and best["best"]["thp"] == "always"
+    assert best["best"]["scan_period_ms"] in ("50", "100", "200")
+    # As it stands: 10 + log2(10) + 1.
+    assert best["cost"] == pytest.approx(min(times) / (11 + math.log2(10)), rel=0.01)
+    first = calls(fake)[0]
+    assert "--roi self" in first and "scan_period" not in first
+    assert any("--roi command" in call for call in calls(fake))
+
+
+def test_a_stopped_search_goes_on(fake: Path, tmp_path: Path) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert tune(fake, whole, "--budget", "16", "--jobs", "1")[0] == 0
+    assert tune(fake, stopped, "--budget", "16", "--jobs", "3")[0] == 0
+    # However many guests at a time, the same candidates.
+    assert (whole / "best.json").read_text() == (stopped / "best.json").read_text()
+    journal = stopped / "runs.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:5]) + lines[5][:20])
+    before = len(calls(fake))
+    assert tune(fake, stopped, "--budget", "16", "--jobs", "3")[0] == 0
+    assert len(calls(fake)) == before + 11
+    assert (whole / "best.json").read_text() == (stopped / "best.json").read_text()
+
+
+def test_failures_cost_and_are_told(fake: Path, tmp_path: Path) -> None:
+    status, output = tune(fake, tmp_path / "out", "--budget", "24")
+    assert status == 0
+    assert "inf" in output and "failed" in output
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    status, output = tune(fake, tmp_path / "other", "--budget", "24")
+    assert status == 1 and "as it stands fails" in output
+
+
+def test_results_of_other_programs_are_not_mixed(fake: Path, tmp_path: Path) -> None:
+    assert tune(fake, tmp_path / "out", "--budget", "4")[0] == 0
+    fake.write_text(fake.read_text() + "# rebuilt\n")
+    status, output = tune(fake, tmp_path / "out", "--budget", "4")
+    assert status == 1 and "choose another --out" in output
+    status, output = tune(fake, tmp_path / "small", "--budget", "3")
+    assert status == 1 and "at least 4" in output
+
+
+def test_the_best_is_judged_by_what_it_has_not_seen(fake: Path, tmp_path: Path) -> None:
+    words = ("--budget", "24", "--judge", "--judge-seeds", "3", "--unseen", "three=z --seed {seed}")
+    status, output = tune(fake, tmp_path / "out", *words)
+    assert status == 0, output
+    judged = json.loads((tmp_path / "out/best.json").read_text())["judged"]
+    assert [len(judged[name]["ratios"]) for name in ("one", "two", "three")] == [3, 1, 3]
+    assert judged["three"]["median"] < 1
+    # Two settings; seeds 2 to 4 of two workloads; the one without a seed is known.
+    assert len(calls(fake)) == 24 + 2 * 2 * 3
+
+
+def test_a_hypercube_covers_each_knob() -> None:
+    for row in ROWS.values():
+        assert 0 < len(row.knobs) <= MOST_KNOBS
+        assert {"thp"} <= {knob.name for knob in row.knobs}
+        settings = hypercube(row, 12, Random(1))
+        for knob in row.knobs:
+            assert {setting[knob.name] for setting in settings} == set(knob.values)
+            assert len(knob.options_of("1")) == 2 * len(knob.options)
+
+
+def test_cost() -> None:
+    assert cost_of([2.0, 8.0], [4.0, 4.0]) == pytest.approx(1.0)
+    assert cost_of([2.0, None], [4.0, 4.0]) == math.inf
+    with pytest.raises(TuneError):
+        workload_of("nonsense")
+    assert workload_of("a@command=b c").roi == "command"
