@@ -37,6 +37,18 @@ pub struct Files {
 /// Size of the vPMU's BAR, `DEMETER_VPMU_BAR_BYTES`.
 pub const BAR_BYTES: u64 = 4 << 20;
 
+/// Firmware that does only what a kernel needs: SeaBIOS looks for disks, keyboards
+/// and option ROMs first, a second of the host's time.
+const FIRMWARE: &str = "qboot.rom";
+
+/// What a kernel would busy itself with on every boot, to learn what is known here or
+/// to find what no guest uses. The TSC counts the nanoseconds of the guest clock.
+/// Waiting for the timer to tick spins; `hpet_late_init` reads the HPET until it knows
+/// its rate for `/dev/hpet`, `init_acpi_pm_clocksource` compares a clock that is never
+/// chosen, and `jent_mod_init` tests a source of randomness.
+const NO_NEED_TO_ASK: &str = " tsc_early_khz=1000000 no_timer_check \
+    initcall_blacklist=hpet_late_init,init_acpi_pm_clocksource,jent_mod_init";
+
 /// What makes two runs of the same input identical: no randomness, no
 /// addresses, no clock but the model's.
 const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 nokaslr norandmaps mitigations=off \
@@ -160,13 +172,14 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     plugin.push(with_path(",config=".to_owned(), &files.plugin_config));
     list.two("-plugin", plugin);
 
+    list.two("-bios", FIRMWARE);
     list.two("-kernel", files.kernel.as_os_str());
     list.two("-initrd", files.initrd.as_os_str());
     let one_vcpu = if settings.vcpus == 1 { ONE_VCPU } else { "" };
     let plugged = if devices == [0; 2] { "" } else { PLUGGED };
     list.two(
         "-append",
-        format!("{KERNEL_COMMAND_LINE}{one_vcpu}{plugged}"),
+        format!("{KERNEL_COMMAND_LINE}{NO_NEED_TO_ASK}{one_vcpu}{plugged}"),
     );
     list.0
 }

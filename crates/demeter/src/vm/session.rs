@@ -102,7 +102,7 @@ pub fn run(
             .as_ref()
             .map_or(Vec::new(), balloon::Host::arguments),
         bar: ram.file("bar", qemu::BAR_BYTES)?,
-        kernel: kernel.vmlinuz.clone(),
+        kernel: kernel.bootable().to_owned(),
         initrd,
         images,
         plugin: absolute(&built.plugin)?,
