@@ -4,6 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use demeter_agent::protocol::Roi;
+
 use super::balloon::Balloon;
 use super::settings::Settings;
 
@@ -105,7 +107,8 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
         list.two(
             "-object",
             with_path(
-                format!("memory-backend-file,id=m{node},size={bytes},share=on,mem-path="),
+                // Aligned for huge pages of the host.
+                format!("memory-backend-file,id=m{node},size={bytes},align=2M,share=on,mem-path="),
                 &files.nodes[node],
             ),
         );
@@ -168,9 +171,11 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
         list.two("-serial", format!("chardev:{id}"));
     }
 
-    let mut plugin = with_path(String::new(), &files.plugin);
-    plugin.push(with_path(",config=".to_owned(), &files.plugin_config));
-    list.two("-plugin", plugin);
+    if settings.roi != Roi::Nothing {
+        let mut plugin = with_path(String::new(), &files.plugin);
+        plugin.push(with_path(",config=".to_owned(), &files.plugin_config));
+        list.two("-plugin", plugin);
+    }
 
     list.two("-bios", FIRMWARE);
     list.two("-kernel", files.kernel.as_os_str());

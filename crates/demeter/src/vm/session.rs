@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use demeter_machine::config::{NodeConfig, PluginConfig};
 use demeter_machine::series::{RowKind, SeriesRow};
 
+use super::cost::Meter;
 use super::outcome::Outcome;
 use super::process::Process;
 use super::settings::Settings;
@@ -56,6 +57,7 @@ pub fn run(
     seat: Option<&Arc<balloon::Seat>>,
     show: &Show<'_>,
 ) -> Result<Finished, Error> {
+    let began = Instant::now();
     let _leave = Leave(seat);
     let kernel = testbed.kernel(&settings.kernel)?;
     if settings.tmm == super::tmm::Tmm::Damon {
@@ -137,9 +139,11 @@ pub fn run(
         .args(&testbed.qemu.argv[1..])
         .args(&arguments)
         .envs(&testbed.qemu.env);
+    let mut meter = Meter::new(began, &files.records);
     let mut machine = Process::start(command, &log)?;
     let ended = watch(
         &mut machine,
+        &mut meter,
         settings,
         &files,
         &plugin_config.series,
@@ -151,7 +155,9 @@ pub fn run(
         Some(balloon) => balloon.finish(&results)?,
         None => None,
     };
+    let pages = ram.pages();
     drop(ram);
+    let cost = meter.finish(pages);
     let host_s = started.elapsed().as_secs_f64();
 
     let outcome = match judge(ended, settings, &files, &log) {
@@ -171,6 +177,7 @@ pub fn run(
         built: &built,
         arguments: &arguments,
         host_s,
+        cost,
     })?;
     results.write("manifest.json", &to_json(&manifest)?)?;
     // Named by their place while running; the directory is about to move.
@@ -297,6 +304,7 @@ fn without_time(line: &str) -> &str {
 
 fn watch(
     machine: &mut Process,
+    meter: &mut Meter,
     settings: &Settings,
     files: &qemu::Files,
     series: &Path,
@@ -314,6 +322,7 @@ fn watch(
             Ok(None) => {}
             Err(cause) => break Ended::Lost(cause),
         }
+        meter.look(machine);
         if interrupt::raised() {
             break Ended::Interrupted;
         }
