@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: kernels.sh 6.1|6.12|7.x
-# Puts one stock Debian kernel into the cache: kernels/<release>/vmlinuz and, in
-# kernels/<release>/modules/, the few modules the guest needs, decompressed, with
-# load-order (dependencies first). Writes kernels/<name> = the release.
+# Puts one stock Debian kernel into the cache: kernels/<release>/vmlinuz, vmlinux (the
+# same kernel decompressed) and, in kernels/<release>/modules/, the few modules the guest
+# needs, decompressed, with load-order (dependencies first). Writes kernels/<name> = the
+# release.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 usage_check "$@"
@@ -27,7 +28,7 @@ trees="drivers/virtio drivers/nvdimm drivers/dax drivers/block/zram drivers/net/
 
 name=kernel-$kernel
 key=$(stamp_key "$0" -- "$TESTBED_LAYOUT")
-if stamp_ok "$name" "$key" && [ -f "$CACHE/kernels/$(cat "$CACHE/kernels/$kernel" 2>/dev/null)/vmlinuz" ]; then
+if stamp_ok "$name" "$key" && [ -f "$CACHE/kernels/$(cat "$CACHE/kernels/$kernel" 2>/dev/null)/vmlinux" ]; then
 	exit 0
 fi
 apt_state keep
@@ -66,6 +67,23 @@ for f in vmlinuz config; do
 			die "package $image holds no $f" "its layout has changed; adapt $0"
 	fi
 done
+# A guest under TCG needs more than a second to decompress its kernel, each time. QEMU
+# starts an ELF file with a PVH note as it is: take it out of the bzImage once, as the
+# boot protocol (Documentation/arch/x86/boot.rst) says where it lies.
+grep -qx CONFIG_PVH=y "$out/config" || die "kernel $release has no PVH entry" "QEMU cannot start it decompressed; report it"
+number() { # number OFFSET BYTES: little-endian, in the bzImage
+	od -An -v -t "u$2" -j "$1" -N "$2" "$out/vmlinuz" | tr -d ' '
+}
+payload=$((($(number 0x1f1 1) + 1) * 512 + $(number 0x248 4)))
+bytes=$(($(number 0x24c 4) - 4)) # the size of what comes out follows it
+case $(number "$payload" 4) in
+4247762216) unpack="zstd -qdc" ;;
+1484404733) unpack="xz -dc" ;;
+*) die "the compression of kernel $release is unknown" "adapt $0" ;;
+esac
+head -c $((payload + bytes)) "$out/vmlinuz" | tail -c "$bytes" | $unpack >"$WORK/vmlinux" ||
+	die "kernel $release cannot be decompressed" "check the free disk space, then run testbed/setup.sh again"
+cp --sparse=always "$WORK/vmlinux" "$out/vmlinux"
 depmod -b "$WORK" "$release" 2>"$WORK/depmod.log" ||
 	die "depmod failed for $release ($(head -n 1 "$WORK/depmod.log"))" "check the free disk space, then run testbed/setup.sh again"
 

@@ -134,8 +134,8 @@ done
 	for k in $kernels; do
 		r=$(cat "$CACHE/kernels/$k")
 		case $k in 6.1) root=bookworm ;; *) root=trixie ;; esac
-		printf '%s\n  {"name":"%s","release":"%s","vmlinuz":"%s","initrd_base":"%s","build_root":"%s"}' "$sep" "$k" "$r" \
-			"$CACHE/kernels/$r/vmlinuz" "$CACHE/initrd-base-$r.cpio" "$CACHE/build-root-$root"
+		printf '%s\n  {"name":"%s","release":"%s","vmlinuz":"%s","vmlinux":"%s","initrd_base":"%s","build_root":"%s"}' "$sep" "$k" "$r" \
+			"$CACHE/kernels/$r/vmlinuz" "$CACHE/kernels/$r/vmlinux" "$CACHE/initrd-base-$r.cpio" "$CACHE/build-root-$root"
 		sep=,
 	done
 	printf '],\n "guest_root":"%s",\n "guest_root_packages":{' "$CACHE/guest-root.erofs"

@@ -51,6 +51,10 @@ pub struct Kernel {
     pub release: String,
     /// Image.
     pub vmlinuz: PathBuf,
+    /// The same decompressed, which QEMU starts through its PVH entry: a cache
+    /// that was set up before there was one boots the image, slower.
+    #[serde(default)]
+    pub vmlinux: Option<PathBuf>,
     /// First part of the initrd.
     pub initrd_base: PathBuf,
 }
@@ -63,6 +67,11 @@ impl Kernel {
             (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
             _ => None,
         }
+    }
+
+    /// What QEMU is given.
+    pub fn bootable(&self) -> &Path {
+        self.vmlinux.as_deref().unwrap_or(&self.vmlinuz)
     }
 }
 
@@ -97,6 +106,8 @@ impl Testbed {
             .kernels
             .iter()
             .flat_map(|kernel| [&kernel.vmlinuz, &kernel.initrd_base]);
+        let decompressed = self.kernels.iter().filter_map(|k| k.vmlinux.as_ref());
+        let kernels = kernels.chain(decompressed);
         for path in kernels.chain([&self.guest_root, &PathBuf::from(&self.qemu.argv[0])]) {
             if !path.exists() {
                 return Err(Error::Testbed {

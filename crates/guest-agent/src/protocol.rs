@@ -74,6 +74,8 @@ pub enum Roi {
     /// COMMAND itself, with the magic NOP (`demeter-workloads roi on`).
     #[serde(rename = "self")]
     Own,
+    /// Nothing: the machine is not modelled.
+    Nothing,
 }
 
 /// Free memory of one node at the start of COMMAND.

@@ -29,14 +29,32 @@ impl Mapping {
         if file.metadata()?.len() < bytes as u64 {
             file.set_len(bytes as u64)?;
         }
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the
-        // file is at least `bytes` long.
-        let start = unsafe {
+        // The host's huge pages, if the file is made of them, can be mapped only where
+        // addresses are aligned like them: reserve more, map inside it.
+        let reserved = bytes.saturating_add(HUGE_BYTES);
+        // SAFETY: a fresh reservation at an address of the kernel's choice.
+        let place = unsafe {
             libc::mmap(
                 ptr::null_mut(),
+                reserved,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if place == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let aligned = (place as usize).next_multiple_of(HUGE_BYTES);
+        // SAFETY: inside the reservation made above, which nobody else knows of;
+        // the file is at least `bytes` long. What is not covered stays reserved.
+        let start = unsafe {
+            libc::mmap(
+                aligned as *mut libc::c_void,
                 bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
+                libc::MAP_SHARED | libc::MAP_FIXED,
                 file.as_raw_fd(),
                 0,
             )
@@ -44,6 +62,8 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        // SAFETY: the mapping made above. Advice: a kernel that knows none refuses it.
+        unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
         Ok(Self {
             start: start.cast(),
             bytes,
@@ -67,6 +87,9 @@ pub struct Ram {
     nodes: [Mapping; 2],
     layout: MemoryLayout,
 }
+
+/// Size of a huge page of the host.
+const HUGE_BYTES: usize = 2 << 20;
 
 const PRESENT: u64 = 1;
 const ACCESSED: u64 = 0x20;

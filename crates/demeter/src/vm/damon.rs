@@ -283,6 +283,7 @@ mod tests {
             name: release.into(),
             release: release.into(),
             vmlinuz: place.path().join("vmlinuz"),
+            vmlinux: None,
             initrd_base: place.path().join("initrd"),
         };
         assert!(supported(&kernel("6.1.0-50-amd64")).is_err());

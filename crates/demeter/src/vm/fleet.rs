@@ -199,7 +199,7 @@ fn job(
         .sum();
     let memory = settings.node_bytes.iter().sum::<u64>() - taken;
     let floor = kernel_bytes(&settings) + settings.tier_bytes[0] / FLOOR;
-    let node = |node: usize| ram.file(&format!("{name}-node{node}"), settings.node_bytes[node]);
+    let node = |node: usize| ram.memory(&format!("{name}-node{node}"), settings.node_bytes[node]);
     let seat = Seat {
         socket: ram.join(&name),
         nodes: [node(0)?, node(1)?],

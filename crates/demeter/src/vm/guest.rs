@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use demeter_agent::protocol::{CopyIn, FORMAT, GUEST_DIR, Run, Tier};
+use demeter_agent::protocol::{CopyIn, FORMAT, GUEST_DIR, Roi, Run, Tier};
 
 use super::manager::{self, MODULE_PATH};
 use super::settings::Settings;
@@ -96,7 +96,10 @@ pub fn per_run(
             })
             .collect(),
         manager: manager::manager(settings),
-        clock_test_ns: CLOCK_TEST_NS,
+        clock_test_ns: match settings.roi {
+            Roi::Nothing => 0,
+            Roi::Command | Roi::Own => CLOCK_TEST_NS,
+        },
         copies,
         data: settings.data.is_some(),
         resize: settings.balloon.as_ref().map(Balloon::resize),

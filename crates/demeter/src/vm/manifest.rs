@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use demeter_agent::protocol::Run;
 use serde::Serialize;
 
+use super::cost;
 use super::guest::PerRun;
 use super::settings::Settings;
 use crate::digest;
@@ -30,6 +31,8 @@ pub struct Sources<'a> {
     pub arguments: &'a [OsString],
     /// How long the run took on the host.
     pub host_s: f64,
+    /// What of the host went where.
+    pub cost: cost::Cost,
 }
 
 /// `manifest.json`.
@@ -54,6 +57,7 @@ pub struct Manifest {
     /// Seconds since 1970 at the end of the run.
     finished_unix_s: u64,
     host_s: f64,
+    host: cost::Cost,
 }
 
 /// Collects a manifest.
@@ -81,5 +85,6 @@ pub fn manifest(sources: &Sources<'_>) -> Result<Manifest, Error> {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
         host_s: sources.host_s,
+        host: sources.cost.clone(),
     })
 }

@@ -3,6 +3,7 @@
 
 mod balloon;
 mod compare;
+mod cost;
 mod damon;
 mod damon_auto;
 mod data;

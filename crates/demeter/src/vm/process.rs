@@ -60,6 +60,20 @@ impl Process {
     }
 }
 
+impl Process {
+    /// CPU time that it has used, in seconds; of all its threads.
+    pub fn cpu_s(&self) -> Option<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        // After the name, which may hold anything: state is field 3, times are 14 and 15.
+        let (_, fields) = stat.rsplit_once(')')?;
+        let ticks: u64 = (fields.split_whitespace().skip(11).take(2))
+            .map(|field| field.parse::<u64>().unwrap_or(0))
+            .sum();
+        let per_s = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok()??;
+        Some(ticks as f64 / per_s as f64)
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         if self.reaped {

@@ -4,6 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use demeter_agent::protocol::Roi;
+
 use super::settings::Settings;
 use super::sizing::Balloon;
 
@@ -36,6 +38,18 @@ pub struct Files {
 
 /// Size of the model's BAR.
 pub const BAR_BYTES: u64 = demeter_machine::bar::BAR_BYTES as u64;
+
+/// Firmware that does only what a kernel needs: SeaBIOS looks for disks, keyboards
+/// and option ROMs first, a second of the host's time.
+const FIRMWARE: &str = "qboot.rom";
+
+/// What a kernel would busy itself with on every boot, to learn what is known here or
+/// to find what no guest uses. The TSC counts the nanoseconds of the guest clock.
+/// Waiting for the timer to tick spins; `hpet_late_init` reads the HPET until it knows
+/// its rate for `/dev/hpet`, `init_acpi_pm_clocksource` compares a clock that is never
+/// chosen, and `jent_mod_init` tests a source of randomness.
+const NO_NEED_TO_ASK: &str = " tsc_early_khz=1000000 no_timer_check \
+    initcall_blacklist=hpet_late_init,init_acpi_pm_clocksource,jent_mod_init";
 
 /// What makes two runs of the same input identical: no randomness, no
 /// addresses, no clock but the model's. Since 6.17 Linux has a DAMON of its own for
@@ -98,7 +112,8 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
         list.two(
             "-object",
             with_path(
-                format!("memory-backend-file,id=m{node},size={bytes},share=on,mem-path="),
+                // Aligned for huge pages of the host.
+                format!("memory-backend-file,id=m{node},size={bytes},align=2M,share=on,mem-path="),
                 &files.nodes[node],
             ),
         );
@@ -161,17 +176,20 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
         list.two("-serial", format!("chardev:{id}"));
     }
 
-    let mut plugin = with_path(String::new(), &files.plugin);
-    plugin.push(with_path(",config=".to_owned(), &files.plugin_config));
-    list.two("-plugin", plugin);
+    if settings.roi != Roi::Nothing {
+        let mut plugin = with_path(String::new(), &files.plugin);
+        plugin.push(with_path(",config=".to_owned(), &files.plugin_config));
+        list.two("-plugin", plugin);
+    }
 
+    list.two("-bios", FIRMWARE);
     list.two("-kernel", files.kernel.as_os_str());
     list.two("-initrd", files.initrd.as_os_str());
     let one_vcpu = if settings.vcpus == 1 { ONE_VCPU } else { "" };
     let plugged = if devices == [0; 2] { "" } else { PLUGGED };
     list.two(
         "-append",
-        format!("{KERNEL_COMMAND_LINE}{one_vcpu}{plugged}"),
+        format!("{KERNEL_COMMAND_LINE}{NO_NEED_TO_ASK}{one_vcpu}{plugged}"),
     );
     list.0
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use demeter_machine::config::{NodeConfig, PluginConfig};
 use demeter_machine::series::{RowKind, SeriesRow};
 
+use super::cost::Meter;
 use super::outcome::Outcome;
 use super::process::Process;
 use super::settings::Settings;
@@ -57,6 +58,7 @@ pub fn run(
     seat: Option<&Arc<balloon::Seat>>,
     show: &Show<'_>,
 ) -> Result<Finished, Error> {
+    let began = Instant::now();
     let _leave = Leave(seat);
     let kernel = testbed.kernel(&settings.kernel)?;
     manager::supported(settings.tmm, kernel)?;
@@ -101,7 +103,7 @@ pub fn run(
             .as_ref()
             .map_or(Vec::new(), balloon::Host::arguments),
         bar: ram.file("bar", qemu::BAR_BYTES)?,
-        kernel: kernel.vmlinuz.clone(),
+        kernel: kernel.bootable().to_owned(),
         initrd,
         images,
         plugin: absolute(&built.plugin)?,
@@ -138,9 +140,11 @@ pub fn run(
         .args(&testbed.qemu.argv[1..])
         .args(&arguments)
         .envs(&testbed.qemu.env);
+    let mut meter = Meter::new(began, &files.records);
     let mut machine = Process::start(command, &log)?;
     let ended = watch(
         &mut machine,
+        &mut meter,
         settings,
         &files,
         &plugin_config.series,
@@ -152,7 +156,9 @@ pub fn run(
         Some(balloon) => balloon.finish(&results)?,
         None => None,
     };
+    let pages = ram.pages();
     drop(ram);
+    let cost = meter.finish(pages);
     let host_s = started.elapsed().as_secs_f64();
 
     let outcome = match judge(ended, settings, &files, &log) {
@@ -172,6 +178,7 @@ pub fn run(
         built: &built,
         arguments: &arguments,
         host_s,
+        cost,
     })?;
     results.write("manifest.json", &to_json(&manifest)?)?;
     // Named by their place while running; the directory is about to move.
@@ -298,6 +305,7 @@ fn without_time(line: &str) -> &str {
 
 fn watch(
     machine: &mut Process,
+    meter: &mut Meter,
     settings: &Settings,
     files: &qemu::Files,
     series: &Path,
@@ -315,6 +323,7 @@ fn watch(
             Ok(None) => {}
             Err(cause) => break Ended::Lost(cause),
         }
+        meter.look(machine);
         if interrupt::raised() {
             break Ended::Interrupted;
         }

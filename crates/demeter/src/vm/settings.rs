@@ -69,7 +69,7 @@ pub struct Options {
         value_name = "STATUS"
     )]
     pub ok_status: Vec<u8>,
-    /// What is measured: all of COMMAND, or what it marks itself with `demeter-workloads roi`
+    /// What is modelled and measured
     #[arg(long, value_enum, default_value_t = RoiChoice::Command)]
     pub roi: RoiChoice,
     /// Put a file of the host into the guest
@@ -140,11 +140,13 @@ impl Thp {
 /// What is measured.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoiChoice {
-    /// All of COMMAND.
+    /// All of COMMAND
     Command,
-    /// What COMMAND marks.
+    /// What COMMAND marks itself with `demeter-workloads roi`
     #[value(name = "self")]
     Own,
+    /// Nothing: QEMU without the model, for what the model costs the host
+    Nothing,
 }
 
 /// Everything that decides a run's outcome.
@@ -220,6 +222,12 @@ impl Options {
                 next: "ask for less memory".into(),
             });
         }
+        if self.roi == RoiChoice::Nothing && tmm != Tmm::None {
+            return Err(Error::Usage {
+                cause: "--roi nothing is without the model, which memory managers need".into(),
+                next: "leave --tmm at none with it".into(),
+            });
+        }
         let mut copies_bytes = 0;
         for (host, _) in &self.copy {
             copies_bytes += std::fs::metadata(host)
@@ -255,6 +263,7 @@ impl Options {
             roi: match self.roi {
                 RoiChoice::Command => Roi::Command,
                 RoiChoice::Own => Roi::Own,
+                RoiChoice::Nothing => Roi::Nothing,
             },
             timeout_s: self.timeout,
             series_interval_ns: self.series_interval * 1_000_000,
@@ -356,6 +365,9 @@ pub mod tests {
     fn refuses_what_cannot_work() {
         let try_line = |line: &str| options(line).settings(Tmm::None, &["true".into()]);
         assert!(try_line("--fmem 1M").is_err());
+        let plain = options("--roi nothing");
+        assert!(plain.settings(Tmm::Demeter, &["true".into()]).is_err());
+        assert!(plain.settings(Tmm::None, &["true".into()]).is_ok());
         assert!(try_line("--machine llc_bytes=x").is_err());
         assert!(try_line("--machine no_such=1").is_err());
         assert!(try_line("--machine llc_bytes=3000000").is_err());

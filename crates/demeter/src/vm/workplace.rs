@@ -2,26 +2,81 @@
 //! Where a guest's files live while it runs: memory files on a tmpfs, results
 //! in a directory that gets its name only when it is complete.
 
+use std::ffi::CStr;
 use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::stat::Mode;
 
 use crate::error::Error;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 const RAM_PREFIX: &str = "demeter-vm-";
 
+const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
+
 /// Memory files of one guest; removed when dropped.
 pub struct RamDir {
     path: PathBuf,
+    source: Source,
+    /// What [`RamDir::memory`] made outside the directory; it lives as long as this.
+    memory: Mutex<Vec<fs::File>>,
+}
+
+/// Where guest RAM comes from. Most hosts mount `/dev/shm` without huge pages, but
+/// some other way to memory that processes can share has them.
+#[derive(Debug)]
+enum Source {
+    /// A tmpfs of our own that is mounted nowhere; root may make one.
+    Mount(OwnedFd),
+    /// Memory files outside any mount.
+    Memfd,
+    /// The directory.
+    Files(Pages),
+}
+
+impl Source {
+    fn best() -> Self {
+        if chosen_word(HUGE_PAGES, "shmem_enabled").as_deref() == Some("deny") {
+            return Self::Files(Pages::Small);
+        }
+        match huge_tmpfs() {
+            Ok(mount) => Self::Mount(mount),
+            Err(_) if memfd_is_huge(HUGE_PAGES) => Self::Memfd,
+            Err(_) => Self::Files(Pages::Small),
+        }
+    }
+}
+
+/// What pages of the host guest RAM is made of. It decides how fast a run is, never
+/// what comes out of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pages {
+    /// Huge ones as long as the host has them.
+    Huge,
+    /// Small ones: the host gives us shared memory of no others.
+    Small,
+    /// Those of the file system of `$DEMETER_RAM_DIR`.
+    OfDirectory,
 }
 
 impl RamDir {
     /// Makes a directory on the tmpfs (`$DEMETER_RAM_DIR`, else `/dev/shm`)
     /// after clearing away what killed runs left there.
     pub fn create(needed_bytes: u64) -> Result<Self, Error> {
-        let base = std::env::var_os("DEMETER_RAM_DIR")
-            .map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
+        let chosen = std::env::var_os("DEMETER_RAM_DIR").map(PathBuf::from);
+        let source = match &chosen {
+            Some(_) => Source::Files(Pages::OfDirectory),
+            None => Source::best(),
+        };
+        let base = chosen.unwrap_or_else(|| PathBuf::from("/dev/shm"));
         remove_orphans(&base);
         check_space(
             &base,
@@ -30,7 +85,19 @@ impl RamDir {
         )?;
         let path = base.join(format!("{RAM_PREFIX}{}", unique()));
         fs::create_dir(&path).map_err(|cause| Error::file("create", &path, cause))?;
-        Ok(Self { path })
+        Ok(Self {
+            path,
+            source,
+            memory: Mutex::default(),
+        })
+    }
+
+    /// What its memory is made of.
+    pub fn pages(&self) -> Pages {
+        match self.source {
+            Source::Mount(_) | Source::Memfd => Pages::Huge,
+            Source::Files(pages) => pages,
+        }
     }
 
     /// A path in it.
@@ -41,9 +108,35 @@ impl RamDir {
     /// Makes the memory of FMEM and SMEM.
     pub fn nodes(&self, node_bytes: [u64; 2]) -> Result<[PathBuf; 2], Error> {
         Ok([
-            self.file("node0", node_bytes[0])?,
-            self.file("node1", node_bytes[1])?,
+            self.memory("node0", node_bytes[0])?,
+            self.memory("node1", node_bytes[1])?,
         ])
+    }
+
+    /// Makes guest RAM of that size, zeroed. Where it is not in the directory the path
+    /// is a link to it, which whoever runs as this user can open while this exists.
+    pub fn memory(&self, name: &str, bytes: u64) -> Result<PathBuf, Error> {
+        let path = self.path.join(name);
+        let failed = |cause| Error::file("create", &path, cause);
+        let made = match &self.source {
+            Source::Files(_) => return self.file(name, bytes),
+            Source::Memfd => memfd_create(name, MFdFlags::MFD_CLOEXEC),
+            Source::Mount(mount) => openat(
+                mount,
+                name,
+                OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC,
+                Mode::S_IRUSR | Mode::S_IWUSR,
+            ),
+        };
+        let file: fs::File = made.map_err(|errno| failed(errno.into()))?.into();
+        file.set_len(bytes).map_err(failed)?;
+        let open = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        std::os::unix::fs::symlink(open, &path).map_err(failed)?;
+        match self.memory.lock() {
+            Ok(mut memory) => memory.push(file),
+            Err(poisoned) => poisoned.into_inner().push(file),
+        }
+        Ok(path)
     }
 
     /// Makes a sparse file of that size.
@@ -237,6 +330,71 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
         })
 }
 
+/// The word in brackets in a file of the kernel's settings.
+fn chosen_word(settings: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(Path::new(settings).join(name)).ok()?;
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+/// A tmpfs of huge pages that is mounted nowhere: it goes with its last file.
+fn huge_tmpfs() -> io::Result<OwnedFd> {
+    const FSOPEN_CLOEXEC: libc::c_uint = 1;
+    const FSCONFIG_SET_STRING: libc::c_uint = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
+    const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+    let call = |result: libc::c_long| match libc::c_int::try_from(result) {
+        Ok(value) if value >= 0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    };
+    let none = std::ptr::null::<libc::c_char>();
+    let text = |text: Option<&CStr>| text.map_or(none, CStr::as_ptr);
+    // SAFETY: system calls on strings that outlive them; each descriptor they
+    // return is new and ours.
+    unsafe {
+        let context = call(libc::syscall(
+            libc::SYS_fsopen,
+            c"tmpfs".as_ptr(),
+            FSOPEN_CLOEXEC,
+        ))?;
+        let context = OwnedFd::from_raw_fd(context);
+        let configure = |command: libc::c_uint, key: Option<&CStr>, value: Option<&CStr>| {
+            call(libc::syscall(
+                libc::SYS_fsconfig,
+                context.as_raw_fd(),
+                command,
+                text(key),
+                text(value),
+                0,
+            ))
+        };
+        configure(FSCONFIG_SET_STRING, Some(c"huge"), Some(c"always"))?;
+        // Bounded by what is checked before a run, as in /dev/shm.
+        configure(FSCONFIG_SET_STRING, Some(c"size"), Some(c"100%"))?;
+        configure(FSCONFIG_CMD_CREATE, None, None)?;
+        let mount = call(libc::syscall(
+            libc::SYS_fsmount,
+            context.as_raw_fd(),
+            FSMOUNT_CLOEXEC,
+            0,
+        ))?;
+        Ok(OwnedFd::from_raw_fd(mount))
+    }
+}
+
+/// Whether memory files outside any mount get huge pages where their mapping asks for
+/// them, as QEMU's does; `settings` is the directory of transparent huge pages.
+fn memfd_is_huge(settings: &str) -> bool {
+    let all = chosen_word(settings, "shmem_enabled");
+    let of_this_size = chosen_word(settings, "hugepages-2048kB/shmem_enabled");
+    match (all.as_deref(), of_this_size.as_deref()) {
+        (None | Some("deny"), _) => false,
+        (Some("force"), _) => true,
+        (Some(all), None | Some("inherit")) => all != "never",
+        (_, Some(own)) => own != "never",
+    }
+}
+
 fn unique() -> String {
     format!(
         "{}-{}",
@@ -318,6 +476,55 @@ mod tests {
         fs::write(place.path().join("letter"), "x").unwrap();
         assert!(RowsDir::create(place.path()).is_err());
         assert!(!place.path().join(UNFINISHED).exists());
+    }
+
+    #[test]
+    fn huge_pages_as_the_kernel_says() {
+        let place = tempfile::tempdir().unwrap();
+        let says = |all: &str, own: Option<&str>| {
+            fs::write(place.path().join("shmem_enabled"), all).unwrap();
+            let of_size = place.path().join("hugepages-2048kB");
+            let _ = fs::remove_dir_all(&of_size);
+            if let Some(own) = own {
+                fs::create_dir(&of_size).unwrap();
+                fs::write(of_size.join("shmem_enabled"), own).unwrap();
+            }
+            memfd_is_huge(place.path().to_str().unwrap())
+        };
+        assert!(says("always within_size [advise] never deny force\n", None));
+        assert!(!says(
+            "always within_size advise [never] deny force\n",
+            None
+        ));
+        let never = "always within_size advise [never] deny force\n";
+        let denied = "always within_size advise never [deny] force\n";
+        let inherit = "always [inherit] within_size advise never\n";
+        let advise = "always inherit within_size [advise] never\n";
+        assert!(!says(never, Some(inherit)));
+        assert!(says(never, Some(advise)));
+        assert!(!says(denied, Some(advise)));
+        assert!(!memfd_is_huge("/nonexistent"));
+    }
+
+    #[test]
+    fn memory_is_there_for_others_until_it_is_dropped() {
+        let sources = [Some(Source::Memfd), huge_tmpfs().ok().map(Source::Mount)];
+        for source in sources.into_iter().flatten() {
+            let place = tempfile::tempdir().unwrap();
+            let ram = RamDir {
+                path: place.path().join("ram"),
+                source,
+                memory: Mutex::default(),
+            };
+            fs::create_dir(&ram.path).unwrap();
+            let path = ram.memory("node0", 8 << 20).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), 8 << 20);
+            let mut other = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            io::Write::write_all(&mut other, b"guest").unwrap();
+            assert_eq!(&fs::read(&path).unwrap()[..5], b"guest");
+            drop(ram);
+            assert!(fs::read_link(&path).is_err());
+        }
     }
 
     #[test]
