@@ -138,9 +138,8 @@ static int pebs_available(char *reason, size_t size)
 		return demeter_perf_refuse(reason, size, -ENODEV, "this machine has no PMU",
 					   "give the VM one (QEMU with KVM: -cpu host,pmu=on)");
 	if (!boot_cpu_has(X86_FEATURE_PEBS) || !boot_cpu_has(X86_FEATURE_DTES64))
-		return demeter_perf_refuse(
-			reason, size, -ENODEV, "the PMU has no PEBS",
-			"in a VM, use a KVM host that passes PEBS through (Ice Lake on)");
+		return demeter_perf_refuse(reason, size, -ENODEV, "the PMU has no PEBS",
+					   "in a VM, use a KVM host that passes PEBS through");
 	return 0;
 }
 
@@ -202,9 +201,8 @@ static int pebs_probe(char *reason, size_t size)
 		if (by_trace)
 			demeter_perf_unhook();
 		snprintf(why, sizeof(why), "perf refused the event with error %ld", PTR_ERR(event));
-		return demeter_perf_refuse(
-			reason, size, PTR_ERR(event), why,
-			"see who uses the counters, and whether \"perf mem record\" works");
+		return demeter_perf_refuse(reason, size, PTR_ERR(event), why,
+					   "see whether \"perf mem record\" works");
 	}
 	if (!by_trace && ret != -ECANCELED)
 		pr_warn("perf_event_output() cannot be traced (error %d), so every sample costs an interrupt; next: use a kernel with CONFIG_DYNAMIC_FTRACE_WITH_ARGS and set kernel.ftrace_enabled=1\n",
@@ -234,6 +232,14 @@ static unsigned int pebs_caps(void)
 	return DEMETER_SAMPLER_TIER | (by_latency ? DEMETER_SAMPLER_LATENCY : 0);
 }
 
+static unsigned int pebs_alive(void)
+{
+	/* A task that never leaves its CPU would keep a buffer full of records. */
+	if (by_trace)
+		demeter_perf_collect();
+	return demeter_perf_alive();
+}
+
 static const char *pebs_delivery(void)
 {
 	return by_trace ? "trace" : "interrupt";
@@ -253,6 +259,6 @@ const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.caps = pebs_caps,
 	.delivery = pebs_delivery,
 	.accesses_per_sample = pebs_accesses_per_sample,
-	.alive = demeter_perf_alive,
+	.alive = pebs_alive,
 	.lost = demeter_perf_lost,
 };
