@@ -26,10 +26,11 @@ records() {
 	echo $(($(get sampler/traced_records) + $(get sampler/handled_records)))
 }
 
-# start PARAMETER...: manage GUPS from a fresh load of the module
+# start PARAMETER...: manage GUPS from a fresh load of the module; nothing moves, so
+# that samples hit both tiers to the end
 start() {
 	insmod /tmp/demeter.ko sampler="$sampler" sample_period="${PERIOD:-509}" epoch_ms=50 \
-		latency_threshold_ns=1 "$@" || fail "insmod $*"
+		latency_threshold_ns=1 rate_pages_per_s=1 "$@" || fail "insmod $*"
 	echo $gups >$sysfs/targets/pid_add
 	echo 1 >$sysfs/enabled || fail "cannot be enabled"
 }
