@@ -14,7 +14,7 @@
  * Event by CPU model: loads at or above a latency where a single event tells
  * where the data came from; on CPUs where that needs an auxiliary event in the
  * same group (Sapphire and Emerald Rapids; a kernel counter cannot be in a
- * group) loads that missed the L3, whatever they took.
+ * group) loads that missed the L3, whatever they took and wherever they went.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
@@ -105,7 +105,7 @@ static struct perf_event_attr event_attr(u64 period, u64 threshold_ns)
 		.size = sizeof(attr),
 		.config = MEM_LOAD_RETIRED_L3_MISS,
 		.sample_period = period,
-		.sample_type = PERF_SAMPLE_ADDR | PERF_SAMPLE_DATA_SRC,
+		.sample_type = PERF_SAMPLE_ADDR,
 		.precise_ip = 2,
 		.pinned = 1,
 		.exclude_kernel = 1,
@@ -116,7 +116,7 @@ static struct perf_event_attr event_attr(u64 period, u64 threshold_ns)
 	if (by_latency) {
 		attr.config = MEM_TRANS_RETIRED_LOAD_LATENCY;
 		attr.config1 = threshold_cycles(threshold_ns);
-		attr.sample_type |= PERF_SAMPLE_WEIGHT;
+		attr.sample_type |= PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC;
 	}
 	return attr;
 }
@@ -208,7 +208,7 @@ static int pebs_probe(char *reason, size_t size)
 		pr_warn("perf_event_output() cannot be traced (error %d), so every sample costs an interrupt; next: use a kernel with CONFIG_DYNAMIC_FTRACE_WITH_ARGS and set kernel.ftrace_enabled=1\n",
 			ret);
 	if (!by_latency)
-		pr_info("sampling L3 misses: latencies are not known and params/latency_threshold_ns is not used\n");
+		pr_info("sampling L3 misses: latencies and tiers are not known and params/latency_threshold_ns is not used\n");
 	return 0;
 }
 
@@ -229,7 +229,8 @@ static int pebs_start(unsigned int cpu, u64 period, u64 threshold_ns)
 
 static unsigned int pebs_caps(void)
 {
-	return DEMETER_SAMPLER_TIER | (by_latency ? DEMETER_SAMPLER_LATENCY : 0);
+	/* perf decodes the source of the data for the load latency event alone. */
+	return by_latency ? DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER : 0;
 }
 
 static unsigned int pebs_alive(void)
