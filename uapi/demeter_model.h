@@ -22,15 +22,15 @@ typedef uint64_t __u64;
 
 #define DEMETER_MODEL_MAGIC	0x4c444d5245544d44ULL /* "DMTERMDL" */
 #define DEMETER_MODEL_VERSION	2
-#define DEMETER_MODEL_BAR_BYTES (1u << 20)
+#define DEMETER_MODEL_BAR_BYTES 0x100000u
 
 /* Offset 0 of the BAR. */
 struct demeter_model_header {
-	__u64 magic;		/* D */
-	__u32 version;		/* D */
-	__u32 nr_vcpus;		/* D */
-	__u64 fmem_latency_ps;	/* D: what a load from FMEM costs in the model */
-	__u64 smem_latency_ps;	/* D */
+	__u64 magic;	       /* D */
+	__u32 version;	       /* D */
+	__u32 nr_vcpus;	       /* D */
+	__u64 fmem_latency_ps; /* D: what a load from FMEM costs in the model */
+	__u64 smem_latency_ps; /* D */
 };
 
 /* Stages of the guest pipeline, index of stage_ns below. */
@@ -70,20 +70,20 @@ struct demeter_model_guest {
  */
 #define DEMETER_MODEL_COUNTERS_OFFSET 0x2000u
 struct demeter_model_counters {
-	__u64 clock_ns;	    /* D: the guest's clock */
-	__u64 insn;	    /* D: instructions */
-	__u64 kernel_insn;  /* D: those of the kernel */
-	__u64 charged_ps;   /* D: charged on top of the instructions */
-	__u64 fmem_loads;   /* D: line fills */
-	__u64 smem_loads;   /* D */
-	__u64 llc_hits;	    /* D */
-	__u64 stlb_hits;    /* D */
-	__u64 walk_4k;	    /* D: page walks that ended in a 4 KiB page */
-	__u64 walk_2m;	    /* D: in a larger one */
-	__u64 tlb_single;   /* D: invalidations of one page */
-	__u64 tlb_full;	    /* D: full flushes */
-	__u64 pmu_records;  /* D: records that the modelled PMU wrote: PEBS, IBS */
-	__u64 pmu_dropped;  /* D: those it had no room for */
+	__u64 clock_ns;	      /* D: the guest's clock */
+	__u64 insn;	      /* D: instructions */
+	__u64 kernel_insn;    /* D: those of the kernel */
+	__u64 charged_ps;     /* D: charged on top of the instructions */
+	__u64 fmem_loads;     /* D: line fills */
+	__u64 smem_loads;     /* D */
+	__u64 llc_hits;	      /* D */
+	__u64 stlb_hits;      /* D */
+	__u64 walk_4k;	      /* D: page walks that ended in a 4 KiB page */
+	__u64 walk_2m;	      /* D: in a larger one */
+	__u64 tlb_single;     /* D: invalidations of one page */
+	__u64 tlb_full;	      /* D: full flushes */
+	__u64 pmu_records;    /* D: records that the modelled PMU wrote: PEBS, IBS */
+	__u64 pmu_dropped;    /* D: those it had no room for */
 	__u64 pmu_interrupts; /* D: interrupts that it raised */
 };
 

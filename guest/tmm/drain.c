@@ -6,7 +6,7 @@
  * What a CPU recorded since its last context switch belongs to the task that
  * leaves it, so the drain hangs on sched_switch and needs no lookup by page
  * table root. A task that never leaves its CPU is bounded by one interrupt per
- * CPU and epoch.
+ * CPU and epoch. Samplers that push do both themselves.
  *
  * Both run with interrupts off on the CPU they drain, so that one never
  * interrupts the other. The channel is the only thing they share.
@@ -136,7 +136,10 @@ void demeter_sampler_push(const struct mm_struct *mm, const struct demeter_acces
  */
 void demeter_drain_all_cpus(void)
 {
-	on_each_cpu(drain_here, NULL, 1);
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+
+	if (ops && ops->drain)
+		on_each_cpu(drain_here, NULL, 1);
 }
 
 /**

@@ -50,8 +50,9 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
  * @delivery: how samples get here, one word for people to read
  * @accesses_per_sample: accesses that one sample stands for, when the
  *	parameter sample_period has this value
- * @alive: start again what died on its own; called once an epoch in process
- *	context, also while CPUs come and go. Return: CPUs that sample now.
+ * @alive: start again what died on its own, and push what still lies in buffers
+ *	of the hardware; called once an epoch in process context, also while CPUs
+ *	come and go. Return: CPUs that sample now.
  * @lost: samples lost since @probe before they were pushed or emitted
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and

@@ -34,7 +34,7 @@
 #define PERIOD_MIN	 0x90u
 #define PERIOD_MAX	 0xffff0u
 /* config: count ops, not cycles. */
-#define IBS_OP_COUNT_OPS (1ull << 19)
+#define IBS_OP_COUNT_OPS BIT_ULL(19)
 
 /* Set by the probe, read while sampling. */
 static int ibs_type;
@@ -124,9 +124,9 @@ static int ibs_probe(char *reason, size_t size)
 					   "use the sampler pebs on an Intel CPU, or an AMD CPU");
 	ibs_type = find_type();
 	if (ibs_type < 0)
-		return demeter_perf_refuse(
-			reason, size, -ENODEV, "perf has found no IBS (no PMU ibs_op)",
-			"in a VM, use a host that passes IBS through; else see whether the firmware switched it off");
+		return demeter_perf_refuse(reason, size, -ENODEV,
+					   "perf has found no IBS (no PMU ibs_op)",
+					   "in a VM, use a host that passes IBS through");
 	attr = event_attr(READ_ONCE(demeter_params.sample_period));
 	event = demeter_perf_claim(&attr, ibs_overflow);
 	if (IS_ERR(event)) {

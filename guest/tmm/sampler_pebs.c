@@ -14,7 +14,7 @@
  * Event by CPU model: loads at or above a latency where a single event tells
  * where the data came from; on CPUs where that needs an auxiliary event in the
  * same group (Sapphire and Emerald Rapids; a kernel counter cannot be in a
- * group) loads that missed the L3, whatever they took.
+ * group) loads that missed the L3, whatever they took and wherever they went.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
@@ -105,7 +105,7 @@ static struct perf_event_attr event_attr(u64 period, u64 threshold_ns)
 		.size = sizeof(attr),
 		.config = MEM_LOAD_RETIRED_L3_MISS,
 		.sample_period = period,
-		.sample_type = PERF_SAMPLE_ADDR | PERF_SAMPLE_DATA_SRC,
+		.sample_type = PERF_SAMPLE_ADDR,
 		.precise_ip = 2,
 		.pinned = 1,
 		.exclude_kernel = 1,
@@ -116,7 +116,7 @@ static struct perf_event_attr event_attr(u64 period, u64 threshold_ns)
 	if (by_latency) {
 		attr.config = MEM_TRANS_RETIRED_LOAD_LATENCY;
 		attr.config1 = threshold_cycles(threshold_ns);
-		attr.sample_type |= PERF_SAMPLE_WEIGHT;
+		attr.sample_type |= PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC;
 	}
 	return attr;
 }
@@ -138,9 +138,8 @@ static int pebs_available(char *reason, size_t size)
 		return demeter_perf_refuse(reason, size, -ENODEV, "this machine has no PMU",
 					   "give the VM one (QEMU with KVM: -cpu host,pmu=on)");
 	if (!boot_cpu_has(X86_FEATURE_PEBS) || !boot_cpu_has(X86_FEATURE_DTES64))
-		return demeter_perf_refuse(
-			reason, size, -ENODEV, "the PMU has no PEBS",
-			"in a VM, use a KVM host that passes PEBS through (Ice Lake on)");
+		return demeter_perf_refuse(reason, size, -ENODEV, "the PMU has no PEBS",
+					   "in a VM, use a KVM host that passes PEBS through");
 	return 0;
 }
 
@@ -202,15 +201,14 @@ static int pebs_probe(char *reason, size_t size)
 		if (by_trace)
 			demeter_perf_unhook();
 		snprintf(why, sizeof(why), "perf refused the event with error %ld", PTR_ERR(event));
-		return demeter_perf_refuse(
-			reason, size, PTR_ERR(event), why,
-			"see who uses the counters, and whether \"perf mem record\" works");
+		return demeter_perf_refuse(reason, size, PTR_ERR(event), why,
+					   "see whether \"perf mem record\" works");
 	}
 	if (!by_trace && ret != -ECANCELED)
 		pr_warn("perf_event_output() cannot be traced (error %d), so every sample costs an interrupt; next: use a kernel with CONFIG_DYNAMIC_FTRACE_WITH_ARGS and set kernel.ftrace_enabled=1\n",
 			ret);
 	if (!by_latency)
-		pr_info("sampling L3 misses: latencies are not known and params/latency_threshold_ns is not used\n");
+		pr_info("sampling L3 misses: latencies and tiers are not known and params/latency_threshold_ns is not used\n");
 	return 0;
 }
 
@@ -231,7 +229,16 @@ static int pebs_start(unsigned int cpu, u64 period, u64 threshold_ns)
 
 static unsigned int pebs_caps(void)
 {
-	return DEMETER_SAMPLER_TIER | (by_latency ? DEMETER_SAMPLER_LATENCY : 0);
+	/* perf decodes the source of the data for the load latency event alone. */
+	return by_latency ? DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER : 0;
+}
+
+static unsigned int pebs_alive(void)
+{
+	/* A task that never leaves its CPU would keep a buffer full of records. */
+	if (by_trace)
+		demeter_perf_collect();
+	return demeter_perf_alive();
 }
 
 static const char *pebs_delivery(void)
@@ -253,6 +260,6 @@ const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.caps = pebs_caps,
 	.delivery = pebs_delivery,
 	.accesses_per_sample = pebs_accesses_per_sample,
-	.alive = demeter_perf_alive,
+	.alive = pebs_alive,
 	.lost = demeter_perf_lost,
 };

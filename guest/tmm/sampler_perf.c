@@ -209,6 +209,27 @@ unsigned int demeter_perf_alive(void)
 }
 
 /**
+ * demeter_perf_collect() - have every CPU hand over what its buffer holds
+ *
+ * Reading a counter makes perf drain the buffer of its CPU first, in the
+ * context of the task that runs there.
+ */
+void demeter_perf_collect(void)
+{
+	u64 enabled_ns, running_ns;
+	int cpu;
+
+	mutex_lock(&counters_lock);
+	for_each_possible_cpu(cpu) {
+		struct perf_event *event = per_cpu(perf_cpu, cpu).event;
+
+		if (event)
+			perf_event_read_value(event, &enabled_ns, &running_ns);
+	}
+	mutex_unlock(&counters_lock);
+}
+
+/**
  * demeter_perf_lost() - records that perf says it could not make sense of
  *
  * Return: records since demeter_perf_claim().
