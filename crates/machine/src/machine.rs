@@ -11,7 +11,7 @@ use crate::tlb::{Level, Tlb};
 use crate::walk::{Memory, WalkCaches, WalkCosts};
 
 /// The result of a page walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
     /// The physical address.
     pub pa: u64,
