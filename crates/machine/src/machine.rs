@@ -12,7 +12,7 @@ use crate::walk::{Memory, WalkCaches, WalkCosts};
 use crate::watch::{Fill, Watch};
 
 /// The result of a page walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
     /// The physical address.
     pub pa: u64,

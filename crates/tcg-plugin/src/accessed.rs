@@ -16,8 +16,6 @@
 //! read-only, so a copy with the other function takes its place.
 
 use std::ffi::{c_int, c_void};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -31,7 +29,8 @@ type TlbFill = unsafe extern "C" fn(*mut c_void, u64, c_int, c_int, c_int, bool,
 const FETCH: c_int = 2;
 /// Words of the class searched for the table; a class is larger.
 const CLASS_WORDS: usize = 128;
-/// Words of the table copied; in every known version it has fewer.
+/// Words of the table copied; in every known version it has fewer, and none of its
+/// functions twice.
 const TABLE_WORDS: usize = 64;
 
 static ORIGINAL: OnceLock<TlbFill> = OnceLock::new();
@@ -69,51 +68,31 @@ unsafe extern "C" fn fill(
 
 /// Replaces the function in the class of `cpu`; once, before the guest runs.
 pub fn hook(api: &Api, cpu: *mut c_void) -> Result<(), QemuError> {
+    let table = symbol(c"x86_tcg_ops")?;
     let original = symbol(c"x86_cpu_tlb_fill")?;
-    let interrupt = symbol(c"x86_cpu_do_interrupt")?;
-    let exec = symbol(c"x86_cpu_exec_interrupt")?;
+    // SAFETY: QEMU's table, in a segment that goes on for longer than this.
+    let mut words = unsafe { table.cast::<[*mut c_void; TABLE_WORDS]>().read() };
+    let mut places = words.iter_mut().filter(|word| **word == original);
+    let (Some(place), None) = (places.next(), places.next()) else {
+        return Err(QemuError::PageWalk("its table is not as expected"));
+    };
+    *place = fill as *mut c_void;
     // SAFETY: the function's own type.
-    let function = unsafe { std::mem::transmute::<*mut c_void, TlbFill>(original) };
+    let original = unsafe { std::mem::transmute::<*mut c_void, TlbFill>(original) };
     ORIGINAL
-        .set(function)
+        .set(original)
         .map_err(|_| QemuError::PageWalk("it is replaced already"))?;
-    let memory = File::open("/proc/self/mem")
-        .map_err(|_| QemuError::PageWalk("/proc/self/mem cannot be read"))?;
-    // SAFETY: a vCPU of QEMU's.
-    let class = unsafe { (api.object_get_class)(cpu) };
-    let mut found = false;
-    for slot in (0..CLASS_WORDS).map(|word| class.wrapping_add(word)) {
-        // SAFETY: inside the class, which is on the heap with more after it.
-        let pointer = unsafe { slot.read() };
-        let mut bytes = [0u8; TABLE_WORDS * 8];
-        // Most words are no pointers, or to something shorter: asked of the kernel.
-        if memory.read_exact_at(&mut bytes, pointer as u64).is_err() {
-            continue;
-        }
-        let mut table: Vec<usize> = bytes
-            .chunks_exact(8)
-            .map(|word| usize::from_le_bytes(word.try_into().unwrap_or([0; 8])))
-            .collect();
-        let has = |function: *mut c_void| table.contains(&(function as usize));
-        if !(has(original) && has(interrupt) && has(exec)) {
-            continue;
-        }
-        for word in &mut table {
-            if *word == original as usize {
-                *word = fill as *const () as usize;
-            }
-        }
-        // SAFETY: the slot is writable, as QEMU fills it in at start; the copy lives
-        // until the process ends. Another table may end where this one begins, and
-        // then gets a copy too, which says the same.
-        unsafe { slot.write(Box::leak(table.into_boxed_slice()).as_mut_ptr().cast()) };
-        found = true;
+    // SAFETY: a vCPU of QEMU's. Its class is larger than what is searched; the slot is
+    // writable, as QEMU fills it in at start, and the copy lives until the process ends.
+    unsafe {
+        let class = (api.object_get_class)(cpu);
+        let slot = (0..CLASS_WORDS)
+            .map(|word| class.wrapping_add(word))
+            .find(|slot| **slot == table)
+            .ok_or(QemuError::PageWalk("its table is not in the vCPU's class"))?;
+        *slot = Box::leak(Box::new(words)).as_mut_ptr().cast();
     }
-    if found {
-        Ok(())
-    } else {
-        Err(QemuError::PageWalk("its place is not found"))
-    }
+    Ok(())
 }
 
 /// Whether QEMU has asked the hook; once the guest runs.

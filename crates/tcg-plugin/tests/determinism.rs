@@ -418,7 +418,8 @@ fn check_events(guest: &Guest) {
         field(&end.counters) - field(&start.counters)
     };
     assert_eq!(of(b'f', |c| c.exceptions), results["events"]["faults"]);
-    assert_eq!(of(b'u', |c| c.pauses), 1_000_000);
+    // The kernel waits a few times itself.
+    assert!((1_000_000..1_000_100).contains(&of(b'u', |c| c.pauses)));
     near(
         "pause",
         results["events"]["pause_ns"] as f64,
