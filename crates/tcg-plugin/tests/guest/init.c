@@ -6,6 +6,8 @@
  * c clock self-test     g random updates      q sequential reads
  * k known placement     p sampled addresses   m pages that move
  * t huge pages          a arithmetic          n uninstrumented
+ * D demeter.ko           U the same untraced    B the same beside perf
+ * N no PMU for it
  * s two vCPUs, one of which moves the other's pages
  * b accessed bits       x exceptions, interrupts and pauses
  */
@@ -176,10 +178,15 @@ __attribute__((noinline)) static uint64_t arithmetic(long rounds)
 	return sum;
 }
 
+/* demeter.ko is loaded, and the BAR its own. */
+static int bar_taken;
+
 /* What the model counted so far. */
 static struct demeter_model_counters counted(void)
 {
 	MAGIC(DEMETER_OP_MARK, 0);
+	if (bar_taken)
+		return (struct demeter_model_counters){ 0 };
 	return *(struct demeter_model_counters *)((char *)model + DEMETER_MODEL_COUNTERS_OFFSET);
 }
 
@@ -224,7 +231,9 @@ static void start_sampling(uint64_t period)
 		attr.config = 1 << 19; /* count ops */
 		attr.config1 = 0;
 		attr.sample_period = period * 16;
+		/* It can leave nothing out. */
 		attr.exclude_kernel = 0;
+		attr.exclude_hv = 0;
 	}
 	before = counted();
 	event = syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
@@ -500,6 +509,109 @@ static void test_events(void)
 	munmap(start, faults * PAGE);
 }
 
+#define MODULE "/sys/kernel/mm/demeter/"
+
+/* Writes a file of demeter.ko; 0 or the error. */
+static int set(const char *name, const char *value)
+{
+	char path[100];
+	int fd, error = 0;
+
+	snprintf(path, sizeof(path), MODULE "%s", name);
+	fd = open(path, O_WRONLY);
+	if (fd < 0 || write(fd, value, strlen(value)) < 0)
+		error = errno;
+	if (fd >= 0)
+		close(fd);
+	return error;
+}
+
+static long get(const char *name)
+{
+	char path[100];
+
+	snprintf(path, sizeof(path), MODULE "stats/%s", name);
+	return number_in(path);
+}
+
+/* Loads demeter.ko and lets it manage this process, moving nothing. */
+static int start_module(const char *parameters, const char *period)
+{
+	int fd = open("/demeter.ko", O_RDONLY);
+	char pid[16];
+	int error;
+
+	if (fd < 0 || syscall(SYS_finit_module, fd, parameters, 0)) {
+		printf("demeter.ko: %s\n", strerror(errno));
+		return errno;
+	}
+	close(fd);
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	set("params/sample_period", period);
+	set("params/epoch_ms", "20");
+	set("params/rate_pages_per_s", "0");
+	set("targets/pid_add", pid);
+	error = set("sampler", "auto");
+	return error ?: set("enabled", "1");
+}
+
+/*
+ * Labels in the time series around a module's test. The module takes the BAR for
+ * itself while it is loaded, so that what the model counted is read there.
+ */
+#define MARK_BEGUN 1001
+#define MARK_ENDED 1002
+
+/* Lets it take what it has sampled, stops it and tells what it counted. */
+static void stop_module(const char *name)
+{
+
+	nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
+	set("enabled", "0");
+	MAGIC(DEMETER_OP_MARK, MARK_ENDED);
+	printf("RESULT %s traced=%ld handled=%ld unused=%ld lost_records=%ld throttled=%ld samples=%ld stray=%ld "
+	       "lost_samples=%ld fmem=%ld smem=%ld\n",
+	       name, get("sampler/traced_records"), get("sampler/handled_records"), get("sampler/unused_records"),
+	       get("sampler/lost_records"), get("sampler/throttled"), get("samples"), get("stray_samples"),
+	       get("lost_samples"), get("fmem_samples"), get("smem_samples"));
+	syscall(SYS_delete_module, "demeter", O_NONBLOCK);
+	bar_taken = 0;
+}
+
+/* Updates with a sleep now and then: records are drained at switches and by interrupts. */
+static void updates_with_sleeps(uint64_t *words, size_t bytes, long rounds)
+{
+	for (int i = 0; i < 10; i++) {
+		updates(words, bytes / 8, rounds / 10);
+		if (i % 2)
+			nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+	}
+}
+
+/* demeter.ko samples this process; beside it, if asked, a perf event of its own does. */
+static void test_module(const char *name, const char *parameters, uint64_t *words, size_t bytes, long rounds,
+			int beside)
+{
+	int error;
+
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
+	bar_taken = 1;
+	error = start_module(parameters, "511");
+	if (error)
+		printf("RESULT refused errno=%d\n", error);
+	if (beside)
+		start_sampling(509);
+	updates_with_sleeps(words, bytes, rounds);
+	if (beside) {
+		stop_sampling();
+		compare_samples("beside", words, bytes);
+	}
+	if (!error)
+		stop_module(name);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+}
+
 /* What the two threads of test_two_vcpus() share. */
 static struct {
 	uint64_t *words;
@@ -607,6 +719,22 @@ int main(void)
 			stop_sampling();
 			compare_samples("samples", words, bytes);
 			MAGIC(DEMETER_OP_MODEL_OFF, 0);
+			break;
+		case 'D':
+			words = area(bytes, 3, MADV_NOHUGEPAGE);
+			test_module("module", "", words, bytes, rounds, 0);
+			break;
+		case 'U':
+			words = area(bytes, 3, MADV_NOHUGEPAGE);
+			test_module("untraced", "pebs_interrupts=1", words, bytes, rounds, 0);
+			break;
+		case 'B':
+			words = area(bytes, 3, MADV_NOHUGEPAGE);
+			test_module("module", "", words, bytes, rounds, 1);
+			break;
+		case 'N':
+			words = area(bytes, 3, MADV_NOHUGEPAGE);
+			test_module("module", "", words, bytes, rounds / 10, 0);
 			break;
 		case 'm':
 			test_moving(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);

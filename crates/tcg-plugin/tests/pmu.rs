@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The modelled PMU against stock kernels: what the model wrote, what perf
+//! delivered to a user's ring and what demeter.ko took are the same records.
+//!
+//! Needs the test bed and the modules (`make modules`):
+//! `cargo test --release -p demeter-tcg-plugin --test pmu -- --ignored`.
+
+mod harness;
+
+use std::collections::HashMap;
+use std::fs;
+
+use demeter_machine::pmu::Kind;
+use demeter_machine::series::RowKind;
+use harness::{Guest, near};
+
+const QUIET: &str = "shift=0,sleep=off";
+
+/// What the model counted between two marks of the guest: records written, those it had
+/// no room for, interrupts.
+fn written(guest: &Guest) -> [u64; 3] {
+    let rows = guest.series();
+    let counted = |mark: u64| {
+        let row = rows
+            .iter()
+            .rfind(|row| row.kind == RowKind::Mark && row.value == mark)
+            .unwrap_or_else(|| panic!("no mark {mark}\n{}", guest.console()));
+        let counters = row.counters;
+        [
+            counters.samples,
+            counters.samples_lost,
+            counters.pmu_interrupts,
+        ]
+    };
+    let (begun, ended) = (counted(1001), counted(1002));
+    [0, 1, 2].map(|at| ended[at] - begun[at])
+}
+
+fn boot(name: &str, pmu: Kind, kernel: &'static str, tests: &str) -> Guest {
+    let mut guest = Guest::new(name, 1);
+    guest.pmu = pmu;
+    guest.kernel = kernel;
+    let guest = guest.with_module();
+    let output = guest.boot(tests, QUIET, None);
+    assert!(output.status.success(), "{output:?}\n{}", guest.console());
+    guest
+}
+
+/// Records of a user's ring: each that was written came out, or is a counted loss.
+fn check_perf(guest: &Guest, results: &HashMap<String, HashMap<String, u64>>) {
+    let ring = &results["samples"];
+    assert_eq!(ring["records"] + ring["lost"], ring["written"], "{ring:?}");
+    assert_eq!((ring["lost"], ring["dropped"]), (0, 0), "{ring:?}");
+    match guest.pmu {
+        // Ops of any kind, the kernel's too: what came from memory says which.
+        Kind::Zen4 => {
+            assert_eq!(ring["interrupts"], ring["written"], "{ring:?}");
+            assert!(ring["inside"] > 50, "{ring:?}");
+        }
+        _ => {
+            assert_eq!((ring["weak"], ring["throttled"]), (0, 0), "{ring:?}");
+            near(
+                "records",
+                ring["inside"] as f64,
+                1e6 * 31.0 / 32.0 / 511.0,
+                0.03,
+            );
+            assert!(ring["interrupts"] < 10, "{ring:?}");
+        }
+    }
+    // The source that each record names is where the page is.
+    assert_eq!(ring["match"], ring["fmem"] + ring["smem"], "{ring:?}");
+    assert!(ring["fmem"] > 20 && ring["smem"] > 20, "{ring:?}");
+}
+
+/// The same of demeter.ko: traced, handled or counted as lost.
+fn check_module(guest: &Guest, results: &HashMap<String, HashMap<String, u64>>) {
+    let module = &results["module"];
+    let [written, dropped, interrupts] = written(guest);
+    assert_eq!(
+        module["traced"] + module["handled"] + module["lost_records"],
+        written,
+        "{module:?}"
+    );
+    assert_eq!(
+        (
+            module["lost_records"],
+            module["dropped"],
+            module["throttled"]
+        ),
+        (0, 0, 0),
+        "{module:?}"
+    );
+    // What was taken is what the pipeline got, for the program under test or for others.
+    assert_eq!(
+        module["samples"] + module["stray"] + module["unused"] + module["lost_samples"],
+        module["traced"] + module["handled"],
+        "{module:?}"
+    );
+    assert!(module["samples"] > 50, "{module:?}");
+    assert!(
+        module["fmem"] > 10 && module["smem"] > 10,
+        "samples name no tier: {module:?}"
+    );
+    if guest.pmu != Kind::Zen4 {
+        // Nearly none needed an interrupt.
+        assert!(interrupts < 10, "{interrupts}");
+        assert!(module["handled"] <= interrupts, "{module:?}");
+    }
+}
+
+fn check(name: &str, pmu: Kind, kernel: &'static str) -> Guest {
+    let guest = boot(name, pmu, kernel, "pD");
+    let results = guest.results();
+    check_perf(&guest, &results);
+    check_module(&guest, &results);
+    guest
+}
+
+macro_rules! kernels {
+    ($($test:ident: $pmu:ident, $kernel:literal;)*) => {
+        $(#[test]
+        #[ignore = "boots a guest; needs the test bed and the modules"]
+        fn $test() {
+            check(stringify!($test), Kind::$pmu, $kernel);
+        })*
+    };
+}
+
+kernels! {
+    icelake_6_1: Icelake, "6.1";
+    icelake_7: Icelake, "7.x";
+    skylake_6_1: Skylake, "6.1";
+    skylake_7: Skylake, "7.x";
+    zen4_6_1: Zen4, "6.1";
+    zen4_7: Zen4, "7.x";
+}
+
+/// Two boots, the same bytes; and every record accounted for.
+fn twice(pmu: Kind, name: &str) {
+    let [first, second] = ["a", "b"].map(|run| check(&format!("{name}-{run}"), pmu, "6.12"));
+    assert_eq!(first.console(), second.console());
+    let read = |guest: &Guest, file: &str| fs::read(guest.path(file)).unwrap();
+    for file in ["series.jsonl", "summary.json"] {
+        assert!(read(&first, file) == read(&second, file), "{file} differs");
+    }
+}
+
+#[test]
+#[ignore = "boots two guests; needs the test bed and the modules"]
+fn icelake_6_12_twice() {
+    twice(Kind::Icelake, "icelake");
+}
+
+#[test]
+#[ignore = "boots two guests; needs the test bed and the modules"]
+fn skylake_6_12_twice() {
+    twice(Kind::Skylake, "skylake");
+}
+
+#[test]
+#[ignore = "boots two guests; needs the test bed and the modules"]
+fn zen4_6_12_twice() {
+    twice(Kind::Zen4, "zen4");
+}
+
+/// With tracing refused, demeter.ko takes an interrupt for each record, and loses none
+/// that it does not count.
+#[test]
+#[ignore = "boots a guest; needs the test bed and the modules"]
+fn without_tracing_every_record_costs_an_interrupt() {
+    let guest = boot("untraced", Kind::Icelake, "6.12", "U");
+    let results = guest.results();
+    let module = &results["untraced"];
+    let [written, _, interrupts] = written(&guest);
+    assert_eq!(module["traced"], 0, "{module:?}");
+    assert_eq!(
+        module["handled"] + module["lost_records"],
+        written,
+        "{module:?}"
+    );
+    assert!(interrupts >= module["handled"], "{module:?}");
+    assert!(module["samples"] > 50, "{module:?}");
+}
+
+/// A program's own perf event and demeter.ko on the same CPU: both get their records.
+#[test]
+#[ignore = "boots a guest; needs the test bed and the modules"]
+fn another_user_of_perf_is_not_disturbed() {
+    let guest = boot("shared", Kind::Icelake, "6.12", "B");
+    let results = guest.results();
+    let (module, ring) = (&results["module"], &results["beside"]);
+    let taken = module["traced"] + module["handled"] + module["lost_records"];
+    assert_eq!(
+        ring["records"] + ring["lost"] + taken,
+        written(&guest)[0],
+        "{module:?} {ring:?}"
+    );
+    assert!(
+        ring["inside"] > 500 && module["samples"] > 50,
+        "{module:?} {ring:?}"
+    );
+}
+
+/// No PMU: perf finds none, and demeter.ko says so.
+#[test]
+#[ignore = "boots a guest; needs the test bed and the modules"]
+fn without_a_pmu_there_is_none() {
+    let guest = boot("none", Kind::None, "6.12", "N");
+    let results = guest.results();
+    assert!(results["refused"]["errno"] > 0);
+    assert!(
+        guest
+            .console()
+            .contains("no sampler can be used on this machine"),
+        "{}",
+        guest.console()
+    );
+}
