@@ -231,7 +231,11 @@ impl<'a> Solver<'a> {
         largest: f64,
         interest: Option<&Interest>,
     ) -> Violations {
-        let margin = largest / self.labels.len() as f64;
+        let instances = self.labels.len();
+        let margin = largest / instances as f64;
+        // Of one length, so that a node's index is checked once.
+        let slopes = &self.slopes[..instances];
+        let curvatures = &self.curvatures[..instances];
         let mut violations = Violations::default();
         let mut position = 0;
         while position < *active {
@@ -240,8 +244,8 @@ impl<'a> Solver<'a> {
             let (mut gradient, mut curvature) = (0.0, CURVATURE_LEAST);
             for node in column {
                 let instance = node.index as usize;
-                gradient += node.value * self.slopes[instance];
-                curvature += node.value * node.value * self.curvatures[instance];
+                gradient += node.value * slopes[instance];
+                curvature += node.value * node.value * curvatures[instance];
             }
             self.visited += column.len() as u64;
             self.gradient[feature] = gradient;
@@ -265,11 +269,15 @@ impl<'a> Solver<'a> {
     /// Coordinate descent on the quadratic problem of the active features;
     /// changes the proposed weights. Returns the number of passes.
     fn descend(&mut self, active: usize, enough: f64, interest: Option<&Interest>) -> u32 {
-        self.changes.fill(0.0);
+        let instances = self.labels.len();
+        // Of one length, so that a node's index is checked once.
+        let curvatures = &self.curvatures[..instances];
+        let changes = &mut self.changes[..instances];
+        changes.fill(0.0);
         let mut inner_active = active;
         let mut largest = f64::INFINITY;
         for pass in 1..=PASSES_MOST {
-            let margin = largest / self.labels.len() as f64;
+            let margin = largest / instances as f64;
             let mut violations = Violations::default();
             self.random.shuffle(&mut self.active[..inner_active]);
             let mut position = 0;
@@ -281,7 +289,7 @@ impl<'a> Solver<'a> {
                     self.gradient[feature] + CURVATURE_LEAST * (weight - self.weights[feature]);
                 for node in column {
                     let instance = node.index as usize;
-                    gradient += node.value * self.curvatures[instance] * self.changes[instance];
+                    gradient += node.value * curvatures[instance] * changes[instance];
                 }
                 self.visited += column.len() as u64;
                 if weight == 0.0 && gradient.abs() < 1.0 - margin {
@@ -298,7 +306,7 @@ impl<'a> Solver<'a> {
                 let step = step.clamp(-STEP_MOST, STEP_MOST);
                 self.proposed[feature] += step;
                 for node in column {
-                    self.changes[node.index as usize] += step * node.value;
+                    changes[node.index as usize] += step * node.value;
                 }
                 if let Some(interest) = interest {
                     interest.reach(self.visited);
