@@ -19,7 +19,7 @@ const RESIDUAL_SLACK: f64 = 1.5;
 /// with the matrix, thus in all that Bi-CGSTAB makes of them, solved or not.
 const CONSERVATION_ROUNDING: f64 = 1e-13;
 /// Asymmetry comes of roundings alone, the order of a cell's sums, but the
-/// solver and the gas amplify it; a thousand times what is seen.
+/// solver and the gas amplify it; a hundred times what is seen.
 const SYMMETRY_MOST: f64 = 1e-7;
 
 /// The checks' outcomes, and what is needed to make them.
