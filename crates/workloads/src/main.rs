@@ -3,12 +3,17 @@
 //! the testbed and on any Linux machine.
 
 mod alternate;
+mod array;
+mod bwaves;
 mod gups;
 mod hold;
+mod interest;
+mod liblinear;
 mod memory;
 mod mmapbench;
 mod page;
 mod pagerank;
+mod random;
 mod report;
 mod torture;
 mod xsbench;
@@ -39,6 +44,10 @@ enum Verb {
     Pagerank(pagerank::Arguments),
     /// Cross-section look-ups, as in XSBench
     Xsbench(xsbench::Arguments),
+    /// A blast wave in a gas by an implicit solver, as SPEC's bwaves
+    Bwaves(bwaves::Arguments),
+    /// L1-regularised logistic regression, as LIBLINEAR's solver 6
+    Liblinear(liblinear::Arguments),
     /// Do everything to anonymous memory that a program may, and check every byte
     Torture(torture::Arguments),
     /// Mark the region of interest from a script
@@ -111,6 +120,8 @@ fn main() -> ExitCode {
         Verb::Mmapbench(arguments) => mmapbench::run(&arguments).map(|()| 0),
         Verb::Pagerank(arguments) => pagerank::run(&arguments).map(|()| 0),
         Verb::Xsbench(arguments) => xsbench::run(&arguments).map(|()| 0),
+        Verb::Bwaves(arguments) => bwaves::run(&arguments).map(|()| 0),
+        Verb::Liblinear(arguments) => liblinear::run(&arguments).map(|()| 0),
         Verb::Torture(arguments) => torture::run(&arguments).map(|()| 0),
         Verb::Roi { edge } => {
             match edge {
