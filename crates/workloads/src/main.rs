@@ -3,12 +3,15 @@
 //! the testbed and on any Linux machine.
 
 mod alternate;
+mod array;
 mod gups;
 mod hold;
+mod interest;
 mod memory;
 mod mmapbench;
 mod page;
 mod pagerank;
+mod random;
 mod report;
 mod torture;
 mod xsbench;
