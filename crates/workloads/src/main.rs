@@ -4,6 +4,7 @@
 
 mod alternate;
 mod array;
+mod btree;
 mod gups;
 mod hold;
 mod interest;
@@ -11,6 +12,7 @@ mod memory;
 mod mmapbench;
 mod page;
 mod pagerank;
+mod permutation;
 mod random;
 mod report;
 mod torture;
@@ -34,6 +36,8 @@ enum Verb {
     Gups(gups::Arguments),
     /// Random updates in every other phase, idle in between
     Alternate(alternate::Arguments),
+    /// Look-ups in a B+-tree, half of them hits
+    Btree(btree::Arguments),
     /// Allocate and touch memory, then hold it while a command runs
     Hold(hold::Arguments),
     /// Touch pages of a large mapping in several orders; one CSV row a second
@@ -110,6 +114,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Gups(arguments) => gups::run(&arguments).map(|()| 0),
         Verb::Alternate(arguments) => alternate::run(&arguments).map(|()| 0),
+        Verb::Btree(arguments) => btree::run(&arguments).map(|()| 0),
         Verb::Hold(arguments) => hold::run(&arguments),
         Verb::Mmapbench(arguments) => mmapbench::run(&arguments).map(|()| 0),
         Verb::Pagerank(arguments) => pagerank::run(&arguments).map(|()| 0),
