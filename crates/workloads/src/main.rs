@@ -5,6 +5,7 @@
 mod alternate;
 mod array;
 mod btree;
+mod graph500;
 mod gups;
 mod hold;
 mod interest;
@@ -32,6 +33,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Breadth-first searches over a Kronecker graph
+    Graph500(graph500::Arguments),
     /// Random updates of a large array, most of them in a small hot part
     Gups(gups::Arguments),
     /// Random updates in every other phase, idle in between
@@ -112,6 +115,7 @@ enum Error {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
+        Verb::Graph500(arguments) => graph500::run(&arguments).map(|()| 0),
         Verb::Gups(arguments) => gups::run(&arguments).map(|()| 0),
         Verb::Alternate(arguments) => alternate::run(&arguments).map(|()| 0),
         Verb::Btree(arguments) => btree::run(&arguments).map(|()| 0),
