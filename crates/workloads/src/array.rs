@@ -3,7 +3,7 @@
 //! first touch.
 
 use crate::Error;
-use crate::memory::HUGE_BYTES;
+use crate::memory::{HUGE_BYTES, Region};
 
 /// Advice on huge pages.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,20 @@ pub enum Pages {
     Huge,
     /// Ask for small pages
     Small,
+}
+
+/// A mapping of `bytes`, untouched.
+///
+/// # Errors
+/// As [`Region::map`].
+pub fn region(bytes: u64, pages: Pages) -> Result<Region, Error> {
+    let region = Region::map(bytes)?;
+    match pages {
+        Pages::System => {}
+        Pages::Huge => region.advise_huge(true),
+        Pages::Small => region.advise_huge(false),
+    }
+    Ok(region)
 }
 
 /// An empty vector with room for exactly `capacity` values. A large one is a

@@ -16,7 +16,7 @@ use demeter_agent::{magic, roi, size};
 use serde::Serialize;
 
 use crate::Error;
-use crate::array::Pages;
+use crate::array::{self, Pages};
 use crate::memory::{PAGE_BYTES, Region};
 
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
@@ -138,12 +138,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         )));
     }
     let layout = Layout::of(arguments)?;
-    let region = Region::map(layout.words() * 8)?;
-    match arguments.pages {
-        Pages::System => {}
-        Pages::Huge => region.advise_huge(true),
-        Pages::Small => region.advise_huge(false),
-    }
+    let region = array::region(layout.words() * 8, arguments.pages)?;
     first_touch(arguments, &layout, &region)?;
 
     crate::begin();

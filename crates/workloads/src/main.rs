@@ -16,6 +16,7 @@ mod pagerank;
 mod permutation;
 mod random;
 mod report;
+mod silo;
 mod torture;
 mod xsbench;
 
@@ -47,6 +48,8 @@ enum Verb {
     Mmapbench(mmapbench::Arguments),
     /// PageRank on a generated graph, as in the GAP Benchmark Suite
     Pagerank(pagerank::Arguments),
+    /// Transactions on an in-memory database, as in Silo
+    Silo(silo::Arguments),
     /// Cross-section look-ups, as in XSBench
     Xsbench(xsbench::Arguments),
     /// Do everything to anonymous memory that a program may, and check every byte
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Verb::Hold(arguments) => hold::run(&arguments),
         Verb::Mmapbench(arguments) => mmapbench::run(&arguments).map(|()| 0),
         Verb::Pagerank(arguments) => pagerank::run(&arguments).map(|()| 0),
+        Verb::Silo(arguments) => silo::run(&arguments).map(|()| 0),
         Verb::Xsbench(arguments) => xsbench::run(&arguments).map(|()| 0),
         Verb::Torture(arguments) => torture::run(&arguments).map(|()| 0),
         Verb::Roi { edge } => {
