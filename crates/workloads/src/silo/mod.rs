@@ -55,7 +55,7 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = Ranks::Scattered)]
     ranks: Ranks,
     /// Transactions in all
-    #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(long, default_value_t = 4_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     transactions: u64,
     /// Operations of a transaction
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]

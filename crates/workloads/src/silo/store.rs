@@ -94,11 +94,9 @@ impl Store {
     #[inline(always)]
     fn words(&self, record: u64) -> &[AtomicU64; RECORD_WORDS] {
         let first = record as usize * RECORD_WORDS;
-        // As many as asked for, so the other arm is never taken; a record
-        // beyond the end is a panic by the slice.
-        match self.region.atomics()[first..first + RECORD_WORDS].as_array() {
+        match self.region.atomics()[first..].first_chunk() {
             Some(words) => words,
-            None => unreachable!("a slice of that length"),
+            None => unreachable!("record {record} lies beyond the mapping"),
         }
     }
 
@@ -222,7 +220,7 @@ mod tests {
     #[test]
     fn tids_ascend_and_carry_the_epoch() {
         assert_eq!(next_tid(0, 0, 0), STEP);
-        assert!(next_tid(100 * STEP | ABSENT, 7 * STEP, 0) > 100 * STEP);
+        assert!(next_tid((100 * STEP) | ABSENT, 7 * STEP, 0) > 100 * STEP);
         assert_eq!(next_tid(100, 7, 3), 3 << EPOCH_SHIFT);
         let late = 5 << EPOCH_SHIFT;
         assert_eq!(next_tid(late, 0, 3), late + STEP);
