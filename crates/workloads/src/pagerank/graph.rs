@@ -62,8 +62,6 @@ pub enum Rows {
     Undirected,
     /// Where edges lead to
     Out,
-    /// Where edges come from
-    In,
 }
 
 impl Recipe {
@@ -74,7 +72,7 @@ impl Recipe {
         let draws = match rows {
             // Drawn either way round.
             Rows::Undirected => 2.0 * self.edges as f64,
-            Rows::Out | Rows::In => self.edges as f64,
+            Rows::Out => self.edges as f64,
         };
         let present = |probability: f64| -f64::exp_m1(-draws * probability);
         let nodes = f64::from(self.scale).exp2();
@@ -160,14 +158,11 @@ impl Source {
         let (mut from, mut to) = (0, 0);
         for _ in 0..self.recipe.scale {
             let point = random.unit();
-            from <<= 1;
-            to <<= 1;
-            if point < A + B {
-                to += u32::from(point > A);
-            } else {
-                from += 1;
-                to += u32::from(point > A + B + C);
-            }
+            // Without branches, which nobody could predict.
+            let lower = point >= A + B;
+            let limit = if lower { A + B + C } else { A };
+            from = from << 1 | u32::from(lower);
+            to = to << 1 | u32::from(point > limit);
         }
         (from, to)
     }
@@ -197,11 +192,9 @@ impl Graph {
         let source = Source::new(recipe);
         let nodes = 1_usize << recipe.scale;
         let counts: Vec<AtomicU32> = (0..nodes).map(|_| AtomicU32::new(0)).collect();
-        let (forth, back) = (rows != Rows::In, rows != Rows::Out);
+        let back = rows == Rows::Undirected;
         source.each(threads, |from, to| {
-            if forth {
-                counts[from as usize].fetch_add(1, Ordering::Relaxed);
-            }
+            counts[from as usize].fetch_add(1, Ordering::Relaxed);
             if back {
                 counts[to as usize].fetch_add(1, Ordering::Relaxed);
             }
@@ -222,9 +215,7 @@ impl Graph {
             placed[slot as usize].store(neighbour, Ordering::Relaxed);
         };
         source.each(threads, |from, to| {
-            if forth {
-                place(from, to);
-            }
+            place(from, to);
             if back {
                 place(to, from);
             }
@@ -236,6 +227,35 @@ impl Graph {
             neighbours,
         }
         .simplified())
+    }
+
+    /// The same edges by where they lead to.
+    pub fn transposed(&self, pages: Pages) -> Result<Self, Error> {
+        let mut next = vec![0_u64; self.nodes()];
+        for &to in &self.neighbours {
+            next[to as usize] += 1;
+        }
+        let mut offsets = array::with_capacity(self.nodes() + 1, pages)?;
+        let mut total = 0;
+        for first in &mut next {
+            offsets.push(total);
+            total += std::mem::replace(first, total);
+        }
+        offsets.push(total);
+        // Nodes come in order, so rows get sorted, and have no repetitions as
+        // there are none.
+        let mut neighbours = array::filled(0, self.neighbours.len(), pages)?;
+        for node in 0..self.nodes() {
+            for &to in self.of(node) {
+                let slot = &mut next[to as usize];
+                neighbours[*slot as usize] = node as u32;
+                *slot += 1;
+            }
+        }
+        Ok(Self {
+            offsets,
+            neighbours,
+        })
     }
 
     /// Sorts lists of neighbours and removes repetitions and loops, in place.
@@ -415,9 +435,10 @@ mod tests {
     #[test]
     fn directions_are_two_views_of_the_same_edges() {
         let out = rows(Kind::Kronecker, 8, 16, 1, Rows::Out);
-        let into = rows(Kind::Kronecker, 8, 16, 1, Rows::In);
+        let into = out.transposed(Pages::System).unwrap();
         let both = graph(Kind::Kronecker, 8, 16, 1);
         assert_eq!(out.entries(), into.entries());
+        assert_eq!(into.transposed(Pages::Huge).unwrap(), out);
         for node in 0..out.nodes() {
             for &other in out.of(node) {
                 assert!(into.of(other as usize).contains(&(node as u32)));
@@ -431,7 +452,7 @@ mod tests {
     fn entries_are_as_many_as_expected() {
         for kind in [Kind::Kronecker, Kind::Uniform] {
             for (scale, degree) in [(10, 16), (13, 8), (13, 30)] {
-                for direction in [Rows::Undirected, Rows::Out, Rows::In] {
+                for direction in [Rows::Undirected, Rows::Out] {
                     let found = rows(kind, scale, degree, 2, direction).entries() as f64;
                     let expected = recipe(kind, scale, degree).entries(direction);
                     assert!(

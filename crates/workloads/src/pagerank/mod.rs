@@ -141,17 +141,17 @@ impl Web {
         }
         let recipe = recipe(arguments)?;
         let graph = |rows| Graph::generate(recipe, rows, arguments.threads, arguments.pages);
-        Ok(if arguments.directed {
-            Self {
-                out: Some(graph(Rows::Out)?),
-                into: graph(Rows::In)?,
-            }
+        if arguments.directed {
+            let out = graph(Rows::Out)?;
+            let into = out.transposed(arguments.pages)?;
+            Ok(Self {
+                into,
+                out: Some(out),
+            })
         } else {
-            Self {
-                out: None,
-                into: graph(Rows::Undirected)?,
-            }
-        })
+            let into = graph(Rows::Undirected)?;
+            Ok(Self { into, out: None })
+        }
     }
 
     /// Rows of where edges lead to.
@@ -191,7 +191,7 @@ fn recipe(arguments: &Arguments) -> Result<Recipe, Error> {
         let offset_bytes = (size_of::<u64>() as f64) * (1_u64 << recipe.scale) as f64;
         let rows = |rows| offset_bytes + size_of::<u32>() as f64 * recipe.entries(rows);
         let both = if arguments.directed {
-            rows(Rows::Out) + rows(Rows::In)
+            2.0 * rows(Rows::Out)
         } else {
             rows(Rows::Undirected)
         };
