@@ -183,6 +183,7 @@ fn recipe(arguments: &Arguments) -> Result<Recipe, Error> {
         edges,
         names: arguments.names,
         seed: arguments.seed,
+        quick: arguments.footprint.is_some(),
     };
     let Some(footprint) = arguments.footprint else {
         return Ok(with(arguments.scale, arguments.degree << arguments.scale));
