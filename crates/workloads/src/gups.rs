@@ -16,6 +16,7 @@ use demeter_agent::{magic, roi, size};
 use serde::Serialize;
 
 use crate::Error;
+use crate::array::{self, Pages};
 use crate::memory::{PAGE_BYTES, Region};
 
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
@@ -67,17 +68,6 @@ pub enum Place {
     Begin,
     /// Touched last
     End,
-}
-
-/// Advice on huge pages.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Pages {
-    /// As the system does it
-    System,
-    /// Ask for huge pages
-    Huge,
-    /// Ask for small pages
-    Small,
 }
 
 /// What `gups` prints, one JSON object.
@@ -148,12 +138,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         )));
     }
     let layout = Layout::of(arguments)?;
-    let region = Region::map(layout.words() * 8)?;
-    match arguments.pages {
-        Pages::System => {}
-        Pages::Huge => region.advise_huge(true),
-        Pages::Small => region.advise_huge(false),
-    }
+    let region = array::region(layout.words() * 8, arguments.pages)?;
     first_touch(arguments, &layout, &region)?;
 
     crate::begin();

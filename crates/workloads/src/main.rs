@@ -4,7 +4,9 @@
 
 mod alternate;
 mod array;
+mod btree;
 mod bwaves;
+mod graph500;
 mod gups;
 mod hold;
 mod interest;
@@ -13,8 +15,10 @@ mod memory;
 mod mmapbench;
 mod page;
 mod pagerank;
+mod permutation;
 mod random;
 mod report;
+mod silo;
 mod torture;
 mod xsbench;
 
@@ -32,16 +36,22 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Breadth-first searches over a Kronecker graph
+    Graph500(graph500::Arguments),
     /// Random updates of a large array, most of them in a small hot part
     Gups(gups::Arguments),
     /// Random updates in every other phase, idle in between
     Alternate(alternate::Arguments),
+    /// Look-ups in a B+-tree, half of them hits
+    Btree(btree::Arguments),
     /// Allocate and touch memory, then hold it while a command runs
     Hold(hold::Arguments),
     /// Touch pages of a large mapping in several orders; one CSV row a second
     Mmapbench(mmapbench::Arguments),
     /// PageRank on a generated graph, as in the GAP Benchmark Suite
     Pagerank(pagerank::Arguments),
+    /// Transactions on an in-memory database, as in Silo
+    Silo(silo::Arguments),
     /// Cross-section look-ups, as in XSBench
     Xsbench(xsbench::Arguments),
     /// A blast wave in a gas by an implicit solver, as SPEC's bwaves
@@ -114,11 +124,14 @@ enum Error {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
+        Verb::Graph500(arguments) => graph500::run(&arguments).map(|()| 0),
         Verb::Gups(arguments) => gups::run(&arguments).map(|()| 0),
         Verb::Alternate(arguments) => alternate::run(&arguments).map(|()| 0),
+        Verb::Btree(arguments) => btree::run(&arguments).map(|()| 0),
         Verb::Hold(arguments) => hold::run(&arguments),
         Verb::Mmapbench(arguments) => mmapbench::run(&arguments).map(|()| 0),
         Verb::Pagerank(arguments) => pagerank::run(&arguments).map(|()| 0),
+        Verb::Silo(arguments) => silo::run(&arguments).map(|()| 0),
         Verb::Xsbench(arguments) => xsbench::run(&arguments).map(|()| 0),
         Verb::Bwaves(arguments) => bwaves::run(&arguments).map(|()| 0),
         Verb::Liblinear(arguments) => liblinear::run(&arguments).map(|()| 0),

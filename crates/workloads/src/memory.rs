@@ -2,6 +2,8 @@
 //! Anonymous memory as the workloads use it: aligned to huge pages, bound to a
 //! node where asked, seen as 64-bit words.
 
+use std::sync::atomic::AtomicU64;
+
 use crate::Error;
 
 /// Alignment of every region: a huge page.
@@ -84,6 +86,14 @@ impl Region {
         assert!(word < self.words());
         // SAFETY: inside the mapping, aligned; workers have not started.
         unsafe { self.at(word).write(value) }
+    }
+
+    /// All words, for threads that share them. Zero until written; nobody may
+    /// use [`Self::set`] meanwhile.
+    pub fn atomics(&self) -> &[AtomicU64] {
+        // SAFETY: that many aligned words, of the layout of atomics, which live
+        // as long as this value.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.words) }
     }
 
     /// Writes the number of the first word into every page of a part.

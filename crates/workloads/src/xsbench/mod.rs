@@ -12,18 +12,24 @@ use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use demeter_agent::size;
 use serde::Serialize;
 
 use self::grid::{Grid, Kind};
 use self::lcg::Lcg;
 use self::materials::Material;
 use crate::Error;
+use crate::array::Pages;
+use crate::interest::{Interest, Times};
 use crate::report;
 
 const START: u64 = 1070;
 const DEFAULT_ROWS: usize = 11_303;
 const DEFAULT_PARTICLES: u64 = 500_000;
 const LOOKUPS_PER_PARTICLE: u64 = 34;
+const DEFAULT_LOOKUPS: u64 = DEFAULT_PARTICLES * LOOKUPS_PER_PARTICLE;
+/// Look-ups in tables of some footprint: about a minute in a guest.
+const FOOTPRINT_LOOKUPS: u64 = 500_000;
 /// The published checksum is the sum of all look-ups modulo this prime.
 const CHECKSUM_MODULUS: u64 = 999_983;
 /// Look-ups or particles a thread takes at a time, as published.
@@ -41,13 +47,25 @@ pub struct Arguments {
     /// How a position in the tables is found
     #[arg(long, value_enum, default_value_t = Kind::Unionized)]
     grid: Kind,
+    /// Size of all tables: gives the number of rows
+    #[arg(long, conflicts_with = "gridpoints", value_parser = size::parse)]
+    footprint: Option<u64>,
     /// Rows for each nuclide
     #[arg(long, default_value_t = DEFAULT_ROWS, value_parser = rows)]
     gridpoints: usize,
     /// Look-ups in all; in history mode rounded up to whole particles
-    #[arg(long, default_value_t = DEFAULT_PARTICLES * LOOKUPS_PER_PARTICLE,
-          value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
-    lookups: u64,
+    /// [default: 17000000, with --footprint 500000]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    lookups: Option<u64>,
+    /// Seed of energies and materials; the default is the published one
+    #[arg(long, default_value_t = START, value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    seed: u64,
+    /// Times that progress is reported, evenly spread over the look-ups
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    progress: u64,
+    /// Advice on huge pages
+    #[arg(long, value_enum, default_value_t = Pages::System)]
+    pages: Pages,
     /// Threads
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
@@ -97,12 +115,18 @@ fn published(size: Size, mode: Mode) -> u64 {
 struct Outcome {
     workload: &'static str,
     table_bytes: u64,
+    rows: usize,
+    resident_bytes: u64,
     lookups: u64,
     seconds: f64,
     lookups_per_s: f64,
+    lookups_per_s_last_quarter: f64,
     checksum: u64,
     /// What the published code gets, where it says so
     published_checksum: Option<u64>,
+    /// The published checksum; else that of a search in each nuclide's own
+    /// table, and all tables as they were made
+    verified: bool,
 }
 
 /// One step, as `--steps` prints it.
@@ -117,18 +141,36 @@ struct Step {
 struct Reactor {
     grid: Grid,
     materials: Vec<Material>,
+    /// How look-ups find a position: as the grid does, but for the check
+    kind: Kind,
+    seed: u64,
+    rows: usize,
 }
 
 impl Reactor {
-    fn new(arguments: &Arguments) -> Self {
+    fn new(arguments: &Arguments) -> Result<Self, Error> {
         let nuclides = match arguments.size {
             Size::Small => materials::SMALL_NUCLIDES,
             Size::Large => materials::LARGE_NUCLIDES,
         };
-        Self {
-            grid: Grid::new(arguments.grid, nuclides, arguments.gridpoints),
-            materials: materials::all(nuclides, START * START),
-        }
+        let rows = match arguments.footprint {
+            None => arguments.gridpoints,
+            Some(footprint) => {
+                let count = footprint / grid::row_bytes(arguments.grid, nuclides);
+                rows(&count.to_string()).map_err(|what| {
+                    Error::Usage(format!(
+                        "a footprint of {footprint} bytes gives {count} rows: {what}"
+                    ))
+                })?
+            }
+        };
+        Ok(Self {
+            grid: Grid::new(arguments.grid, nuclides, rows, arguments.pages)?,
+            materials: materials::all(nuclides, arguments.seed * arguments.seed),
+            kind: arguments.grid,
+            seed: arguments.seed,
+            rows,
+        })
     }
 
     /// One look-up; returns the number of the largest channel, from 1, and how
@@ -139,7 +181,7 @@ impl Reactor {
         let material = materials::pick(random);
         let sections = self
             .grid
-            .macroscopic(energy, &self.materials[material].nuclides);
+            .macroscopic(self.kind, energy, &self.materials[material].nuclides);
         let (mut largest, mut at) = (-1.0, 0);
         for (channel, &section) in sections.iter().enumerate() {
             if section > largest {
@@ -152,12 +194,46 @@ impl Reactor {
 
     /// Event number `index`: one look-up.
     fn event(&self, index: u64) -> u64 {
-        self.look_up(&mut Lcg(START).ahead(2 * index)).0
+        self.look_up(&mut Lcg(self.seed).ahead(2 * index)).0
+    }
+
+    /// A number of look-ups from the first on, in chunks; returns the sum of
+    /// their results and how many they were.
+    fn all(
+        &self,
+        mode: Mode,
+        lookups: u64,
+        threads: u64,
+        reach: impl Fn(u64) + Sync,
+    ) -> (u64, u64) {
+        let go_on = AtomicBool::new(false);
+        let done = AtomicU64::new(0);
+        let count = |lookups: u64| reach(done.fetch_add(lookups, Ordering::Relaxed) + lookups);
+        match mode {
+            Mode::Event => {
+                let event = |index| {
+                    let result = self.event(index);
+                    count(1);
+                    result
+                };
+                (parallel(threads, 0, lookups, &go_on, event).0, lookups)
+            }
+            Mode::History => {
+                let end = lookups.div_ceil(LOOKUPS_PER_PARTICLE);
+                let history = |index| {
+                    let result = self.history(index);
+                    count(LOOKUPS_PER_PARTICLE);
+                    result
+                };
+                let (sum, particles) = parallel(threads, 0, end, &go_on, history);
+                (sum, particles * LOOKUPS_PER_PARTICLE)
+            }
+        }
     }
 
     /// History number `index`: the look-ups of one particle.
     fn history(&self, index: u64) -> u64 {
-        let mut random = Lcg(START).ahead(index * LOOKUPS_PER_PARTICLE * 10);
+        let mut random = Lcg(self.seed).ahead(index * LOOKUPS_PER_PARTICLE * 10);
         (0..LOOKUPS_PER_PARTICLE)
             .map(|_| {
                 let (channel, above_one) = self.look_up(&mut random);
@@ -200,18 +276,12 @@ fn parallel(
 
 /// Runs the benchmark.
 pub fn run(arguments: &Arguments) -> Result<(), Error> {
-    let reactor = Reactor::new(arguments);
+    let mut reactor = Reactor::new(arguments)?;
     let mut out = std::io::stdout().lock();
     if !arguments.steps {
-        let outcome = whole(&reactor, arguments);
+        let (outcome, wrong) = whole(&mut reactor, arguments);
         report::line(&mut out, &outcome)?;
-        return match outcome.published_checksum {
-            Some(published) if published != outcome.checksum => Err(Error::Checksum {
-                found: format!("checksum {}", outcome.checksum),
-                expected: format!("{published}, as published"),
-            }),
-            _ => Ok(()),
-        };
+        return wrong;
     }
     let mut next = 0;
     for line in std::io::stdin().lock().lines() {
@@ -223,36 +293,87 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     Ok(())
 }
 
-/// All look-ups that were asked for.
-fn whole(reactor: &Reactor, arguments: &Arguments) -> Outcome {
-    let go_on = AtomicBool::new(false);
-    let began = Instant::now();
-    let (checksum, lookups) = match arguments.mode {
-        Mode::Event => {
-            let end = arguments.lookups;
-            let event = |index| reactor.event(index);
-            (parallel(arguments.threads, 0, end, &go_on, event).0, end)
-        }
-        Mode::History => {
-            let end = arguments.lookups.div_ceil(LOOKUPS_PER_PARTICLE);
-            let history = |index| reactor.history(index);
-            let (sum, particles) = parallel(arguments.threads, 0, end, &go_on, history);
-            (sum, particles * LOOKUPS_PER_PARTICLE)
-        }
+/// All look-ups that were asked for, and what is wrong with their result.
+fn whole(reactor: &mut Reactor, arguments: &Arguments) -> (Outcome, Result<(), Error>) {
+    let lookups = arguments.lookups.unwrap_or(match arguments.footprint {
+        Some(_) => FOOTPRINT_LOOKUPS,
+        None => DEFAULT_LOOKUPS,
+    });
+    let interest = Interest::begin(lookups, arguments.progress);
+    let (checksum, lookups) = reactor.all(arguments.mode, lookups, arguments.threads, |done| {
+        interest.reach(done);
+    });
+    let times = interest.end();
+    let is_published =
+        reactor.rows == DEFAULT_ROWS && lookups == DEFAULT_LOOKUPS && arguments.seed == START;
+    let published_checksum = is_published.then(|| published(arguments.size, arguments.mode));
+    let right = match published_checksum {
+        Some(published) if published == checksum % CHECKSUM_MODULUS => Ok(()),
+        Some(published) => Err(Error::Checksum {
+            found: format!("checksum {}", checksum % CHECKSUM_MODULUS),
+            expected: format!("{published}, as published"),
+        }),
+        None => verify(reactor, arguments, lookups, checksum),
     };
-    let seconds = began.elapsed().as_secs_f64();
-    let is_default =
-        arguments.gridpoints == DEFAULT_ROWS && lookups == DEFAULT_PARTICLES * LOOKUPS_PER_PARTICLE;
-    let checksum = checksum % CHECKSUM_MODULUS;
+    let outcome = outcome(
+        reactor,
+        &times,
+        lookups,
+        checksum,
+        published_checksum,
+        &right,
+    );
+    (outcome, right)
+}
+
+fn outcome(
+    reactor: &Reactor,
+    times: &Times,
+    lookups: u64,
+    checksum: u64,
+    published_checksum: Option<u64>,
+    right: &Result<(), Error>,
+) -> Outcome {
     Outcome {
         workload: "xsbench",
         table_bytes: reactor.grid.bytes(),
+        rows: reactor.rows,
+        resident_bytes: times.resident_bytes,
         lookups,
-        seconds,
-        lookups_per_s: lookups as f64 / seconds.max(1e-9),
-        checksum,
-        published_checksum: is_default.then(|| published(arguments.size, arguments.mode)),
+        seconds: times.seconds,
+        lookups_per_s: lookups as f64 / times.seconds.max(1e-9),
+        lookups_per_s_last_quarter: times.per_s_last_quarter(),
+        checksum: checksum % CHECKSUM_MODULUS,
+        published_checksum,
+        verified: right.is_ok(),
     }
+}
+
+/// Does all look-ups once more by searching each nuclide's own table, and goes
+/// over the tables.
+fn verify(
+    reactor: &mut Reactor,
+    arguments: &Arguments,
+    lookups: u64,
+    checksum: u64,
+) -> Result<(), Error> {
+    let wrong = reactor.grid.wrong_rows();
+    if wrong > 0 {
+        return Err(Error::Checksum {
+            found: format!("{wrong} wrong rows in the tables"),
+            expected: "none".into(),
+        });
+    }
+    reactor.kind = Kind::Nuclide;
+    let (expected, _) = reactor.all(arguments.mode, lookups, arguments.threads, |_| {});
+    reactor.kind = reactor.grid.kind();
+    if checksum == expected {
+        return Ok(());
+    }
+    Err(Error::Checksum {
+        found: format!("a sum of {checksum}"),
+        expected: format!("{expected} by the other way of finding rows"),
+    })
 }
 
 /// Look-ups for a time, from number `first`; returns the next number too.
@@ -318,7 +439,31 @@ mod tests {
 
     fn checksum(line: &str) -> u64 {
         let arguments = arguments(line);
-        whole(&Reactor::new(&arguments), &arguments).checksum
+        let (outcome, right) = whole(&mut Reactor::new(&arguments).unwrap(), &arguments);
+        right.unwrap();
+        outcome.checksum
+    }
+
+    #[test]
+    fn sizes_follow_the_footprint_and_seeds_differ() {
+        for line in ["", "--size large", "--grid nuclide"] {
+            let arguments = arguments(&format!("--footprint 5M {line}"));
+            let bytes = Reactor::new(&arguments).unwrap().grid.bytes();
+            assert!(bytes <= 5 << 20 && bytes > (5 << 20) * 19 / 20, "{bytes}");
+        }
+        let small = "--footprint 5M --lookups 20000";
+        assert_ne!(checksum(small), checksum(&format!("{small} --seed 7")));
+        let arguments = arguments("--footprint 10K");
+        assert!(matches!(Reactor::new(&arguments), Err(Error::Usage(_))));
+    }
+
+    #[test]
+    fn a_wrong_sum_is_noticed() {
+        let arguments = arguments("--gridpoints 100");
+        let mut reactor = Reactor::new(&arguments).unwrap();
+        let (sum, lookups) = reactor.all(arguments.mode, 1000, 1, |_| {});
+        verify(&mut reactor, &arguments, lookups, sum).unwrap();
+        assert!(verify(&mut reactor, &arguments, lookups, sum + 1).is_err());
     }
 
     #[test]
