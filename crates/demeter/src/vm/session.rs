@@ -17,7 +17,7 @@ use super::process::Process;
 use super::settings::Settings;
 use super::tail::Tail;
 use super::tmm::Tmm;
-use super::workplace::{RamDir, ResultsDir, to_json};
+use super::workplace::{PLUGIN_CONFIG, RamDir, ResultsDir, to_json};
 use super::{balloon, data, guest, manager, manifest, qemu, summary};
 use crate::error::Error;
 use crate::interrupt;
@@ -107,7 +107,7 @@ pub fn run(
         initrd,
         images,
         plugin: absolute(&built.plugin)?,
-        plugin_config: absolute(&results.join("plugin.json"))?,
+        plugin_config: absolute(&results.join(PLUGIN_CONFIG))?,
         console: absolute(&results.join("console.log"))?,
         output: absolute(&results.join("command.log"))?,
         records: absolute(&results.join("records.jsonl"))?,
@@ -131,7 +131,7 @@ pub fn run(
         step: seat.and_then(|seat| seat.step.clone()),
         watch: settings.watch.config(settings.tmm, &ram, &results)?,
     };
-    results.write("plugin.json", &to_json(&plugin_config)?)?;
+    results.write(PLUGIN_CONFIG, &to_json(&plugin_config)?)?;
     let arguments = qemu::arguments(settings, &files);
     let log = results.join("qemu.log");
     let started = Instant::now();
@@ -182,7 +182,7 @@ pub fn run(
     })?;
     results.write("manifest.json", &to_json(&manifest)?)?;
     // Named by their place while running; the directory is about to move.
-    let _ = fs::remove_file(results.join("plugin.json"));
+    let _ = fs::remove_file(results.join(PLUGIN_CONFIG));
     let directory = results.publish()?;
     Ok(Finished {
         directory,

@@ -155,6 +155,10 @@ impl Drop for RamDir {
     }
 }
 
+/// The plugin's configuration: in a results directory while its guest runs, and
+/// where that failed.
+pub const PLUGIN_CONFIG: &str = "plugin.json";
+
 /// A results directory in the making.
 pub struct ResultsDir {
     building: PathBuf,
@@ -202,9 +206,13 @@ impl ResultsDir {
         self.rename_to(&wanted)
     }
 
-    /// Keeps what there is as `<wanted>.failed`.
+    /// Keeps what there is as `<wanted>.failed`, in the place of an earlier failure.
     pub fn keep_failed(self) -> PathBuf {
-        let failed = with_suffix(&self.wanted, ".failed");
+        let mut failed = with_suffix(&self.wanted, ".failed");
+        if failed.exists() && !failed.join(PLUGIN_CONFIG).is_file() {
+            // It has that name for another reason.
+            failed = with_suffix(&self.wanted, &format!(".failed-{}", unique()));
+        }
         self.rename_to(&failed).unwrap_or(failed)
     }
 
@@ -446,8 +454,17 @@ mod tests {
         assert_eq!(results.publish().unwrap(), wanted);
         assert!(wanted.join("manifest.json").exists());
 
+        let failed = place.path().join("r.failed");
+        for _ in 0..2 {
+            let results = ResultsDir::create(&wanted, 1).unwrap();
+            results.write(PLUGIN_CONFIG, b"{}").unwrap();
+            assert_eq!(results.keep_failed(), failed);
+        }
+        fs::remove_file(failed.join(PLUGIN_CONFIG)).unwrap();
+        fs::write(failed.join("letter"), "x").unwrap();
         let results = ResultsDir::create(&wanted, 1).unwrap();
-        assert_eq!(results.keep_failed(), place.path().join("r.failed"));
+        assert_ne!(results.keep_failed(), failed);
+        assert!(failed.join("letter").exists());
         assert!(wanted.join("manifest.json").exists());
     }
 
