@@ -16,6 +16,7 @@ mod output;
 mod qemu;
 mod ram;
 mod round_robin;
+mod soft_tlb;
 mod step;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

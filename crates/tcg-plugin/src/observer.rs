@@ -19,6 +19,7 @@ use crate::output::Output;
 use crate::qemu::{Api, PerVcpu, QemuError, Registers};
 use crate::ram::{Mapping, Ram};
 use crate::round_robin::{self, Running};
+use crate::soft_tlb::SoftTlb;
 use crate::step::Step;
 use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
 
@@ -40,6 +41,7 @@ struct Vcpu {
     cr4: Option<u64>,
     port: VcpuPort,
     pebs: PebsUnit,
+    soft_tlb: Option<SoftTlb>,
 }
 
 /// What exists once the first vCPU does.
@@ -183,6 +185,8 @@ impl Observer {
             cr4: None,
             port,
             pebs: PebsUnit::default(),
+            // SAFETY: QEMU's vCPU, which is never unplugged.
+            soft_tlb: unsafe { SoftTlb::of(handle) },
         });
         if self.started.is_none() {
             round_robin::keep_turns()?;
@@ -281,10 +285,34 @@ impl Observer {
         if let Some(step) = self.step.as_mut().filter(|step| step.due(now)) {
             step.keep(now);
         }
+        self.grow_soft_tlb(vcpu, now);
         if now >= self.next_tick_ns {
             let missed = (now - self.next_tick_ns) / self.interval_ns;
             self.next_tick_ns += (missed + 1) * self.interval_ns;
             self.row(vcpu, RowKind::Tick, 0);
+        }
+    }
+
+    /// Has QEMU make its TLB larger where it is too small for the program.
+    fn grow_soft_tlb(&mut self, vcpu: usize, now: u64) {
+        let Some(vcpu) = self.vcpus.get_mut(vcpu) else {
+            return;
+        };
+        if let Some(tlb) = vcpu.soft_tlb.as_mut().filter(|tlb| tlb.due(now))
+            && tlb.wants_flush(now)
+        {
+            tlb.before_flush(now);
+            // SAFETY: our vCPU, on its thread, at the end of a memory callback: the access
+            // is done, and translated code looks the next address up anew.
+            unsafe { (self.api.tlb_flush)(vcpu.handle) };
+        }
+    }
+
+    /// QEMU is about to flush its TLB, or may.
+    fn before_soft_flush(&mut self, vcpu: usize) {
+        let now = self.now_ns(vcpu);
+        if let Some(tlb) = (self.vcpus.get_mut(vcpu)).and_then(|vcpu| vcpu.soft_tlb.as_mut()) {
+            tlb.before_flush(now);
         }
     }
 
@@ -429,6 +457,7 @@ impl Observer {
     /// `mov %gpr, %cr3` is about to run.
     pub fn write_cr3(&mut self, vcpu: usize, gpr: u8) {
         self.check_number(vcpu);
+        self.before_soft_flush(vcpu);
         let value = self.gpr(vcpu, gpr) & !CR3_NO_FLUSH;
         let Some(own) = self.vcpus.get_mut(vcpu) else {
             return;
@@ -444,6 +473,7 @@ impl Observer {
 
     /// `mov %gpr, %cr4` is about to run.
     pub fn write_cr4(&mut self, vcpu: usize, gpr: u8) {
+        self.before_soft_flush(vcpu);
         let value = self.gpr(vcpu, gpr);
         let Some(own) = self.vcpus.get_mut(vcpu) else {
             return;
@@ -456,6 +486,7 @@ impl Observer {
 
     /// `invlpg` is about to run.
     pub fn invlpg(&mut self, vcpu: usize, operand: Operand) {
+        self.before_soft_flush(vcpu);
         if !self.on {
             return;
         }
@@ -469,6 +500,7 @@ impl Observer {
 
     /// `invpcid` is about to run. Linux uses the kinds that flush everything.
     pub fn invpcid(&mut self, vcpu: usize) {
+        self.before_soft_flush(vcpu);
         if self.on {
             self.machine.flush_all(vcpu);
         }

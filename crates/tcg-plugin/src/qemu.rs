@@ -196,6 +196,7 @@ api! {
     object_class_by_name: fn(*const c_char) -> *mut *mut c_void;
     qemu_get_cpu: fn(c_int) -> *mut c_void;
     queue_tb_flush: fn(*mut c_void);
+    tlb_flush: fn(*mut c_void);
     cpu_exit: fn(*mut c_void);
 }
 
