@@ -231,7 +231,7 @@ mod tests {
         assert!(
             words
                 .join(" ")
-                .contains("DEMETER_MODEL_BAR_BYTES (1u << 20)")
+                .contains("DEMETER_MODEL_BAR_BYTES 0x100000u")
         );
     }
 

@@ -208,6 +208,9 @@ impl Machine {
     /// An access the line filter did not serve, by user or kernel code.
     ///
     /// Charges it and returns what it needed; `None` if it was not to memory.
+    // Inlined into its one caller: returned through memory, the result is written in
+    // small pieces and read in large ones, which stalls for longer than a look-up takes.
+    #[inline(always)]
     pub fn access(
         &mut self,
         vcpu: usize,

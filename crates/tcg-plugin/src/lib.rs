@@ -20,6 +20,7 @@ mod pmu_hooks;
 mod qemu;
 mod ram;
 mod round_robin;
+mod soft_tlb;
 mod step;
 mod tasks;
 

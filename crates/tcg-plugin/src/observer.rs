@@ -24,6 +24,7 @@ use crate::pmu_hooks;
 use crate::qemu::{Api, DISCON_EXCEPTION, DISCON_INTERRUPT, PerVcpu, QemuError, Registers};
 use crate::ram::{Mapping, Ram, Unaccessed};
 use crate::round_robin::{self, Running};
+use crate::soft_tlb::SoftTlb;
 use crate::step::Step;
 use crate::tasks::Tasks;
 use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
@@ -51,6 +52,7 @@ struct Vcpu {
     env: *mut u64,
     /// An exception was raised and is not delivered yet.
     raised: bool,
+    soft_tlb: Option<SoftTlb>,
 }
 
 /// A block of code that counts towards a deadline.
@@ -233,6 +235,8 @@ impl Observer {
             pmu: Pmu::new(self.pmu),
             env,
             raised: false,
+            // SAFETY: QEMU's vCPU, which is never unplugged.
+            soft_tlb: unsafe { SoftTlb::of(handle) },
         });
         if self.started.is_none() {
             accessed::hook(&self.api, handle)?;
@@ -329,10 +333,34 @@ impl Observer {
         if let Some(watch) = &mut self.machine.watch {
             watch.at(now);
         }
+        self.grow_soft_tlb(vcpu, now);
         if now >= self.next_tick_ns {
             let missed = (now - self.next_tick_ns) / self.interval_ns;
             self.next_tick_ns += (missed + 1) * self.interval_ns;
             self.row(vcpu, RowKind::Tick, 0);
+        }
+    }
+
+    /// Has QEMU make its TLB larger where it is too small for the program.
+    fn grow_soft_tlb(&mut self, vcpu: usize, now: u64) {
+        let Some(vcpu) = self.vcpus.get_mut(vcpu) else {
+            return;
+        };
+        if let Some(tlb) = vcpu.soft_tlb.as_mut().filter(|tlb| tlb.due(now))
+            && tlb.wants_flush(now)
+        {
+            tlb.before_flush(now);
+            // SAFETY: our vCPU, on its thread, at the end of a memory callback: the access
+            // is done, and translated code looks the next address up anew.
+            unsafe { (self.api.tlb_flush)(vcpu.handle) };
+        }
+    }
+
+    /// QEMU is about to flush its TLB, or may.
+    fn before_soft_flush(&mut self, vcpu: usize) {
+        let now = self.now_ns(vcpu);
+        if let Some(tlb) = (self.vcpus.get_mut(vcpu)).and_then(|vcpu| vcpu.soft_tlb.as_mut()) {
+            tlb.before_flush(now);
         }
     }
 
@@ -511,6 +539,7 @@ impl Observer {
     /// `mov %gpr, %cr3` is about to run.
     pub fn write_cr3(&mut self, vcpu: usize, gpr: u8) {
         self.check_number(vcpu);
+        self.before_soft_flush(vcpu);
         let value = self.gpr(vcpu, gpr) & !CR3_NO_FLUSH;
         let Some(own) = self.vcpus.get_mut(vcpu) else {
             return;
@@ -559,6 +588,7 @@ impl Observer {
 
     /// `mov %gpr, %cr4` is about to run.
     pub fn write_cr4(&mut self, vcpu: usize, gpr: u8) {
+        self.before_soft_flush(vcpu);
         let value = self.gpr(vcpu, gpr);
         let Some(own) = self.vcpus.get_mut(vcpu) else {
             return;
@@ -572,6 +602,7 @@ impl Observer {
 
     /// `invlpg` is about to run.
     pub fn invlpg(&mut self, vcpu: usize, operand: Operand) {
+        self.before_soft_flush(vcpu);
         if !self.on {
             return;
         }
@@ -586,6 +617,7 @@ impl Observer {
 
     /// `invpcid` is about to run. Linux uses the kinds that flush everything.
     pub fn invpcid(&mut self, vcpu: usize) {
+        self.before_soft_flush(vcpu);
         if self.on {
             let ps = self.machine.flush_all(vcpu);
             self.charge(vcpu, ps);

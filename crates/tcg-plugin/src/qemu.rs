@@ -233,6 +233,7 @@ api! {
     qemu_get_cpu: fn(c_int) -> *mut c_void;
     queue_tb_flush: fn(*mut c_void);
     object_get_class: fn(*mut c_void) -> *mut *mut c_void;
+    tlb_flush: fn(*mut c_void);
     cpu_exit: fn(*mut c_void);
     cpu_loop_exit_noexc: fn(*mut c_void) -> !;
 }
