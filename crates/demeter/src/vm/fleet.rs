@@ -116,6 +116,12 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
             });
         }
     }
+    if fleet.tmm.ideal_order().is_some() {
+        return Err(Error::Usage {
+            cause: "a clairvoyant placement is for a single guest".into(),
+            next: "leave out --vms, or choose another --tmm".into(),
+        });
+    }
     let settings = options.settings(fleet.tmm, fleet.command)?;
     let pool_bytes = (fleet.options.fmem_pool).unwrap_or(options.fmem * fleet.vms);
     let least_bytes = options.fmem * fleet.vms;

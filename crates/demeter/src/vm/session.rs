@@ -127,7 +127,7 @@ pub fn run(
         series_interval_ns: settings.series_interval_ns,
         machine: settings.machine.clone(),
         step: seat.and_then(|seat| seat.step.clone()),
-        watch: settings.watch.config(settings.tmm, &ram, &results)?,
+        watch: settings.watch.config(&ram, &results)?,
     };
     results.write("plugin.json", &to_json(&plugin_config)?)?;
     let arguments = qemu::arguments(settings, &files);
