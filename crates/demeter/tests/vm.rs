@@ -393,13 +393,13 @@ fn ideal_bounds_placement_and_helpers_are_told() {
     };
     // Small pages for all, or page size would count and not placement alone: what is
     // allocated where there is room gets huge pages, the rest may not.
-    let guest = "--roi self --fmem 32M --smem 96M --thp never".split(' ');
+    let guest = "--roi self --fmem 32M --smem 96M --thp never";
     let command = "/demeter/workloads gups --footprint 96M --hot 16M --updates 1000000";
     let run = |verb: &[&str], name: &str| {
         let out = place.path(name);
         let mut words = vec!["vm"];
         words.extend(verb);
-        words.extend(guest.clone());
+        words.extend(guest.split(' '));
         words.extend(["--json", "--out", out.to_str().unwrap(), "--"]);
         words.extend(command.split(' '));
         let output = demeter(&words);
