@@ -439,7 +439,9 @@ fn ideal_bounds_placement_and_helpers_are_told() {
             (summary["tasks"].as_array().unwrap().iter()).find(|task| task["comm"] == "kdemeterd");
         assert_eq!(worker.is_some(), row == "demeter", "{summary}");
         if row == "none" {
-            assert!(whole("kthread_s") < 0.02 * whole("time_s"), "{summary}");
+            // What reclaim had still to do as the region began is over by then.
+            let quarter = |field: &str| summary["last_quarter"][field].as_f64().unwrap();
+            assert!(quarter("kthread_s") < 0.01 * quarter("time_s"), "{summary}");
         }
     }
 

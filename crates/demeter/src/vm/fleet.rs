@@ -248,6 +248,7 @@ fn render(summary: &Summary<'_>) -> String {
             vec![
                 guest.name.to_owned(),
                 format!("{:.3}", guest.row.time_s),
+                table::number(guest.row.spare_time_s, 3),
                 millions(guest.row.updates_per_s),
                 millions(guest.row.updates_per_s_last_quarter),
                 table::percent(guest.row.fmem_share, 1),
@@ -260,6 +261,7 @@ fn render(summary: &Summary<'_>) -> String {
     let header = [
         "guest",
         "time s",
+        "spare s",
         "M/s",
         "M/s last¼",
         "FMEM %",
