@@ -12,6 +12,8 @@ from demeter_lab.results import read_series, read_summary, throughput
 COLOURS = {
     "fast": "#9a9a9a",
     "oracle": "#4c78a8",
+    "ideal": "#72b7b2",
+    "ideal-2m": "#9ecae9",
     "demeter": "#d62728",
     "nbt": "#f58518",
     "nbt_default": "#e9b872",

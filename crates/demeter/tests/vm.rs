@@ -451,3 +451,89 @@ fn a_killed_daemon_ends_its_run() {
     let left = processes_of(ram_path);
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// A clairvoyant placement keeps its promise and is no worse than the workload's own
+/// knowledge; helpers' time is told apart; what only looks on changes nothing.
+#[test]
+fn ideal_bounds_placement_and_helpers_are_told() {
+    let Some(place) = Place::for_guests() else {
+        return;
+    };
+    // Small pages for all, or page size would count and not placement alone: what is
+    // allocated where there is room gets huge pages, the rest may not.
+    let guest = "--roi self --fmem 32M --smem 96M --thp never";
+    let command = "/demeter/workloads gups --footprint 96M --hot 16M --updates 1000000";
+    let run = |verb: &[&str], name: &str| {
+        let out = place.path(name);
+        let mut words = vec!["vm"];
+        words.extend(verb);
+        words.extend(guest.split(' '));
+        words.extend(["--json", "--out", out.to_str().unwrap(), "--"]);
+        words.extend(command.split(' '));
+        let output = demeter(&words);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let table = run(&["compare", "--tmm", "demeter,oracle,ideal"], "c");
+    let number = |row: &str, field: &str| {
+        let value = table["rows"][row][field].as_f64();
+        value.unwrap_or_else(|| panic!("{row} {field}: {table}"))
+    };
+    let time_s = |row: &str| number(row, "time_s");
+    // `none` was added: it is what ideal is made of.
+    assert!(time_s("ideal") < 0.8 * time_s("none"), "{table}");
+    assert!(time_s("ideal") <= 1.01 * time_s("oracle"), "{table}");
+    let realised = number("ideal", "realised_share");
+    assert!((realised - 1.0).abs() < 0.05, "{table}");
+    assert_eq!(number("none", "ideal_share"), 0.0);
+    assert_eq!(number("ideal", "ideal_share"), 1.0);
+
+    for row in ["none", "demeter"] {
+        let summary = place.json(&format!("c/{row}"), "summary.json");
+        let whole = |field: &str| summary["whole"][field].as_f64().unwrap();
+        let mut ns = std::collections::BTreeMap::new();
+        for task in summary["tasks"].as_array().unwrap() {
+            *ns.entry(task["kind"].as_str().unwrap()).or_insert(0) += task["ns"].as_u64().unwrap();
+        }
+        // GUPS never waits: its time, the helpers' and little else are the whole.
+        let told_s = ns.values().sum::<u64>() as f64 * 1e-9;
+        assert!((told_s / whole("time_s") - 1.0).abs() < 0.01, "{summary}");
+        let kernel_s = ns["kernel"] as f64 * 1e-9;
+        assert!((kernel_s - whole("kthread_s")).abs() < 1e-6, "{summary}");
+        let left_s = whole("time_s") - whole("kthread_s");
+        assert!((left_s - whole("spare_time_s")).abs() < 1e-9, "{summary}");
+        assert_eq!(number(row, "spare_time_s"), whole("spare_time_s"));
+        let worker =
+            (summary["tasks"].as_array().unwrap().iter()).find(|task| task["comm"] == "kdemeterd");
+        assert_eq!(worker.is_some(), row == "demeter", "{summary}");
+        if row == "none" {
+            // What reclaim had still to do as the region began is over by then.
+            let quarter = |field: &str| summary["last_quarter"][field].as_f64().unwrap();
+            assert!(quarter("kthread_s") < 0.01 * quarter("time_s"), "{summary}");
+        }
+    }
+
+    // Alone, with a recording of its own: the same digits.
+    let alone = run(&["run", "--tmm", "ideal"], "r");
+    let digest = |name: &str| place.json(name, "summary.json")["digest"].clone();
+    assert_eq!(alone["digest"], digest("c/ideal"));
+    assert_eq!(digest("r.recording"), digest("c/none"));
+
+    // GUPS' hot part is one range of its address space.
+    let heat = run(&["heat", "--granule", "128K"], "h");
+    assert_eq!(digest("h"), digest("c/none"));
+    let hot = &heat["virtual"];
+    assert_eq!(hot["hot_ranges"], 1, "{heat}");
+    let hot_bytes = hot["hot_bytes"].as_u64().unwrap();
+    assert!(hot_bytes.abs_diff(16 << 20) <= 256 << 10, "{heat}");
+    assert!(hot["hot_share"].as_f64() > Some(0.85), "{heat}");
+    assert!(place.path("h/heat.svg").is_file());
+}
+
+#[test]
+fn a_bound_for_one_guest_is_for_one_guest() {
+    let refused = |words: &[&str]| assert_one_error(&demeter(words), 2);
+    refused(&["vm", "heat", "--granule", "3000", "--", "true"]);
+    refused(&["vm", "heat", "--tmm", "ideal", "--", "true"]);
+    refused(&["vm", "run", "--vms", "2", "--tmm", "ideal", "--", "true"]);
+}

@@ -470,7 +470,7 @@ mod tests {
             capacity_pages in 0_u64..40, other in prop::collection::btree_set(0_u64..64, 0..40),
         ) {
             // A page is in one node only, as in a run in which nothing moves.
-            let node_of = |key: u64| usize::from(key % 3 != 0);
+            let node_of = |key: u64| usize::from(!key.is_multiple_of(3));
             let mut tally = Tally::default();
             for &(key, _, ps) in &fills {
                 tally.fill(key, false, node_of(key), ps);

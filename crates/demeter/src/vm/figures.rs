@@ -19,7 +19,7 @@ use crate::table;
 use crate::testbed::Testbed;
 
 /// One row: the figures that managers are compared by. Times are modelled.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Row {
     /// COMMAND's exit status, as a shell would tell it.
     pub status: i32,

@@ -116,6 +116,12 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
             });
         }
     }
+    if fleet.tmm.ideal_order().is_some() {
+        return Err(Error::Usage {
+            cause: "a clairvoyant placement is for a single guest".into(),
+            next: "leave out --vms, or choose another --tmm".into(),
+        });
+    }
     let settings = options.settings(fleet.tmm, fleet.command)?;
     let pool_bytes = (fleet.options.fmem_pool).unwrap_or(options.fmem * fleet.vms);
     let least_bytes = options.fmem * fleet.vms;
@@ -241,6 +247,7 @@ fn render(summary: &Summary<'_>) -> String {
             vec![
                 guest.name.to_owned(),
                 format!("{:.3}", guest.row.time_s),
+                table::number(guest.row.spare_time_s, 3),
                 millions(guest.row.updates_per_s),
                 millions(guest.row.updates_per_s_last_quarter),
                 table::percent(guest.row.fmem_share, 1),
@@ -253,6 +260,7 @@ fn render(summary: &Summary<'_>) -> String {
     let header = [
         "guest",
         "time s",
+        "spare s",
         "M/s",
         "M/s last¼",
         "FMEM %",

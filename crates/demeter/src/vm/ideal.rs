@@ -76,18 +76,7 @@ pub struct Promise {
 
 impl Watch {
     /// The plugin's part, its files beside the run's others.
-    pub fn config(
-        &self,
-        tmm: Tmm,
-        ram: &RamDir,
-        results: &ResultsDir,
-    ) -> Result<WatchConfig, Error> {
-        if tmm.ideal_order().is_some() && self.ideal.is_none() {
-            return Err(Error::Usage {
-                cause: format!("--tmm {} is a bound for a single guest", tmm.row()),
-                next: "leave out --vms".into(),
-            });
-        }
+    pub fn config(&self, ram: &RamDir, results: &ResultsDir) -> Result<WatchConfig, Error> {
         let absolute = |path: PathBuf| {
             std::path::absolute(&path).map_err(|cause| Error::file("name", &path, cause))
         };
@@ -269,4 +258,105 @@ pub fn describe(promise: &Promise, realised_share: Option<f64>) -> String {
         promise.predicted_saving_s,
         crate::table::percent(realised_share, 1),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::settings::tests::options;
+    use demeter_machine::placement::PageCost;
+
+    fn row(time_s: f64, predicted_saving_s: Option<f64>) -> Row {
+        Row {
+            time_s,
+            placement: predicted_saving_s.map(|predicted_saving_s| Promise {
+                granule_bytes: 4096,
+                fmem_bytes: 4096,
+                given_bytes: 4096,
+                recorded_pages: 2,
+                predicted_saving_s,
+                placement: String::new(),
+            }),
+            ..Row::default()
+        }
+    }
+
+    #[test]
+    fn rows_are_told_how_far_they_went() {
+        let mut rows = vec![
+            (Tmm::Demeter, row(6.0, None)),
+            (Tmm::Ideal, row(2.0, Some(9.0))),
+            (Tmm::Fast, row(1.0, None)),
+            (Tmm::None, row(10.0, None)),
+        ];
+        fill_shares(&mut rows);
+        let shares: Vec<_> = rows.iter().map(|(_, row)| row.ideal_share).collect();
+        assert_eq!(shares, [Some(0.5), Some(1.0), Some(1.125), Some(0.0)]);
+        assert_eq!(rows[1].1.realised_share, Some(8.0 / 9.0));
+        let told = render(&rows);
+        assert!(told.starts_with("ideal: 0 of 0 MiB"), "{told}");
+        assert!(told.contains("realised 88.9%"), "{told}");
+        // No way to go, or nowhere to start from: no share.
+        for mut rows in [
+            vec![
+                (Tmm::None, row(1.0, None)),
+                (Tmm::Ideal, row(1.0, Some(0.0))),
+            ],
+            vec![(Tmm::Ideal, row(1.0, Some(1.0)))],
+        ] {
+            fill_shares(&mut rows);
+            assert!(rows.iter().all(|(_, row)| row.ideal_share.is_none()));
+            assert!(rows.iter().all(|(_, row)| row.realised_share.is_none()));
+        }
+    }
+
+    #[test]
+    fn capacity_is_the_memory_that_command_may_use() {
+        let recording = Recording {
+            pages: (0..10)
+                .map(|key| {
+                    (
+                        key,
+                        PageCost {
+                            fmem_ps: 0,
+                            smem_ps: 1_000_000,
+                        },
+                    )
+                })
+                .collect(),
+            missed_ps: 0,
+        };
+        let promise = choose(&recording, 0, 3 * 4096).figures;
+        assert_eq!(promise.given_bytes, 3 * 4096);
+        assert_eq!(promise.predicted_saving_s, 3e-6);
+        assert_eq!(choose(&recording, 9, 3 * 4096).figures.given_bytes, 0);
+    }
+
+    #[test]
+    fn the_guest_of_a_placement_is_the_recorded_one() {
+        let run = |tmm: Tmm| {
+            let settings = options("").settings(tmm, &["true".into()]).unwrap();
+            (tmm.manager(&settings), settings.env.clone())
+        };
+        assert_eq!(run(Tmm::Ideal), run(Tmm::None));
+        assert_eq!(run(Tmm::Ideal2m), run(Tmm::None));
+    }
+
+    #[test]
+    fn only_none_is_recorded_and_only_for_those_that_follow() {
+        let parts = |managers: &[Tmm]| {
+            (super::parts(managers).iter())
+                .map(|part| match part {
+                    None => '-',
+                    Some(Part::Records(_)) => 'r',
+                    Some(Part::Follows(_, order)) => char::from(b'0' + *order as u8),
+                })
+                .collect::<String>()
+        };
+        assert_eq!(
+            parts(&[Tmm::None, Tmm::Demeter, Tmm::Ideal2m, Tmm::Ideal]),
+            "r-90"
+        );
+        assert_eq!(parts(&[Tmm::None, Tmm::Fast]), "--");
+    }
 }

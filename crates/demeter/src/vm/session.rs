@@ -129,7 +129,7 @@ pub fn run(
         machine: settings.machine.clone(),
         pmu: settings.pmu,
         step: seat.and_then(|seat| seat.step.clone()),
-        watch: settings.watch.config(settings.tmm, &ram, &results)?,
+        watch: settings.watch.config(&ram, &results)?,
     };
     results.write(PLUGIN_CONFIG, &to_json(&plugin_config)?)?;
     let arguments = qemu::arguments(settings, &files);
