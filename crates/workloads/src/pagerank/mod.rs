@@ -31,7 +31,7 @@ const CHUNK_NODES: usize = 16_384;
 /// Iterations of the suite.
 const ITERATIONS: u32 = 20;
 /// Iterations over a graph of some footprint: about a minute in a guest.
-const FOOTPRINT_ITERATIONS: u32 = 4;
+const FOOTPRINT_ITERATIONS: u32 = 2;
 /// Bytes of a node besides its row: score and contribution.
 const SCORE_BYTES: u64 = 8;
 /// Edges of a graph made to a footprint are a multiple of this, so that the
@@ -70,7 +70,7 @@ pub struct Arguments {
     /// Write the graph to this file and stop
     #[arg(long, conflicts_with_all = ["load", "steps"])]
     save: Option<PathBuf>,
-    /// Iterations at most [default: 20, with --footprint 4]
+    /// Iterations at most [default: 20, with --footprint 2]
     #[arg(long)]
     iterations: Option<u32>,
     /// Stop when an iteration changes the scores by less than this in all

@@ -29,7 +29,7 @@ const DEFAULT_PARTICLES: u64 = 500_000;
 const LOOKUPS_PER_PARTICLE: u64 = 34;
 const DEFAULT_LOOKUPS: u64 = DEFAULT_PARTICLES * LOOKUPS_PER_PARTICLE;
 /// Look-ups in tables of some footprint: about a minute in a guest.
-const FOOTPRINT_LOOKUPS: u64 = 500_000;
+const FOOTPRINT_LOOKUPS: u64 = 300_000;
 /// The published checksum is the sum of all look-ups modulo this prime.
 const CHECKSUM_MODULUS: u64 = 999_983;
 /// Look-ups or particles a thread takes at a time, as published.
@@ -54,7 +54,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = DEFAULT_ROWS, value_parser = rows)]
     gridpoints: usize,
     /// Look-ups in all; in history mode rounded up to whole particles
-    /// [default: 17000000, with --footprint 500000]
+    /// [default: 17000000, with --footprint 300000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     lookups: Option<u64>,
     /// Seed of energies and materials; the default is the published one
