@@ -5,16 +5,16 @@
  *
  * The hardware tags every n-th op, whatever it is, and interrupts when that one
  * retires; perf calls the overflow handler for each, in the NMI. Most are not
- * loads from memory and are dropped here: not loads, of the kernel (perf before
- * 6.13 refuses to leave it out), without an address, or below the latency
+ * loads from memory and are dropped here: not loads, of the kernel (perf of
+ * 6.12 refuses to leave it out), without an address, or below the latency
  * threshold. They are counted as unused.
  *
  * So the period counts ops, while the parameter sample_period counts slow loads.
  * n is OPS_PER_LOAD times the parameter, which gives as many samples as asked
- * for if one op in OPS_PER_LOAD is a slow load, fewer if they are rarer; about
- * one in 60 is usual for programs that memory holds up, and a smaller factor
- * would mostly make more interrupts. A slow load is as likely to be tagged as
- * any other op, so one sample stands for n of them, exactly.
+ * for if one op in OPS_PER_LOAD is a slow load, fewer if they are rarer. The
+ * factor is a choice between samples and interrupts and not measured on any
+ * hardware. A slow load is as likely to be tagged as any other op, so one sample
+ * stands for n of them.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
