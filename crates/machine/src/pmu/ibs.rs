@@ -36,6 +36,9 @@ const COUNT_OPS: u64 = 1 << 19;
 const CURRENT_SHIFT: u32 = 32;
 const CURRENT_MASK: u64 = (1 << 27) - 1;
 
+/// Bits of the current count that are random when a period begins.
+const RANDOM: u64 = 127;
+
 /// Of op data 3.
 const LOAD: u64 = 1;
 const STORE: u64 = 1 << 1;
@@ -74,6 +77,8 @@ pub struct Ibs {
     register: [u64; REGISTERS],
     /// Ops, or picoseconds, until one is tagged; 0 when none will be.
     left: u64,
+    /// State of the generator of what the hardware adds to a count.
+    random: u32,
     tag: Tag,
     /// What it did so far.
     pub counts: Counts,
@@ -86,6 +91,7 @@ impl Default for Ibs {
         Self {
             register,
             left: 0,
+            random: 0x9e37_79b9,
             tag: Tag::No,
             counts: Counts::default(),
         }
@@ -117,6 +123,14 @@ impl Ibs {
         true
     }
 
+    /// The low bits of the current count, which the hardware makes random.
+    const fn next_random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        self.random as u64 & RANDOM
+    }
+
     /// Begins a period as the control register says.
     fn start(&mut self) {
         let control = self.register[OP_CONTROL];
@@ -125,7 +139,9 @@ impl Ibs {
         if control & ENABLE != 0 && control & VALID == 0 {
             let maximum = (control & 0xffff) << 4 | (control >> 20 & 0x7f) << 20;
             let current = control >> CURRENT_SHIFT & CURRENT_MASK;
-            let count = maximum.saturating_sub(current).max(1);
+            // Or a loop whose length divides the period would be sampled at one place.
+            let ahead = if maximum > RANDOM { self.next_random() } else { 0 };
+            let count = maximum.saturating_sub(current | ahead).max(1);
             self.left = if control & COUNT_OPS != 0 {
                 count
             } else {
@@ -275,8 +291,9 @@ mod tests {
     fn every_so_many_ops_one_is_tagged_and_told_of() {
         let (mut unit, mut machine) = (Ibs::default(), Machine::default());
         assert!(unit.write_msr(OP_CONTROL_MSR, 0x10 | ENABLE | COUNT_OPS));
-        assert_eq!(unit.deadline().insn, 256);
-        unit.advance(&ops(255));
+        let count = unit.deadline().insn;
+        assert!((256 - RANDOM..=256).contains(&count), "{count}");
+        unit.advance(&ops(count - 1));
         assert!(!unit.tag_due());
         unit.advance(&ops(1));
         assert!(unit.tag_due());

@@ -269,7 +269,7 @@ struct sample {
  */
 static void compare_samples(const char *name, uint64_t *start, size_t bytes)
 {
-	uint64_t records = 0, inside = 0, match = 0, weak = 0, lost = 0, throttled = 0, node[2] = { 0 };
+	uint64_t records = 0, others = 0, inside = 0, match = 0, weak = 0, lost = 0, throttled = 0, node[2] = { 0 };
 	struct demeter_model_counters after = counted();
 	uint64_t node_bytes = env("NODE_MB", 320) * MB;
 	char *data = (char *)ring + PAGE;
@@ -287,8 +287,10 @@ static void compare_samples(const char *name, uint64_t *start, size_t bytes)
 		}
 		if (sample.header.type == PERF_RECORD_THROTTLE)
 			throttled++;
-		if (sample.header.type != PERF_RECORD_SAMPLE)
+		if (sample.header.type != PERF_RECORD_SAMPLE) {
+			others += 1 + (sample.header.type << 16);
 			continue;
+		}
 		records++;
 		if (sample.addr < (uint64_t)start || sample.addr >= (uint64_t)start + bytes)
 			continue;
@@ -308,6 +310,7 @@ static void compare_samples(const char *name, uint64_t *start, size_t bytes)
 		munmap(ring, (1 + RING_PAGES) * PAGE);
 		close(event);
 	}
+	printf("OTHERS %lx\n", others);
 	printf("RESULT %s records=%lu inside=%lu match=%lu weak=%lu fmem=%lu smem=%lu lost=%lu throttled=%lu "
 	       "written=%lu dropped=%lu interrupts=%lu\n",
 	       name, records, inside, match, weak, node[0], node[1], lost, throttled,
