@@ -4,17 +4,17 @@
  * perf.
  *
  * The hardware tags every n-th op, whatever it is, and interrupts when that one
- * retires; perf calls the overflow handler for each, in the NMI. Most are not
- * loads from memory and are dropped here: not loads, of the kernel (perf of
- * 6.12 refuses to leave it out), without an address, or below the latency
+ * retires; perf calls the overflow handler for each, in the NMI. From Zen 4 on it
+ * can leave out all that did not miss the L3, so that nearly every interrupt is a
+ * sample. Elsewhere most ops are dropped here: not loads, of the kernel (perf
+ * of 6.12 refuses to leave it out), without an address, or below the latency
  * threshold. They are counted as unused.
  *
  * So the period counts ops, while the parameter sample_period counts slow loads.
- * n is OPS_PER_LOAD times the parameter, which gives as many samples as asked
- * for if one op in OPS_PER_LOAD is a slow load, fewer if they are rarer. The
- * factor is a choice between samples and interrupts and not measured on any
- * hardware. A slow load is as likely to be tagged as any other op, so one sample
- * stands for n of them.
+ * A slow load is as likely to be tagged as any other op: with the filter n is the
+ * parameter, and one slow load in n makes a sample. Without it n is OPS_PER_LOAD
+ * times the parameter, or there would be too many interrupts: a choice, not
+ * measured on any hardware.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
@@ -28,21 +28,26 @@
 #include "symbols.h"
 #include "tmm.h"
 
-#define OPS_PER_LOAD	 64u
+#define OPS_PER_LOAD	    64u
 /* Of the period register: unit, least that perf accepts, greatest that all CPUs have. */
-#define PERIOD_UNIT	 16u
-#define PERIOD_MIN	 0x90u
-#define PERIOD_MAX	 0xffff0u
-/* config: count ops, not cycles. */
-#define IBS_OP_COUNT_OPS BIT_ULL(19)
+#define PERIOD_UNIT	    16u
+#define PERIOD_MIN	    0x90u
+#define PERIOD_MAX	    0xffff0u
+/* config: count ops, not cycles; only those that missed the L3. */
+#define IBS_OP_COUNT_OPS    BIT_ULL(19)
+#define IBS_OP_L3_MISSES    BIT_ULL(16)
+/* CPUID: what IBS can do, and whether that is to filter for L3 misses. */
+#define IBS_CPUID	    0x8000001bu
+#define IBS_CPUID_L3_MISSES BIT(11)
 
 /* Set by the probe, read while sampling. */
 static int ibs_type;
+static bool by_l3_misses;
 static u64 ibs_threshold_ns;
 
 static u64 ops_per_sample(u64 period)
 {
-	u64 ops = min_t(u64, period, PERIOD_MAX) * OPS_PER_LOAD;
+	u64 ops = min_t(u64, period, PERIOD_MAX) * (by_l3_misses ? 1 : OPS_PER_LOAD);
 
 	return clamp_t(u64, round_down(ops, PERIOD_UNIT), PERIOD_MIN, PERIOD_MAX);
 }
@@ -84,7 +89,7 @@ static struct perf_event_attr event_attr(u64 period)
 	return (struct perf_event_attr){
 		.type = ibs_type,
 		.size = sizeof(struct perf_event_attr),
-		.config = IBS_OP_COUNT_OPS,
+		.config = IBS_OP_COUNT_OPS | (by_l3_misses ? IBS_OP_L3_MISSES : 0),
 		.sample_period = ops_per_sample(period),
 		.sample_type = PERF_SAMPLE_ADDR | PERF_SAMPLE_WEIGHT | PERF_SAMPLE_DATA_SRC,
 		.pinned = 1,
@@ -127,8 +132,15 @@ static int ibs_probe(char *reason, size_t size)
 		return demeter_perf_refuse(reason, size, -ENODEV,
 					   "perf has found no IBS (no PMU ibs_op)",
 					   "in a VM, use a host that passes IBS through");
+	by_l3_misses = cpuid_eax(IBS_CPUID) & IBS_CPUID_L3_MISSES;
 	attr = event_attr(READ_ONCE(demeter_params.sample_period));
 	event = demeter_perf_claim(&attr, ibs_overflow);
+	if (IS_ERR(event) && by_l3_misses) {
+		/* A hypervisor may show the bit and not have it, a kernel not know it. */
+		by_l3_misses = false;
+		attr = event_attr(READ_ONCE(demeter_params.sample_period));
+		event = demeter_perf_claim(&attr, ibs_overflow);
+	}
 	if (IS_ERR(event)) {
 		snprintf(why, sizeof(why), "perf refused the event ibs_op with error %ld",
 			 PTR_ERR(event));
