@@ -16,13 +16,14 @@ use super::workplace::to_json;
 use crate::error::Error;
 
 /// Order of the table, and of starting: the slowest guests first.
-const MANAGERS: [Tmm; 7] = [
+const MANAGERS: [Tmm; 8] = [
     Tmm::None,
     Tmm::NbtDefault,
     Tmm::Nbt,
     Tmm::Damon,
     Tmm::Demeter,
     Tmm::Oracle,
+    Tmm::Ideal,
     Tmm::Fast,
 ];
 

@@ -236,11 +236,10 @@ static void start_sampling(uint64_t period)
 		/* It can leave nothing out. */
 		attr.exclude_kernel = 0;
 		attr.exclude_hv = 0;
-		/* As it is anyway; Linux 6.1 refuses to be asked for it together with an op count. */
-		attr.precise_ip = 0;
 	}
 	before = counted();
-	event = syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+	/* Linux 6.1 has IBS for CPUs only, not for tasks. */
+	event = syscall(SYS_perf_event_open, &attr, ibs >= 0 ? -1 : 0, ibs >= 0 ? 0 : -1, -1, 0);
 	if (event < 0) {
 		printf("perf_event_open: %s\n", strerror(errno));
 		ring = NULL;
