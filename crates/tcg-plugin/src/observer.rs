@@ -510,6 +510,10 @@ impl Observer {
             self.on_since_ns = now;
             self.next_tick_ns = now + self.interval_ns;
             self.on = true;
+            // What was set up before counts from here on.
+            for vcpu in 0..self.vcpus.len() {
+                self.settle_pmu(vcpu);
+            }
             if let Some(step) = &mut self.step {
                 step.begin(now);
             }

@@ -84,7 +84,7 @@ impl Observer {
 
     /// The PMU may have done something, or been set up otherwise: charges what it cost
     /// and sets when it is told next.
-    fn settle_pmu(&mut self, vcpu: usize) {
+    pub(super) fn settle_pmu(&mut self, vcpu: usize) {
         let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &mut self.started) else {
             return;
         };
