@@ -16,9 +16,9 @@ COLOURS = {
     "ideal-2m": "#9ecae9",
     "demeter": "#d62728",
     "nbt": "#f58518",
-    "nbt_default": "#e9b872",
+    "nbt-default": "#e9b872",
     "damon": "#54a24b",
-    "damon_auto": "#9fce8f",
+    "damon-auto": "#9fce8f",
     "none": "#333333",
 }
 

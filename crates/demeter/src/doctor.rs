@@ -292,18 +292,14 @@ fn sampling_check() -> Check {
         return Check::limited(
             name,
             cause,
-            "demeter.ko on this machine would need PEBS; in the testbed the vPMU is used",
+            "demeter.ko on this machine would need PEBS or IBS; the testbed models both",
         );
     };
     if pmu.join(core_pmu).join("events/mem-loads").exists() {
         return Check::ok(name, "load-latency event (PEBS) present");
     }
     if pmu.join("ibs_op").exists() {
-        return Check::limited(
-            name,
-            "AMD IBS present, for which demeter.ko has no sampler yet",
-            "use the testbed",
-        );
+        return Check::ok(name, "AMD IBS present");
     }
     Check::limited(
         name,

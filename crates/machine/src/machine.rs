@@ -98,6 +98,8 @@ pub struct Access {
     pub walked: bool,
     /// The part of the cost that is the walk's.
     pub walk_ps: u64,
+    /// A sequential stream had covered the fill: a prefetcher brought it.
+    pub streamed: bool,
 }
 
 /// Cost of a line from one tier.
@@ -260,6 +262,7 @@ impl Machine {
         };
         vcpu.filter.set_large(va, large);
 
+        let mut streamed = false;
         let served = if vcpu.l2.access(pa) {
             counters.l2_hits += 1;
             cost_ps += self.l2_hit_ps;
@@ -269,7 +272,7 @@ impl Machine {
             cost_ps += self.llc_hit_ps;
             Served::Llc
         } else {
-            let streamed = vcpu.streams.miss(va);
+            streamed = vcpu.streams.miss(va);
             counters.stream_loads += u64::from(streamed);
             let mut place = self.layout.locate(pa);
             if let (Some(watch), Place::Node { node, .. }) = (&mut self.watch, &mut place) {
@@ -314,6 +317,7 @@ impl Machine {
             served,
             walked,
             walk_ps,
+            streamed,
         })
     }
 
@@ -331,6 +335,12 @@ impl Machine {
         self.vcpus
             .get(vcpu)
             .map_or_else(VcpuCounters::default, |vcpu| vcpu.counters)
+    }
+
+    /// Charges `vcpu` time for records that the PMU wrote.
+    pub fn charge_records_ps(&mut self, vcpu: usize, ps: u64) {
+        self.charge_ps(vcpu, ps);
+        self.counters.pmu_record_ps += ps;
     }
 
     /// Charges the kernel on `vcpu` time that is not an access: what the PMU costs it.

@@ -107,6 +107,9 @@ pub struct Counters {
     pub samples_lost: u64,
     /// Interrupts that it raised.
     pub pmu_interrupts: u64,
+    /// Time charged for its records: part of `charged_ps`, but not of the kernel's.
+    #[serde(default)]
+    pub pmu_record_ps: u64,
 }
 
 /// The part of [`Counters`] that is known for each vCPU.

@@ -70,7 +70,9 @@ static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(ptr::null_mut());
 /// The observer. Set before the first callback and never freed.
 ///
 /// Exclusive: with one TCG thread, which runs all vCPUs in turn, every callback
-/// but `on_exit` runs on it, none inside another, and at exit that thread has
+/// but `on_exit` runs on it, none inside another (the PMU reads and writes the APIC's
+/// LVTPC from within one, which is QEMU's; the region of our own behind 0xfee00500 is
+/// reached by the guest alone), and at exit that thread has
 /// stopped.
 #[inline(always)]
 fn observer() -> &'static mut Observer {

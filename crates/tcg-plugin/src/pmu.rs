@@ -196,12 +196,13 @@ impl Pmu {
 
     /// Tells what passed until now, `insn` being the instructions so far.
     pub fn tell(&mut self, insn: [u64; 2], insn_ps: u64, ip: u64, around: &Around) {
-        let mut passed = Passed::default();
-        for side in 0..2 {
-            passed.insn[side] = insn[side].wrapping_sub(self.told_insn[side]);
-            passed.ps[side] =
-                passed.insn[side] * insn_ps + self.charged_ps[side] - self.told_ps[side];
-        }
+        let executed = |side: usize| insn[side].wrapping_sub(self.told_insn[side]);
+        let took_ps =
+            |side: usize| executed(side) * insn_ps + self.charged_ps[side] - self.told_ps[side];
+        let passed = Passed {
+            insn: [0, 1].map(executed),
+            ps: [0, 1].map(took_ps),
+        };
         self.told_insn = insn;
         self.told_ps = self.charged_ps;
         let (unit, mut port) = self.split(around);

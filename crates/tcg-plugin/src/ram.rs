@@ -189,7 +189,7 @@ impl Ram {
             else {
                 return false;
             };
-            // SAFETY: inside the mapping; volatile as in `read`.
+            // SAFETY: inside the mapping; volatile: the guest's.
             *byte = unsafe { source.read_volatile() };
         }
         true

@@ -229,7 +229,7 @@ def check_manager(checks: Checks, daemon: Daemon, guest: Guest) -> None:
         return bool((daemon.view(name)["statistics"] or {}).get("has_tmm"))
 
     checks.that("without demeter.ko nothing is told of it", not managed())
-    # There are no samples in this guest: the experiments with a vPMU have them.
+    # There are no samples in this guest: it has no PMU.
     guest.must(f"insmod /balloon/{MANAGER} sampler=none enabled=1")
     checks.that("with demeter.ko its statistics are valid", managed())
     guest.must("rmmod demeter")

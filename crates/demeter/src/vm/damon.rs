@@ -12,10 +12,6 @@
 //! first, and promotion into a full node copies pages to where they were; and
 //! before 6.15 monitoring sees an access to a huge page only where it happens
 //! to look at its first 4 KiB.
-//!
-//! Accessed bits are set by QEMU's page walks. QEMU's own TLB is larger than
-//! the modelled one, so that a bit that was cleared is set again later than on
-//! a real machine: intervals that work here are longer than they would be there.
 
 use std::collections::BTreeMap;
 

@@ -95,9 +95,8 @@ impl Row {
 fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f64> {
     let phase = phase?;
     match tmm {
-        Tmm::Demeter => phase.manager_share,
-        Tmm::NbtDefault | Tmm::Nbt | Tmm::Damon | Tmm::DamonAuto => {
-            none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0))
+        Tmm::NbtDefault | Tmm::Nbt | Tmm::Damon | Tmm::DamonAuto | Tmm::Demeter => {
+            none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0) + phase.record_share)
         }
         Tmm::None | Tmm::Fast | Tmm::Oracle | Tmm::Ideal | Tmm::Ideal2m => Some(0.0),
     }
@@ -271,11 +270,13 @@ mod tests {
         let phase = |kernel_share| Phase {
             kernel_share,
             manager_share: Some(0.5),
+            record_share: 0.001,
             ..Phase::default()
         };
         let share = |tmm| cpu_share(tmm, Some(&phase(0.05)), Some(&phase(0.02)));
-        assert!((share(Tmm::Nbt).unwrap() - 0.03).abs() < 1e-12);
-        assert_eq!(share(Tmm::Demeter), Some(0.5));
+        // One measure for all: the kernel's part over that of none, and records.
+        assert!((share(Tmm::Nbt).unwrap() - 0.031).abs() < 1e-12);
+        assert_eq!(share(Tmm::Demeter), share(Tmm::Nbt));
         assert_eq!(share(Tmm::None), Some(0.0));
         assert_eq!(cpu_share(Tmm::Nbt, Some(&phase(0.1)), None), None);
     }

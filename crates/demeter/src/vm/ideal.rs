@@ -263,6 +263,7 @@ pub fn describe(promise: &Promise, realised_share: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::manager;
     use crate::vm::settings::tests::options;
     use demeter_machine::placement::PageCost;
 
@@ -336,7 +337,7 @@ mod tests {
     fn the_guest_of_a_placement_is_the_recorded_one() {
         let run = |tmm: Tmm| {
             let settings = options("").settings(tmm, &["true".into()]).unwrap();
-            (tmm.manager(&settings), settings.env.clone())
+            (manager::manager(&settings), settings.env.clone())
         };
         assert_eq!(run(Tmm::Ideal), run(Tmm::None));
         assert_eq!(run(Tmm::Ideal2m), run(Tmm::None));

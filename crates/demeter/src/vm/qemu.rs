@@ -72,7 +72,7 @@ const PLUGGED: &str = " memhp_default_state=online_movable";
 
 /// Features that would differ from host to host or that the model does not
 /// understand.
-const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm";
+const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm,-pku";
 
 /// Arguments after QEMU's own program name.
 pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {

@@ -76,8 +76,10 @@ pub struct Phase {
     pub fmem_share: Option<f64>,
     /// Share of the time spent in the kernel (instructions and charges).
     pub kernel_share: f64,
-    /// Share of the time that the manager itself accounts for: its stages and
-    /// the cost of its samples; absent for managers that do not say.
+    /// Share of the time charged for records of the sampling unit.
+    pub record_share: f64,
+    /// Share of the time that the manager itself accounts for in its stages; absent for
+    /// managers that do not say.
     pub manager_share: Option<f64>,
     /// Instructions.
     pub insn: u64,
@@ -239,8 +241,7 @@ fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool) -> Phas
             .stage_ns
             .total()
             .saturating_sub(first.guest.stage_ns.total());
-        let sampling = delta(|c| c.samples) * machine.pebs_record_ns;
-        share_of_time((stages + sampling) as f64 * 1000.0)
+        share_of_time(stages as f64 * 1000.0)
     });
     let kthread_s = delta(|c| c.kthread_ps) as f64 * 1e-12;
     Phase {
@@ -253,6 +254,7 @@ fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool) -> Phas
             .map(|work| work as f64 / time_s),
         fmem_share: (fmem + smem > 0).then(|| fmem as f64 / (fmem + smem) as f64),
         kernel_share: share_of_time(kernel_ps as f64),
+        record_share: share_of_time(delta(|c| c.pmu_record_ps) as f64),
         manager_share,
         insn: delta(|c| c.insn),
         samples: delta(|c| c.samples),
@@ -357,8 +359,8 @@ mod tests {
         assert_eq!(whole.fmem_share, Some(150.0 / 350.0));
         // 10 % kernel instructions at 0.3 ns
         assert!((whole.kernel_share - 0.03).abs() < 1e-9);
-        // 1 % in a stage; 3500 samples of 250 ns
-        assert!((whole.manager_share.unwrap() - 0.010_25).abs() < 1e-9);
+        // 1 % in a stage
+        assert!((whole.manager_share.unwrap() - 0.01).abs() < 1e-9);
 
         let quarter = phase(&rows[last_quarter_of(&rows).unwrap()..], &machine, false);
         assert_eq!(quarter.time_s, 0.5);

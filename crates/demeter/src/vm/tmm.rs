@@ -132,10 +132,10 @@ impl Tmm {
     pub fn row(self) -> &'static str {
         match self {
             Self::None => "none",
-            Self::NbtDefault => "nbt_default",
+            Self::NbtDefault => "nbt-default",
             Self::Nbt => "nbt",
             Self::Damon => "damon",
-            Self::DamonAuto => "damon_auto",
+            Self::DamonAuto => "damon-auto",
             Self::Demeter => "demeter",
             Self::Fast => "fast",
             Self::Oracle => "oracle",

@@ -12,9 +12,9 @@
 use super::{CYCLE_PS, Counts, Deadline, Observed, Passed, Port, ring};
 use crate::Served;
 
-/// EAX of CPUID leaf 0x8000001B: all that Zen 4 has but branch fusing, up to bit 9,
-/// and its filter for L3 misses.
-pub const CAPABILITIES: u32 = 0xbff;
+/// EAX of CPUID leaf 0x8000001B: what Zen 4 has up to bit 9, but for fused branches
+/// (bit 8), and its filter for L3 misses.
+pub const CAPABILITIES: u32 = 0xaff;
 
 const FIRST: u32 = 0xc001_1030;
 const REGISTERS: usize = 14;
@@ -48,7 +48,9 @@ const DC_MISS: u64 = 1 << 7;
 const LINEAR_VALID: u64 = 1 << 17;
 const PHYSICAL_VALID: u64 = 1 << 18;
 const L2_MISS: u64 = 1 << 20;
+/// From the miss to the data, walk not included; and the walk.
 const LATENCY_SHIFT: u32 = 32;
+const REFILL_SHIFT: u32 = 48;
 
 /// Of op data 2: what served a miss, and whether on another node.
 const SOURCE_L3: u64 = 1;
@@ -140,7 +142,11 @@ impl Ibs {
             let maximum = (control & 0xffff) << 4 | (control >> 20 & 0x7f) << 20;
             let current = control >> CURRENT_SHIFT & CURRENT_MASK;
             // Or a loop whose length divides the period would be sampled at one place.
-            let ahead = if maximum > RANDOM { self.next_random() } else { 0 };
+            let ahead = if maximum > RANDOM {
+                self.next_random()
+            } else {
+                0
+            };
             let count = maximum.saturating_sub(current | ahead).max(1);
             self.left = if control & COUNT_OPS != 0 {
                 count
@@ -239,8 +245,10 @@ impl Ibs {
                 data |= L1_TLB_MISS | L2_TLB_MISS;
             }
             if access.served.is_some() {
-                data |= DC_MISS | access.latency_cycles.min(0xffff) << LATENCY_SHIFT;
+                let miss = access.latency_cycles - access.walk_cycles.min(access.latency_cycles);
+                data |= DC_MISS | miss.min(0xffff) << LATENCY_SHIFT;
             }
+            data |= access.walk_cycles.min(0xffff) << REFILL_SHIFT;
             if !matches!(access.served, None | Some(Served::L2)) {
                 data |= L2_MISS;
             }

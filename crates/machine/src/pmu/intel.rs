@@ -59,6 +59,10 @@ const SELECT_ENABLE: u64 = 1 << 22;
 /// Of the global status: PEBS records have reached their threshold.
 const STATUS_BUFFER: u64 = 1 << 62;
 
+/// EBX of CPUID leaf 0xA: architectural events that are missing, last-level cache
+/// references and misses, branches and mispredictions, top-down slots.
+pub const MISSING_EVENTS: u32 = 0b1111_1000;
+
 /// What distinguishes the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {

@@ -2,8 +2,8 @@
 //! The observer's part in sampling: what each vCPU's PMU is told, and what the
 //! guest asks of it.
 
-use demeter_machine::Access;
 use demeter_machine::pmu::{Kind, L1_CYCLES, Observed};
+use demeter_machine::{Access, Served};
 
 use super::{Block, Observer, Vcpu};
 use crate::pmu::{Around, DEADLINE};
@@ -47,7 +47,15 @@ impl Observer {
             store: unsafe { (self.api.qemu_plugin_mem_is_store)(info) },
             user: ip >> 63 == 0,
             latency_cycles: access.map_or(L1_CYCLES, |access| access.latency_ps / 1000),
-            served: access.map(|access| access.served),
+            // What a prefetcher has brought, the core finds in its private cache.
+            served: access.map(|access| {
+                if access.streamed {
+                    Served::L2
+                } else {
+                    access.served
+                }
+            }),
+            walk_cycles: access.map_or(0, |access| access.walk_ps / 1000),
             walked: access.is_some_and(|access| access.walked),
         };
         let around = Around {
@@ -94,7 +102,7 @@ impl Observer {
             // A record is written where the access is, mostly in user code.
             cpu.pmu.charge(true, bill.records_ps);
             cpu.pmu.charge(false, bill.kernel_ps);
-            self.machine.charge_ps(vcpu, bill.records_ps);
+            self.machine.charge_records_ps(vcpu, bill.records_ps);
             self.machine.charge_kernel_ps(vcpu, bill.kernel_ps);
             started.clock.charge(bill_ps, cpu.handle);
         }

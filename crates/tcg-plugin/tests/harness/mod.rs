@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 // Two of these exceed the 512 MiB below which Linux turns huge pages off.
 const NODE_BYTES: u64 = 320 << 20;
 const TIMEOUT: &str = "600";
-const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm";
+const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm,-pku";
 
 /// One guest and its files, which go when it does.
 pub struct Guest {
