@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 experiment=${1:?usage: lab/experiments/run.sh redis|liblinear|uniform|spread [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
-managers=none,nbt-default,nbt,demeter,fast
+managers=none,nbt-default,nbt,damon,demeter,ideal,fast
 
 case $experiment in
 redis)
