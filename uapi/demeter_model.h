@@ -105,7 +105,7 @@ enum demeter_magic_op {
 	 */
 	DEMETER_OP_TASK_SWITCH = 6, /* RDI: where __switch_to_asm(prev, next) is */
 	DEMETER_OP_TASK_LAYOUT = 7, /* RDI: offsets in task_struct, 16 bits each: */
-				    /* flags, comm << 16, pid << 32 */
+	/* flags, comm << 16, pid << 32 */
 };
 
 #endif /* DEMETER_MODEL_H */
