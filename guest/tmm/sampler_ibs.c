@@ -24,6 +24,7 @@
 #include <asm/processor.h>
 #include <asm/ptrace.h>
 
+#include "cpuid.h"
 #include "sampler_perf.h"
 #include "symbols.h"
 #include "tmm.h"
