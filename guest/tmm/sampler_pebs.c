@@ -29,6 +29,7 @@
 #include <asm/tsc.h>
 
 #include "msr.h"
+#include "perf_context.h"
 #include "sampler_perf.h"
 #include "tmm.h"
 
@@ -285,6 +286,13 @@ static int pebs_start(unsigned int cpu, u64 period, u64 threshold_ns)
 	return demeter_perf_start(cpu, &attr, pebs_overflow);
 }
 
+/* perf drains the buffer after this, but not for a task that has only other events. */
+static void pebs_leave(const struct task_struct *task)
+{
+	if (by_trace && demeter_may_skip_drain(task))
+		demeter_perf_collect_here();
+}
+
 static unsigned int pebs_caps(void)
 {
 	/* perf decodes the source of the data for the load latency event alone. */
@@ -316,6 +324,7 @@ const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.release = pebs_release,
 	.start = pebs_start,
 	.stop = demeter_perf_stop,
+	.leave = pebs_leave,
 	.caps = pebs_caps,
 	.delivery = pebs_delivery,
 	.accesses_per_sample = pebs_accesses_per_sample,

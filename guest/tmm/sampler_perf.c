@@ -230,6 +230,23 @@ void demeter_perf_collect(void)
 }
 
 /**
+ * demeter_perf_collect_here() - have this CPU hand over what its buffer holds
+ *
+ * With interrupts off, possibly under the run queue lock, not in an NMI. All that
+ * perf does to a counter of a CPU it does on that CPU with interrupts off, so
+ * the counter stays as it is found, and perf frees it after a grace period. As
+ * perf_event_read_local(), this needs no lock of perf's.
+ */
+void demeter_perf_collect_here(void)
+{
+	struct perf_event *event = this_cpu_read(perf_cpu.event);
+
+	if (event && READ_ONCE(event->state) == PERF_EVENT_STATE_ACTIVE &&
+	    READ_ONCE(event->oncpu) == smp_processor_id())
+		event->pmu->read(event);
+}
+
+/**
  * demeter_perf_lost() - records that perf says it could not make sense of
  *
  * Return: records since demeter_perf_claim().
