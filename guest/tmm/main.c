@@ -290,8 +290,8 @@ static int sampler_cpu_online(unsigned int cpu)
 				READ_ONCE(demeter_params.latency_threshold_ns));
 
 	if (ret) {
-		pr_warn("CPU %u will not sample, sampler %s failed there with error %d\n", cpu,
-			active->name, ret);
+		pr_warn("CPU %u does not sample, as sampler %s failed there with error %d; it is tried again every epoch; next: see who uses the counters\n",
+			cpu, active->name, ret);
 		WRITE_ONCE(start_error, ret);
 	} else {
 		atomic_inc(&nr_started);
