@@ -6,7 +6,8 @@
  * What a CPU recorded since its last context switch belongs to the task that
  * leaves it, so the drain hangs on sched_switch and needs no lookup by page
  * table root. A task that never leaves its CPU is bounded by one interrupt per
- * CPU and epoch. Samplers that push do both themselves.
+ * CPU and epoch. Samplers that push do both themselves, and are told of a task
+ * that leaves.
  *
  * Both run with interrupts off on the CPU they drain, so that one never
  * interrupts the other. The channel is the only thing they share.
@@ -99,12 +100,15 @@ static const struct mm_struct *task_space(struct task_struct *task)
 static void probe_sched_switch(void *data, bool preempt, struct task_struct *prev,
 			       struct task_struct *next, unsigned int prev_state)
 {
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 	const struct task_struct *worker = READ_ONCE(worker_task);
 
 	if (prev == worker)
 		worker_left_ns = local_clock();
 	else if (next == worker)
 		worker_off_ns += local_clock() - worker_left_ns;
+	if (ops && ops->leave)
+		ops->leave(prev);
 	drain_cpu(task_space(prev));
 }
 

@@ -290,8 +290,8 @@ static int sampler_cpu_online(unsigned int cpu)
 				READ_ONCE(demeter_params.latency_threshold_ns));
 
 	if (ret) {
-		pr_warn("CPU %u will not sample, sampler %s failed there with error %d\n", cpu,
-			active->name, ret);
+		pr_warn("CPU %u does not sample, as sampler %s failed there with error %d; it is tried again every epoch; next: see who uses the counters\n",
+			cpu, active->name, ret);
 		WRITE_ONCE(start_error, ret);
 	} else {
 		atomic_inc(&nr_started);
@@ -445,17 +445,23 @@ void demeter_disable(void)
 
 /**
  * demeter_sampler_restart() - let the sampler take on new parameters
+ *
+ * Return: 0, or a negative errno after which nothing is managed any more.
  */
-void demeter_sampler_restart(void)
+int demeter_sampler_restart(void)
 {
+	int ret;
+
 	lockdep_assert_held(&demeter_control_lock);
 	if (!is_enabled)
-		return;
+		return 0;
 	sampling_stop();
-	if (sampling_start()) {
+	ret = sampling_start();
+	if (ret) {
 		pr_err("the sampler does not accept these parameters, so management stops; next: set others and enable it again\n");
 		wind_down();
 	}
+	return ret;
 }
 
 static int __init demeter_init(void)

@@ -12,6 +12,7 @@
 #include <linux/types.h>
 
 struct mm_struct;
+struct task_struct;
 
 /* Long enough for a cause and a next step. */
 #define DEMETER_REASON_BYTES 256
@@ -46,6 +47,9 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
  * @drain: emit what @cpu recorded, oldest first; called on that CPU with
  *	interrupts off and possibly under its run queue lock. NULL when the
  *	backend pushes.
+ * @leave: @task, which is still the current one, is about to leave this CPU; push
+ *	what nobody else would hand over before the next one runs; called with
+ *	interrupts off and under the run queue lock. NULL when nothing can be left.
  * @caps: DEMETER_SAMPLER_*, of what was claimed
  * @delivery: how samples get here, one word for people to read
  * @accesses_per_sample: accesses that one sample stands for, when the
@@ -57,7 +61,7 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and
  * CPU hotplug. @caps to @lost are only called between @probe and @release. Only
- * @drain may be NULL.
+ * @drain and @leave may be NULL.
  */
 struct demeter_sampler_ops {
 	const char *name;
@@ -66,6 +70,7 @@ struct demeter_sampler_ops {
 	int (*start)(unsigned int cpu, u64 period, u64 threshold_ns);
 	void (*stop)(unsigned int cpu);
 	void (*drain)(unsigned int cpu, demeter_emit_t emit, void *ctx);
+	void (*leave)(const struct task_struct *task);
 	unsigned int (*caps)(void);
 	const char *(*delivery)(void);
 	u64 (*accesses_per_sample)(u64 period);

@@ -24,14 +24,21 @@
 #include <asm/processor.h>
 #include <asm/ptrace.h>
 
+#include "cpuid.h"
 #include "sampler_perf.h"
 #include "symbols.h"
 #include "tmm.h"
 
 #define OPS_PER_LOAD	    64u
-/* Of the period register: unit, least that perf accepts, greatest that all CPUs have. */
+/*
+ * Of the period register: unit, least with the filter and without, greatest that
+ * all CPUs have. perf accepts 0x90, but each period ends in an NMI of thousands of
+ * cycles, and the next begins right after: a CPU would do little else. With the
+ * filter most of them end without. A choice, not measured on any hardware.
+ */
 #define PERIOD_UNIT	    16u
-#define PERIOD_MIN	    0x90u
+#define PERIOD_MIN_FILTERED 1024u
+#define PERIOD_MIN	    4096u
 #define PERIOD_MAX	    0xffff0u
 /* config: count ops, not cycles; only those that missed the L3. */
 #define IBS_OP_COUNT_OPS    BIT_ULL(19)
@@ -49,7 +56,8 @@ static u64 ops_per_sample(u64 period)
 {
 	u64 ops = min_t(u64, period, PERIOD_MAX) * (by_l3_misses ? 1 : OPS_PER_LOAD);
 
-	return clamp_t(u64, round_down(ops, PERIOD_UNIT), PERIOD_MIN, PERIOD_MAX);
+	return clamp_t(u64, round_down(ops, PERIOD_UNIT),
+		       by_l3_misses ? PERIOD_MIN_FILTERED : PERIOD_MIN, PERIOD_MAX);
 }
 
 static bool ibs_access(const struct perf_sample_data *data, struct pt_regs *regs,

@@ -18,6 +18,7 @@
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
+#include <linux/bitfield.h>
 #include <linux/math64.h>
 #include <linux/module.h>
 #include <linux/perf_event.h>
@@ -27,6 +28,8 @@
 #include <asm/processor.h>
 #include <asm/tsc.h>
 
+#include "msr.h"
+#include "perf_context.h"
 #include "sampler_perf.h"
 #include "tmm.h"
 
@@ -35,6 +38,10 @@
 /* Least and greatest value of the latency threshold register, in core cycles. */
 #define LATENCY_CYCLES_MIN	       3u
 #define LATENCY_CYCLES_MAX	       65535u
+/* Of MSR_IA32_PERF_CAPABILITIES: the first format whose records come in groups. */
+#define PEBS_FORMAT_GROUPS	       4u
+/* Records of which not one has an address, by which something must be wrong. */
+#define ADDRESSLESS_RECORDS	       1024u
 
 static bool pebs_interrupts;
 module_param(pebs_interrupts, bool, 0644);
@@ -65,6 +72,11 @@ static const struct {
 /* Set by the probe, read while sampling. */
 static bool by_latency;
 static bool by_trace;
+
+/* What had been counted by the probe, and whether it was said since; the worker's. */
+static u64 records_before;
+static u64 unused_before;
+static bool addressless_said;
 
 static u64 threshold_cycles(u64 threshold_ns)
 {
@@ -121,6 +133,21 @@ static struct perf_event_attr event_attr(u64 period, u64 threshold_ns)
 	return attr;
 }
 
+/*
+ * From format 4 on a record is a basic group, with no address, and others that
+ * the PMU adds on demand if it has the "baseline". A hypervisor may pass the
+ * former through and not the latter, and perf then accepts our events.
+ */
+static bool basic_records_only(void)
+{
+	u64 caps;
+
+	if (demeter_rdmsr_safe(MSR_IA32_PERF_CAPABILITIES, &caps))
+		return false;
+	return FIELD_GET(PERF_CAP_PEBS_FORMAT, caps) >= PEBS_FORMAT_GROUPS &&
+	       !(caps & PERF_CAP_PEBS_BASELINE);
+}
+
 /* What rules PEBS out before perf is asked. */
 static int pebs_available(char *reason, size_t size)
 {
@@ -140,6 +167,10 @@ static int pebs_available(char *reason, size_t size)
 	if (!boot_cpu_has(X86_FEATURE_PEBS) || !boot_cpu_has(X86_FEATURE_DTES64))
 		return demeter_perf_refuse(reason, size, -ENODEV, "the PMU has no PEBS",
 					   "in a VM, use a KVM host that passes PEBS through");
+	if (basic_records_only())
+		return demeter_perf_refuse(reason, size, -EOPNOTSUPP,
+					   "this host passes PEBS without addresses (no baseline)",
+					   "use a KVM host that passes PEBS baseline through");
 	return 0;
 }
 
@@ -178,6 +209,31 @@ static struct perf_event *claim(void)
 	return event;
 }
 
+static u64 counted_records(void)
+{
+	return demeter_stats_cpu_sum(offsetof(struct demeter_cpu_stats, traced_records)) +
+	       demeter_stats_cpu_sum(offsetof(struct demeter_cpu_stats, handled_records));
+}
+
+static u64 counted_unused(void)
+{
+	return demeter_stats_cpu_sum(offsetof(struct demeter_cpu_stats, unused_records));
+}
+
+/* Every event is a load of user space; says so once if none has an address. */
+static void look_for_addresses(void)
+{
+	u64 records = counted_records() - records_before;
+
+	if (addressless_said || records < ADDRESSLESS_RECORDS)
+		return;
+	if (counted_unused() - unused_before < records)
+		return;
+	addressless_said = true;
+	pr_warn("none of %llu PEBS records has an address, so nothing is learned: the PMU, or the hypervisor, leaves addresses out; next: see whether \"perf mem record\" gives addresses, and in a VM use another host\n",
+		records);
+}
+
 static int pebs_probe(char *reason, size_t size)
 {
 	struct perf_event *event;
@@ -209,6 +265,9 @@ static int pebs_probe(char *reason, size_t size)
 			ret);
 	if (!by_latency)
 		pr_info("sampling L3 misses: latencies and tiers are not known and params/latency_threshold_ns is not used\n");
+	records_before = counted_records();
+	unused_before = counted_unused();
+	addressless_said = false;
 	return 0;
 }
 
@@ -227,6 +286,13 @@ static int pebs_start(unsigned int cpu, u64 period, u64 threshold_ns)
 	return demeter_perf_start(cpu, &attr, pebs_overflow);
 }
 
+/* perf drains the buffer after this, but not for a task that has only other events. */
+static void pebs_leave(const struct task_struct *task)
+{
+	if (by_trace && demeter_may_skip_drain(task))
+		demeter_perf_collect_here();
+}
+
 static unsigned int pebs_caps(void)
 {
 	/* perf decodes the source of the data for the load latency event alone. */
@@ -238,6 +304,7 @@ static unsigned int pebs_alive(void)
 	/* A task that never leaves its CPU would keep a buffer full of records. */
 	if (by_trace)
 		demeter_perf_collect();
+	look_for_addresses();
 	return demeter_perf_alive();
 }
 
@@ -257,6 +324,7 @@ const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.release = pebs_release,
 	.start = pebs_start,
 	.stop = demeter_perf_stop,
+	.leave = pebs_leave,
 	.caps = pebs_caps,
 	.delivery = pebs_delivery,
 	.accesses_per_sample = pebs_accesses_per_sample,

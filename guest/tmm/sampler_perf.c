@@ -33,10 +33,16 @@
 /**
  * struct perf_cpu - the counter of a CPU
  * @event: the counter, NULL = none; written under counters_lock
- * @dead: found in error and still so; counters_lock
+ * @attr: what to count; counters_lock, as all below
+ * @handler: for its records
+ * @wanted: started and not stopped, though perf may have refused to make @event
+ * @dead: found in error and still so
  */
 struct perf_cpu {
 	struct perf_event *event;
+	struct perf_event_attr attr;
+	perf_overflow_handler_t handler;
+	bool wanted;
 	bool dead;
 };
 
@@ -125,14 +131,30 @@ static bool is_dead(unsigned int cpu, struct perf_cpu *own)
 	return dead;
 }
 
+/* Makes and starts the counter of a CPU. counters_lock held. */
+static int counter_make(unsigned int cpu, struct perf_cpu *own)
+{
+	struct perf_event *event;
+
+	event = perf_event_create_kernel_counter(&own->attr, cpu, NULL, own->handler, NULL);
+	if (IS_ERR(event))
+		return PTR_ERR(event);
+	/* Known before it records anything, so that no record is missed. */
+	WRITE_ONCE(own->event, event);
+	own->dead = false;
+	perf_event_enable(event);
+	is_dead(cpu, own);
+	return 0;
+}
+
 /**
  * demeter_perf_start() - count on a CPU
  * @cpu: the CPU
  * @attr: what to count
  * @handler: called by perf for records that it does not hand to its output
  *
- * That somebody else holds the counters is no error: demeter_perf_alive() will
- * try again.
+ * That somebody else holds the counters is no error. demeter_perf_alive() will try
+ * again, also after an error.
  *
  * Return: 0 or the error of perf.
  */
@@ -140,20 +162,16 @@ int demeter_perf_start(unsigned int cpu, struct perf_event_attr *attr,
 		       perf_overflow_handler_t handler)
 {
 	struct perf_cpu *own = per_cpu_ptr(&perf_cpu, cpu);
-	struct perf_event *event;
+	int ret;
 
-	attr->disabled = 1;
 	mutex_lock(&counters_lock);
-	event = perf_event_create_kernel_counter(attr, cpu, NULL, handler, NULL);
-	if (!IS_ERR(event)) {
-		/* Known before it records anything, so that no record is missed. */
-		WRITE_ONCE(own->event, event);
-		own->dead = false;
-		perf_event_enable(event);
-		is_dead(cpu, own);
-	}
+	own->attr = *attr;
+	own->attr.disabled = 1;
+	own->handler = handler;
+	own->wanted = true;
+	ret = counter_make(cpu, own);
 	mutex_unlock(&counters_lock);
-	return PTR_ERR_OR_ZERO(event);
+	return ret;
 }
 
 /**
@@ -166,6 +184,7 @@ void demeter_perf_stop(unsigned int cpu)
 	struct perf_event *event;
 
 	mutex_lock(&counters_lock);
+	own->wanted = false;
 	event = own->event;
 	if (event) {
 		/* Drains what is recorded; until then the records are still ours. */
@@ -178,7 +197,7 @@ void demeter_perf_stop(unsigned int cpu)
 }
 
 /**
- * demeter_perf_alive() - restart counters that perf has put into error
+ * demeter_perf_alive() - restart counters that perf has put into error or refused
  *
  * Return: CPUs whose counter is in order now.
  */
@@ -192,9 +211,13 @@ unsigned int demeter_perf_alive(void)
 	for_each_possible_cpu(cpu) {
 		struct perf_cpu *own = per_cpu_ptr(&perf_cpu, cpu);
 
-		if (!own->event)
-			continue;
-		if (is_dead(cpu, own)) {
+		if (!own->event) {
+			if (!own->wanted || counter_make(cpu, own) || own->dead)
+				continue;
+			pr_info("CPU %u samples now\n", cpu);
+			WRITE_ONCE(demeter_stats.sampler_restarts,
+				   demeter_stats.sampler_restarts + 1);
+		} else if (is_dead(cpu, own)) {
 			/* Leaves the error state, and enters it again if nothing has changed. */
 			perf_event_enable(own->event);
 			if (is_dead(cpu, own))
@@ -227,6 +250,23 @@ void demeter_perf_collect(void)
 			perf_event_read_value(event, &enabled_ns, &running_ns);
 	}
 	mutex_unlock(&counters_lock);
+}
+
+/**
+ * demeter_perf_collect_here() - have this CPU hand over what its buffer holds
+ *
+ * With interrupts off, possibly under the run queue lock, not in an NMI. All that
+ * perf does to a counter of a CPU it does on that CPU with interrupts off, so
+ * the counter stays as it is found, and perf frees it after a grace period. As
+ * perf_event_read_local(), this needs no lock of perf's.
+ */
+void demeter_perf_collect_here(void)
+{
+	struct perf_event *event = this_cpu_read(perf_cpu.event);
+
+	if (event && READ_ONCE(event->state) == PERF_EVENT_STATE_ACTIVE &&
+	    READ_ONCE(event->oncpu) == smp_processor_id())
+		event->pmu->read(event);
 }
 
 /**

@@ -20,6 +20,7 @@ int demeter_perf_start(unsigned int cpu, struct perf_event_attr *attr,
 void demeter_perf_stop(unsigned int cpu);
 unsigned int demeter_perf_alive(void);
 void demeter_perf_collect(void);
+void demeter_perf_collect_here(void);
 u64 demeter_perf_lost(void);
 
 bool demeter_perf_is_ours(const struct perf_event *event);

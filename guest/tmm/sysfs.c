@@ -61,9 +61,7 @@ static int param_set(struct param *param, unsigned long value)
 			return -EINVAL;
 	}
 	WRITE_ONCE(*param->value, value);
-	if (param->kind == PARAM_SAMPLER)
-		demeter_sampler_restart();
-	return 0;
+	return param->kind == PARAM_SAMPLER ? demeter_sampler_restart() : 0;
 }
 
 static ssize_t param_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,

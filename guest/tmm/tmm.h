@@ -166,7 +166,7 @@ const char *demeter_sampler_delivery(void);
 void demeter_sampler_look_after(void);
 u64 demeter_accesses_per_sample(void);
 int demeter_sampler_choose(const char *name);
-void demeter_sampler_restart(void);
+int demeter_sampler_restart(void);
 int demeter_nodes_check(unsigned long fmem, unsigned long smem);
 int demeter_numa_balancing_mode(void);
 

@@ -201,6 +201,30 @@ fn another_user_of_perf_is_not_disturbed() {
     );
 }
 
+/// A task that has a perf event, but none of the PMU's: perf does not empty the PMU's
+/// buffer when it leaves the CPU, and its records must not become the next task's.
+fn own_event(name: &str, kernel: &'static str) {
+    let guest = boot(name, Kind::Icelake, kernel, "E");
+    let results = guest.results();
+    let turns = results
+        .get("turns")
+        .unwrap_or_else(|| panic!("demeter.ko did not start:\n{}", guest.console()));
+    assert!(turns["samples"] > 1500, "{turns:?}");
+    assert!(turns["stray"] < 20, "{turns:?}");
+}
+
+#[test]
+#[ignore = "boots a guest; needs the test bed and the modules"]
+fn samples_stay_with_a_task_that_has_another_event_6_12() {
+    own_event("turns", "6.12");
+}
+
+#[test]
+#[ignore = "boots a guest; needs the test bed and the modules"]
+fn samples_stay_with_a_task_that_has_another_event_7() {
+    own_event("turns-7", "7.x");
+}
+
 /// No PMU: perf finds none, and demeter.ko says so.
 #[test]
 #[ignore = "boots a guest; needs the test bed and the modules"]

@@ -7,7 +7,7 @@
  * k known placement     p sampled addresses   m pages that move
  * t huge pages          a arithmetic          n uninstrumented
  * D demeter.ko           U the same untraced    B the same beside perf
- * N no PMU for it
+ * N no PMU for it       E two tasks, one with an event of its own
  * s two vCPUs, one of which moves the other's pages
  * b accessed bits       x exceptions, interrupts and pauses
  */
@@ -25,6 +25,7 @@
 #include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <errno.h>
@@ -617,6 +618,49 @@ static void test_module(const char *name, const char *parameters, uint64_t *word
 	MAGIC(DEMETER_OP_MODEL_OFF, 0);
 }
 
+/*
+ * A task with a perf event of its own, one that has nothing to do with the PMU, and
+ * takes turns with a task that is not managed and touches next to nothing: what it
+ * sampled before each switch is its own, and nothing is stray.
+ */
+static void test_turns(const char *name, uint64_t *words, size_t bytes, long rounds)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = PERF_TYPE_SOFTWARE,
+		.config = PERF_COUNT_SW_PAGE_FAULTS,
+	};
+	int there[2], back[2], error;
+	char token = 0;
+	pid_t other;
+
+	if (pipe(there) || pipe(back) || syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0) < 0)
+		printf("no pipes or no event\n");
+	other = fork();
+	if (!other) {
+		close(there[1]);
+		while (read(there[0], &token, 1) == 1 && arithmetic(1000) && write(back[1], &token, 1) == 1)
+			;
+		_exit(0);
+	}
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
+	bar_taken = 1;
+	error = start_module("", "511");
+	if (error)
+		printf("RESULT refused errno=%d\n", error);
+	for (int turn = 0; turn < 250; turn++) {
+		loads(words, bytes / 8, rounds / 250);
+		if (write(there[1], &token, 1) != 1 || read(back[0], &token, 1) != 1)
+			printf("no turn\n");
+	}
+	if (!error)
+		stop_module(name);
+	close(there[1]);
+	waitpid(other, NULL, 0);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+}
+
 /* What the two threads of test_two_vcpus() share. */
 static struct {
 	uint64_t *words;
@@ -740,6 +784,10 @@ int main(void)
 		case 'N':
 			words = area(bytes, 3, MADV_NOHUGEPAGE);
 			test_module("module", "", words, bytes, rounds / 10, 0);
+			break;
+		case 'E':
+			words = area(bytes, 3, MADV_NOHUGEPAGE);
+			test_turns("turns", words, bytes, rounds);
 			break;
 		case 'm':
 			test_moving(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);
