@@ -20,7 +20,7 @@
 #if KERNEL_VERSION(6, 2, 0) <= LINUX_VERSION_CODE
 #define demeter_may_skip_drain(task) (!!READ_ONCE((task)->perf_event_ctxp))
 #else
-#define demeter_may_skip_drain(task) false
+#define demeter_may_skip_drain(task) ((void)(task), false)
 #endif
 
 #endif /* DEMETER_COMPAT_PERF_CONTEXT_H */

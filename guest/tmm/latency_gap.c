@@ -7,7 +7,10 @@
  * sampler's latency threshold are in neither, and what both tiers pay alike
  * (page walks, the way to the memory controller) cancels out.
  */
+#define pr_fmt(fmt) "demeter: " fmt
+
 #include <linux/math64.h>
+#include <linux/printk.h>
 
 #include "tmm.h"
 
@@ -17,6 +20,11 @@
 #define FORGET_SHIFT	 3
 /* The gap is only changed when what was measured differs from it by one part in 2^this. */
 #define HYSTERESIS_SHIFT 3
+/*
+ * What is measured of two tiers alike falls to either side of nothing. SMEM faster
+ * by one part in 2^this is more than that: the tiers are not what they seem.
+ */
+#define SWAPPED_SHIFT	 3
 /* Slower than any memory: the load waited for something else (a fault, the host). */
 #define LATENCY_NS_MAX	 10000u
 
@@ -29,6 +37,7 @@ static struct {
 } seen[DEMETER_TIERS];
 
 static u64 gap_ps;
+static bool swapped_said;
 
 /**
  * demeter_latency_gap_reset() - forget what was measured
@@ -38,6 +47,7 @@ static u64 gap_ps;
 void demeter_latency_gap_reset(void)
 {
 	memset(seen, 0, sizeof(seen));
+	swapped_said = false;
 	WRITE_ONCE(gap_ps, 0);
 }
 
@@ -54,6 +64,21 @@ void demeter_latency_gap_sample(const struct demeter_sample *sample)
 		return;
 	seen[sample->tier].sum_ns += (u64)sample->latency_ns << FRACTION_SHIFT;
 	seen[sample->tier].nr += 1ull << FRACTION_SHIFT;
+}
+
+/*
+ * perf's "local" and "remote" are the physical CPU's notion: where a hypervisor
+ * runs a vCPU on another socket than its node's memory is on, they are swapped.
+ */
+static bool tiers_swapped(u64 fmem_ps, u64 smem_ps)
+{
+	if (smem_ps >= fmem_ps - (fmem_ps >> SWAPPED_SHIFT))
+		return false;
+	if (!swapped_said)
+		pr_warn("loads said to be from SMEM took %llu ps, from FMEM %llu ps, so that the latency gap is not known: the tiers may be swapped; next: check params/fmem_node and smem_node, and in a VM that vCPUs run on the socket of their node's memory, or set params/latency_gap_ns\n",
+			smem_ps, fmem_ps);
+	swapped_said = true;
+	return true;
 }
 
 static u64 mean_ps(u32 tier)
@@ -78,7 +103,9 @@ void demeter_latency_gap_end_epoch(void)
 		fmem_ps = mean_ps(DEMETER_FMEM);
 		smem_ps = mean_ps(DEMETER_SMEM);
 		/* Known to gain nothing is not the same as not known, which 0 is. */
-		if (smem_ps > fmem_ps)
+		if (tiers_swapped(fmem_ps, smem_ps))
+			measured_ps = 0;
+		else if (smem_ps > fmem_ps)
 			measured_ps = smem_ps - fmem_ps;
 		change_ps = measured_ps > gap_ps ? measured_ps - gap_ps : gap_ps - measured_ps;
 		if (change_ps > gap_ps >> HYSTERESIS_SHIFT)

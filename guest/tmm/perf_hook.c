@@ -63,6 +63,17 @@ static int filter(char *function, bool reset)
 	return ftrace_set_filter(&hook, function, strlen(function), reset);
 }
 
+/* Frees the tables of functions. While nothing is registered. */
+static void unfilter(void)
+{
+	ftrace_free_filter(&hook);
+	/* Kernels before 6.15 leave the freed tables in it, to be freed again. */
+	hook = (struct ftrace_ops){
+		.func = traced,
+		.flags = FTRACE_OPS_FL_PERMANENT,
+	};
+}
+
 /**
  * demeter_perf_hook() - see records of our counters from now on
  * @record: called for each one that is not given to the overflow handler, in
@@ -79,11 +90,16 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 		return -ENOENT;
 	ret = filter("perf_event_output", true);
 	if (ret)
-		return ret;
+		goto unfilter;
 	if (filter("perf_log_lost_samples", false))
 		pr_warn("perf_log_lost_samples() cannot be traced, so stats/lost_samples lacks records that perf could not attribute\n");
 	record_handler = record;
-	return register_ftrace_function(&hook);
+	ret = register_ftrace_function(&hook);
+	if (!ret)
+		return 0;
+unfilter:
+	unfilter();
+	return ret;
 }
 
 /**
@@ -94,6 +110,7 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 void demeter_perf_unhook(void)
 {
 	unregister_ftrace_function(&hook);
+	unfilter();
 }
 
 #else /* the arguments cannot be read */
