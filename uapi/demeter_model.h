@@ -5,7 +5,7 @@
  * The model is BAR 2 of an ivshmem-plain PCI device (1af4:1110) whose first
  * eight bytes are DEMETER_MODEL_MAGIC. All fields are little endian and
  * naturally aligned. "D" fields are written by the device, "G" by the guest.
- * Accesses are sampled by the modelled PMU, not here. docs/spec/model.md says
+ * Accesses are sampled by the modelled PMU, not here. docs/spec/model-bar.md says
  * how the fields are used.
  */
 #ifndef DEMETER_MODEL_H

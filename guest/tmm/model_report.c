@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Model report: totals for the testbed's machine model, docs/spec/model.md, if
+ * Model report: totals for the testbed's machine model, docs/spec/model-bar.md, if
  * there is one. On any other machine there is not, and nothing is said.
  *
  * The model shares ID and class with every other ivshmem device. Of a stranger
