@@ -101,11 +101,11 @@ enum demeter_magic_op {
 	DEMETER_OP_CHARGE_NS = 5, /* charge RDI ns: self-test of the clock */
 	/*
 	 * How to tell tasks apart, both from a program that may read kallsyms
-	 * and BTF, in this order:
+	 * and BTF, in this order: where __switch_to_asm(prev, next) is, and the
+	 * offsets in task_struct of flags, comm << 16 and pid << 32.
 	 */
-	DEMETER_OP_TASK_SWITCH = 6, /* RDI: where __switch_to_asm(prev, next) is */
-	DEMETER_OP_TASK_LAYOUT = 7, /* RDI: offsets in task_struct, 16 bits each: */
-	/* flags, comm << 16, pid << 32 */
+	DEMETER_OP_TASK_SWITCH = 6,
+	DEMETER_OP_TASK_LAYOUT = 7,
 };
 
 #endif /* DEMETER_MODEL_H */

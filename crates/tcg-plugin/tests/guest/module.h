@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Of the test guest: demeter.ko, and what it counted. */
+#define MODULE "/sys/kernel/mm/demeter/"
+
+/* Writes a file of demeter.ko; 0 or the error. */
+static int set(const char *name, const char *value)
+{
+	char path[100];
+	int fd, error = 0;
+
+	snprintf(path, sizeof(path), MODULE "%s", name);
+	fd = open(path, O_WRONLY);
+	if (fd < 0 || write(fd, value, strlen(value)) < 0)
+		error = errno;
+	if (fd >= 0)
+		close(fd);
+	return error;
+}
+
+static long get(const char *name)
+{
+	char path[100];
+
+	snprintf(path, sizeof(path), MODULE "stats/%s", name);
+	return number_in(path);
+}
+
+/* Loads demeter.ko and lets it manage this process, moving nothing. */
+static int start_module(const char *parameters, const char *period)
+{
+	int fd = open("/demeter.ko", O_RDONLY);
+	char pid[16];
+	int error;
+
+	if (fd < 0 || syscall(SYS_finit_module, fd, parameters, 0)) {
+		printf("demeter.ko: %s\n", strerror(errno));
+		return errno;
+	}
+	close(fd);
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	set("params/sample_period", period);
+	set("params/epoch_ms", "20");
+	set("params/rate_pages_per_s", "0");
+	set("targets/pid_add", pid);
+	error = set("sampler", "auto");
+	return error ?: set("enabled", "1");
+}
+
+/*
+ * Labels in the time series around a module's test. The module takes the BAR for
+ * itself while it is loaded, so that what the model counted is read there.
+ */
+#define MARK_BEGUN 1001
+#define MARK_ENDED 1002
+
+/* Lets it take what it has sampled, stops it and tells what it counted. */
+static void stop_module(const char *name)
+{
+
+	nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
+	set("enabled", "0");
+	MAGIC(DEMETER_OP_MARK, MARK_ENDED);
+	printf("RESULT %s traced=%ld handled=%ld unused=%ld lost_records=%ld throttled=%ld samples=%ld stray=%ld "
+	       "lost_samples=%ld fmem=%ld smem=%ld\n",
+	       name, get("sampler/traced_records"), get("sampler/handled_records"), get("sampler/unused_records"),
+	       get("sampler/lost_records"), get("sampler/throttled"), get("samples"), get("stray_samples"),
+	       get("lost_samples"), get("fmem_samples"), get("smem_samples"));
+	syscall(SYS_delete_module, "demeter", O_NONBLOCK);
+	bar_taken = 0;
+}
+
+/* Updates with a sleep now and then: records are drained at switches and by interrupts. */
+static void updates_with_sleeps(uint64_t *words, size_t bytes, long rounds)
+{
+	for (int i = 0; i < 10; i++) {
+		updates(words, bytes / 8, rounds / 10);
+		if (i % 2)
+			nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+	}
+}
+
+/* demeter.ko samples this process; beside it, if asked, a perf event of its own does. */
+static void test_module(const char *name, const char *parameters, uint64_t *words, size_t bytes, long rounds,
+			int beside)
+{
+	int error;
+
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
+	bar_taken = 1;
+	error = start_module(parameters, "511");
+	if (error)
+		printf("RESULT refused errno=%d\n", error);
+	if (beside)
+		start_sampling(509);
+	updates_with_sleeps(words, bytes, rounds);
+	if (beside) {
+		stop_sampling();
+		compare_samples("beside", words, bytes);
+	}
+	if (!error)
+		stop_module(name);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+}
+
+/*
+ * A task with a perf event of its own, one that has nothing to do with the PMU, and
+ * takes turns with a task that is not managed and touches next to nothing: what it
+ * sampled before each switch is its own, and nothing is stray.
+ */
+static void test_turns(const char *name, uint64_t *words, size_t bytes, long rounds)
+{
+	struct perf_event_attr attr = {
+		.size = sizeof(attr),
+		.type = PERF_TYPE_SOFTWARE,
+		.config = PERF_COUNT_SW_PAGE_FAULTS,
+	};
+	int there[2], back[2], error;
+	char token = 0;
+	pid_t other;
+
+	if (pipe(there) || pipe(back) || syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0) < 0)
+		printf("no pipes or no event\n");
+	other = fork();
+	if (!other) {
+		close(there[1]);
+		while (read(there[0], &token, 1) == 1 && arithmetic(1000) && write(back[1], &token, 1) == 1)
+			;
+		_exit(0);
+	}
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
+	bar_taken = 1;
+	error = start_module("", "511");
+	if (error)
+		printf("RESULT refused errno=%d\n", error);
+	for (int turn = 0; turn < 250; turn++) {
+		loads(words, bytes / 8, rounds / 250);
+		if (write(there[1], &token, 1) != 1 || read(back[0], &token, 1) != 1)
+			printf("no turn\n");
+	}
+	if (!error)
+		stop_module(name);
+	close(there[1]);
+	waitpid(other, NULL, 0);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+}
