@@ -3,7 +3,8 @@
  * Latency gap: how much longer a load from SMEM takes than one from FMEM, from
  * the samples themselves.
  *
- * A mean per tier over the samples of the last few epochs. Loads below the
+ * A mean per tier over the samples of the last few epochs, or over the least number
+ * that says something where there are fewer. Loads below the
  * sampler's latency threshold are in neither, and what both tiers pay alike
  * (page walks, the way to the memory controller) cancels out.
  */
@@ -112,6 +113,9 @@ void demeter_latency_gap_end_epoch(void)
 			WRITE_ONCE(gap_ps, measured_ps);
 	}
 	for (tier = 0; tier < DEMETER_TIERS; tier++) {
+		/* A tier that is seldom read would never be known otherwise. */
+		if (seen[tier].nr <= (u64)MIN_SAMPLES << FRACTION_SHIFT)
+			continue;
 		seen[tier].sum_ns -= seen[tier].sum_ns >> FORGET_SHIFT;
 		seen[tier].nr -= seen[tier].nr >> FORGET_SHIFT;
 	}

@@ -16,6 +16,8 @@ fn run(arguments: &str) -> serde_json::Value {
 
 #[test]
 fn resident_memory_is_within_five_percent() {
+    /// The program itself, its stack and what the last huge page of an array holds over.
+    const PROGRAM_BYTES: f64 = (5 << 20) as f64;
     for line in [
         "bwaves --steps 1",
         "liblinear --iterations 1",
@@ -24,9 +26,10 @@ fn resident_memory_is_within_five_percent() {
         for mebibytes in [96, 160] {
             let outcome = run(&format!("{line} --footprint {mebibytes}M"));
             let asked = f64::from(mebibytes << 20);
-            for field in ["resident_bytes", "footprint_bytes"] {
+            for (field, more) in [("resident_bytes", PROGRAM_BYTES), ("footprint_bytes", 0.0)] {
                 let bytes = outcome[field].as_f64().unwrap();
-                assert!((bytes / asked - 1.0).abs() < 0.05, "{line} {field} {bytes}");
+                let within = asked * 0.95..asked * 1.05 + more;
+                assert!(within.contains(&bytes), "{line} {field} {bytes}");
             }
             assert_eq!(outcome["verified"], true, "{line}");
         }

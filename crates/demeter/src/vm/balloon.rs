@@ -240,6 +240,13 @@ impl Host {
         words
     }
 
+    /// Why the daemon ended, if it has, or does in a moment.
+    pub fn daemon_error(&mut self) -> Option<Error> {
+        let daemon = self.daemon.as_mut()?;
+        std::thread::sleep(LOOK);
+        daemon.check().err()
+    }
+
     /// Called again and again while the guest runs, with what it reported since.
     pub fn tick(&mut self, records: &mut Tail) -> Result<(), Error> {
         self.pending.extend(records.more());

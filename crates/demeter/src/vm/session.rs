@@ -319,7 +319,13 @@ fn watch(
     let mut pending = String::new();
     let ended = loop {
         match machine.poll() {
-            Ok(Some(status)) => break Ended::Exited(status),
+            Ok(Some(status)) => {
+                // A daemon that ends can take QEMU with it: then it is the cause.
+                let cause = (balloon.as_mut())
+                    .filter(|_| !status.success())
+                    .and_then(|balloon| balloon.daemon_error());
+                break cause.map_or(Ended::Exited(status), Ended::Balloon);
+            }
             Ok(None) => {}
             Err(cause) => break Ended::Lost(cause),
         }
