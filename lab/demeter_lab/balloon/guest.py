@@ -176,6 +176,9 @@ class Guest:
         (tree / "balloon/init").chmod(0o755)
         for name, source in self.settings.files.items():
             shutil.copy(source, tree / "balloon" / name)
+            if source.suffix == ".ko":
+                # Files of the first archive are the guest's memory: not for debuggers.
+                subprocess.run(["strip", "--strip-debug", tree / "balloon" / name], check=True)
         for source in stock_modules(self.settings.kernel).glob("virtio*.ko"):
             shutil.copy(source, tree / "balloon" / source.name)
         names = subprocess.run(["find", "."], cwd=tree, capture_output=True, check=True).stdout
