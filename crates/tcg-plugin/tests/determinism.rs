@@ -8,6 +8,7 @@
 
 mod harness;
 
+use std::collections::HashMap;
 use std::fs;
 
 use demeter_machine::series::{Counters, RowKind, SeriesRow};
@@ -24,6 +25,17 @@ fn region(rows: &[SeriesRow], mark: u8) -> (&SeriesRow, &SeriesRow) {
         .find(|row| row.kind == RowKind::Progress)
         .unwrap();
     (&rows[at], end)
+}
+
+/// Every record from memory names the node that its page is on; the others are hits in
+/// the last-level cache after a long walk, which are few.
+fn assert_where_the_page_is(name: &str, result: &HashMap<String, u64>) {
+    let from_memory = result["fmem"] + result["smem"];
+    assert_eq!(result["match"], from_memory, "{name}: {result:?}");
+    assert!(
+        from_memory * 100 >= result["inside"] * 99,
+        "{name}: {result:?}"
+    );
 }
 
 fn check_figures(guest: &Guest) {
@@ -112,7 +124,7 @@ fn check_figures(guest: &Guest) {
     for name in ["samples", "moving0", "moving1", "moving2", "moving3"] {
         let result = &results[name];
         assert!(result["inside"] > 500, "{name}: {result:?}");
-        assert_eq!(result["match"], result["inside"], "{name}: {result:?}");
+        assert_where_the_page_is(name, result);
         assert_eq!(result["lost"], 0, "{name}");
     }
 
@@ -228,7 +240,7 @@ fn two_vcpus_have_their_own_tlbs_and_rings_and_a_fixed_order() {
             let name = format!("two{round}-{vcpu}");
             let result = &results[&name];
             assert!(result["inside"] > 500, "{name}: {result:?}");
-            assert_eq!(result["match"], result["inside"], "{name}: {result:?}");
+            assert_where_the_page_is(&name, result);
             assert_eq!(result["lost"], 0, "{name}");
         }
     }
