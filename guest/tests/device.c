@@ -13,9 +13,12 @@
 #include <linux/pid.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/task.h>
+#include <linux/set_memory.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/vmalloc.h>
 
+#include "../tmm/contents.h"
 #include "../tmm/folio_check.h"
 #include "../tmm/huge.h"
 #include "../tmm/kernel_calls.h"
@@ -174,6 +177,57 @@ static int demeter_hammer_count(struct demeter_hammer_count *req)
 	return ret;
 }
 
+/*
+ * Exchange an area that ends @readable bytes before unmapped memory, on one side or
+ * the other: loads fail there as they do on a machine check. Returns mistakes.
+ */
+static u64 demeter_hammer_contents_once(u8 *end, u8 *whole, size_t readable, bool bad_is_a)
+{
+	u8 *part = end - readable;
+	void *want = part + round_down(readable, 16), *bad;
+	u64 wrong = 0;
+	size_t i;
+
+	for (i = 0; i < PAGE_SIZE; i++)
+		whole[i] = i * 3 + 1;
+	for (i = 0; i < readable; i++)
+		part[i] = i * 5 + 2;
+	if (bad_is_a)
+		bad = demeter_contents_swap(part, whole, PAGE_SIZE);
+	else
+		bad = demeter_contents_swap(whole, part, PAGE_SIZE);
+	if (readable == PAGE_SIZE) {
+		wrong += !!bad;
+		demeter_contents_swap_back(part, whole, PAGE_SIZE);
+	} else {
+		wrong += bad != want;
+	}
+	for (i = 0; i < PAGE_SIZE; i++)
+		wrong += whole[i] != (u8)(i * 3 + 1);
+	for (i = 0; i < readable; i++)
+		wrong += part[i] != (u8)(i * 5 + 2);
+	return wrong;
+}
+
+static int demeter_hammer_contents(struct demeter_hammer_contents *req)
+{
+	/* Behind what vmalloc() returns lies a page that is not mapped. */
+	u8 *part = vmalloc(PAGE_SIZE), *whole = vmalloc(PAGE_SIZE);
+	size_t readable;
+
+	req->checks = 0;
+	req->wrong = 0;
+	for (readable = 0; part && whole && readable <= PAGE_SIZE; readable += 8) {
+		req->wrong += demeter_hammer_contents_once(part + PAGE_SIZE, whole, readable, true);
+		req->wrong +=
+			demeter_hammer_contents_once(part + PAGE_SIZE, whole, readable, false);
+		req->checks += 2;
+	}
+	vfree(part);
+	vfree(whole);
+	return part && whole ? 0 : -ENOMEM;
+}
+
 static void demeter_hammer_names(struct demeter_hammer_names *names)
 {
 	u32 i;
@@ -181,6 +235,22 @@ static void demeter_hammer_names(struct demeter_hammer_names *names)
 	names->count = DEMETER_REFUSALS;
 	for (i = 0; i < DEMETER_REFUSALS; i++)
 		strscpy(names->name[i], demeter_refusal_names[i], DEMETER_HAMMER_NAME_LEN);
+}
+
+/*
+ * Take a page out of the kernel's direct map, or put it back. By pointer, which
+ * production code must not do: no guest of the tests has IBT.
+ */
+static int demeter_hammer_make_readable(struct page *page, bool readable)
+{
+	typeof(set_direct_map_default_noflush) *set_present;
+	typeof(set_memory_np) *set_absent;
+
+	set_present = (void *)demeter_symbol_address("set_direct_map_default_noflush");
+	set_absent = (void *)demeter_symbol_address("set_memory_np");
+	if (!set_present || !set_absent)
+		return -EOPNOTSUPP;
+	return readable ? set_present(page) : set_absent((unsigned long)page_address(page), 1);
 }
 
 static int demeter_hammer_hold(const struct demeter_hammer_hold *req)
@@ -215,6 +285,13 @@ static int demeter_hammer_hold(const struct demeter_hammer_hold *req)
 		/* Only the flag: what matters is that it is respected. */
 		set_bit(PG_writeback, &demeter_folio_flags(folio));
 		break;
+	case DEMETER_HAMMER_UNREADABLE:
+		got = demeter_hammer_make_readable(page, false);
+		/* No reference is kept: that would be refused for another reason. */
+		put_page(page);
+		if (got)
+			return got;
+		break;
 	}
 	demeter_hammer_held = page;
 	demeter_hammer_held_state = req->state;
@@ -244,6 +321,8 @@ static int demeter_hammer_release(void)
 	case DEMETER_HAMMER_WRITEBACK:
 		clear_bit(PG_writeback, &demeter_folio_flags(folio));
 		break;
+	case DEMETER_HAMMER_UNREADABLE:
+		return demeter_hammer_make_readable(page, true);
 	}
 	put_page(page);
 	return 0;
@@ -255,6 +334,7 @@ union demeter_hammer_request {
 	struct demeter_hammer_migrate migrate;
 	struct demeter_hammer_count count;
 	struct demeter_hammer_names names;
+	struct demeter_hammer_contents contents;
 	struct demeter_hammer_hold hold;
 };
 
@@ -272,6 +352,8 @@ static int demeter_hammer_dispatch(unsigned int cmd, union demeter_hammer_reques
 	case DEMETER_HAMMER_NAMES:
 		demeter_hammer_names(&req->names);
 		return 0;
+	case DEMETER_HAMMER_CONTENTS:
+		return demeter_hammer_contents(&req->contents);
 	case DEMETER_HAMMER_HOLD:
 		return demeter_hammer_hold(&req->hold);
 	case DEMETER_HAMMER_RELEASE:

@@ -7,5 +7,6 @@
 #include "../tmm/symbols.c"
 #include "../tmm/scan.c"
 #include "../tmm/huge.c"
+#include "../tmm/contents.c"
 #include "../tmm/relocate.c"
 #include "../tmm/migrate.c"

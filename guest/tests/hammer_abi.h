@@ -77,17 +77,24 @@ struct demeter_hammer_names {
 
 /* Bring the caller's page at addr into a state, until DEMETER_HAMMER_RELEASE. */
 enum demeter_hammer_state {
-	DEMETER_HAMMER_PIN,	  /* pinned for DMA */
-	DEMETER_HAMMER_REF,	  /* one more reference */
-	DEMETER_HAMMER_LOCK,	  /* folio lock held */
-	DEMETER_HAMMER_ISOLATE,	  /* off the LRU */
-	DEMETER_HAMMER_WRITEBACK, /* flagged as under writeback */
+	DEMETER_HAMMER_PIN,	   /* pinned for DMA */
+	DEMETER_HAMMER_REF,	   /* one more reference */
+	DEMETER_HAMMER_LOCK,	   /* folio lock held */
+	DEMETER_HAMMER_ISOLATE,	   /* off the LRU */
+	DEMETER_HAMMER_WRITEBACK,  /* flagged as under writeback */
+	DEMETER_HAMMER_UNREADABLE, /* the kernel's loads of it fail, ours do not */
 };
 
 struct demeter_hammer_hold {
 	__u64 addr;
 	__u32 state;
 	__u32 pad;
+};
+
+/* Does an exchange of contents survive memory that cannot be read? */
+struct demeter_hammer_contents {
+	__u64 checks; /* out */
+	__u64 wrong;  /* out */
 };
 
 #define DEMETER_HAMMER_EXCHANGE _IOWR('D', 1, struct demeter_hammer_exchange)
@@ -98,5 +105,6 @@ struct demeter_hammer_hold {
 #define DEMETER_HAMMER_RELEASE	_IO('D', 6)
 #define DEMETER_HAMMER_DRAIN	_IO('D', 7) /* settle per-CPU statistics and batches */
 #define DEMETER_HAMMER_RESIZE	_IOWR('D', 8, struct demeter_hammer_resize)
+#define DEMETER_HAMMER_CONTENTS _IOR('D', 9, struct demeter_hammer_contents)
 
 #endif /* DEMETER_HAMMER_ABI_H */

@@ -36,6 +36,7 @@
  * @DEMETER_REFUSED_NO_ROOM: migration target node has no free page above its watermark
  * @DEMETER_REFUSED_NO_MEMORY: no memory for our own bookkeeping
  * @DEMETER_REFUSED_MIGRATE: migrate_pages() gave up on it
+ * @DEMETER_REFUSED_POISON: its memory, or its partner's, has an uncorrectable error
  * @DEMETER_REFUSALS: number of reasons
  */
 enum demeter_refusal {
@@ -61,6 +62,7 @@ enum demeter_refusal {
 	DEMETER_REFUSED_NO_ROOM,
 	DEMETER_REFUSED_NO_MEMORY,
 	DEMETER_REFUSED_MIGRATE,
+	DEMETER_REFUSED_POISON,
 	DEMETER_REFUSALS,
 };
 

@@ -10,7 +10,7 @@
  *   take     lock both folios, check both for good
  *   unmap    migration entries in place of every mapping, TLB flushes deferred
  *   flush    one TLB flush for the batch
- *   trade    freeze both reference counts, swap identities, then contents
+ *   trade    swap contents, then freeze both reference counts and swap identities
  *   remap    migration entries of the one point at the other
  *   release  unlock, back to the LRU
  *
@@ -22,6 +22,9 @@
  *   the last mapping goes away in between. Such a folio is freed by the putback.
  * - A frozen reference count of one, ours, proves that nobody else (GUP, /proc,
  *   a PFN walker) looks at the folio while mapping, index and memcg change.
+ * - Until the entries are back nobody reads or writes either folio, so contents
+ *   may be swapped before that proof, and back. They go first because a memory
+ *   error may end that (contents.c), and the identities have not changed then.
  * - try_to_migrate() sends MMU notifications for each folio itself, so a KVM
  *   host's secondary page tables follow.
  * - PageAnonExclusive travels in the kind of the migration entry; node, zone,
@@ -35,6 +38,7 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 
+#include "contents.h"
 #include "folio_check.h"
 #include "kernel_calls.h"
 #include "relocate.h"
@@ -154,58 +158,74 @@ static void demeter_swap_identity(struct folio *a, struct folio *b)
 	set_mask_bits(&demeter_folio_flags(b), DEMETER_IDENTITY_FLAGS, flags_a);
 }
 
-/* Swap two pages through registers, a cache line at a time. */
-static void demeter_swap_page(void *page_a, void *page_b)
-{
-	u64 *a = page_a, *b = page_b, *end = a + PAGE_SIZE / sizeof(*a);
-
-	for (; a < end; a += 4, b += 4) {
-		u64 a0 = a[0], a1 = a[1], a2 = a[2], a3 = a[3];
-		u64 b0 = b[0], b1 = b[1], b2 = b[2], b3 = b[3];
-
-		b[0] = a0;
-		b[1] = a1;
-		b[2] = a2;
-		b[3] = a3;
-		a[0] = b0;
-		a[1] = b1;
-		a[2] = b2;
-		a[3] = b3;
-	}
-}
-
-static void demeter_swap_contents(struct folio *a, struct folio *b)
+/*
+ * Exchange the contents. Returns the page with an uncorrectable memory error, or
+ * NULL; both folios then hold what they held, as far as it can be read.
+ */
+static struct page *demeter_swap_contents(struct folio *a, struct folio *b)
 {
 	long pages = folio_nr_pages(a);
+	void *bad;
 	long i;
 
 	/* x86-64 only: no highmem, so a folio is contiguous in the direct map. */
 	for (i = 0; i < pages; i++) {
-		demeter_swap_page(folio_address(a) + i * PAGE_SIZE,
-				  folio_address(b) + i * PAGE_SIZE);
+		bad = demeter_contents_swap(folio_address(a) + i * PAGE_SIZE,
+					    folio_address(b) + i * PAGE_SIZE, PAGE_SIZE);
+		if (unlikely(bad)) {
+			demeter_contents_swap_back(folio_address(a), folio_address(b),
+						   i * PAGE_SIZE);
+			return virt_to_page(bad);
+		}
 		if (pages > 1)
 			cond_resched();
 	}
+	return NULL;
+}
+
+/* Nobody but us has a reference; may change until it is frozen. */
+static bool demeter_only_ours(struct folio *folio)
+{
+	return folio_ref_count(folio) == 1;
+}
+
+static bool demeter_freeze_pair(const struct demeter_pair *pair)
+{
+	if (!folio_ref_freeze(pair->hot, 1))
+		return false;
+	if (folio_ref_freeze(pair->cold, 1))
+		return true;
+	folio_ref_unfreeze(pair->hot, 1);
+	return false;
 }
 
 static void demeter_trade_pair(struct demeter_pair *pair)
 {
 	if (pair->status != DEMETER_OK)
 		return;
-	if (!folio_ref_freeze(pair->hot, 1)) {
+	/*
+	 * Whoever reads or writes a folio that is mapped by nobody had a reference
+	 * before the flush. Who takes one now only looks at the folio itself.
+	 */
+	if (!demeter_only_ours(pair->hot) || !demeter_only_ours(pair->cold)) {
 		pair->status = DEMETER_REFUSED_REFS;
 		return;
 	}
-	if (!folio_ref_freeze(pair->cold, 1)) {
-		folio_ref_unfreeze(pair->hot, 1);
+	/* First, because it can fail for good: identities are not swapped back. */
+	pair->poisoned = demeter_swap_contents(pair->hot, pair->cold);
+	if (pair->poisoned) {
+		pair->status = DEMETER_REFUSED_POISON;
+		return;
+	}
+	if (!demeter_freeze_pair(pair)) {
+		demeter_contents_swap_back(folio_address(pair->hot), folio_address(pair->cold),
+					   folio_size(pair->hot));
 		pair->status = DEMETER_REFUSED_REFS;
 		return;
 	}
 	demeter_swap_identity(pair->hot, pair->cold);
 	folio_ref_unfreeze(pair->cold, 1);
 	folio_ref_unfreeze(pair->hot, 1);
-	/* Still locked and mapped by nobody, so the contents are ours alone. */
-	demeter_swap_contents(pair->hot, pair->cold);
 }
 
 /*
@@ -277,6 +297,9 @@ static u64 demeter_exchange_batch(struct demeter_pair *pairs, u32 count,
 			demeter_refuse(why, pair->status, 2 * pages);
 		demeter_folio_putback(pair->hot);
 		demeter_folio_putback(pair->cold);
+		/* Now, as the kernel looks for its owners only when it is on the LRU. */
+		if (pair->poisoned)
+			memory_failure_queue(page_to_pfn(pair->poisoned), 0);
 	}
 	return promoted;
 }

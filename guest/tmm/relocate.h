@@ -28,6 +28,7 @@ struct anon_vma;
  * @hot_anon_vma: kept alive while @hot is unmapped
  * @cold_anon_vma: the same for @cold
  * @status: an enum demeter_refusal
+ * @poisoned: the page of either that could not be read, for DEMETER_REFUSED_POISON
  */
 struct demeter_pair {
 	struct folio *hot;
@@ -35,6 +36,7 @@ struct demeter_pair {
 	struct anon_vma *hot_anon_vma;
 	struct anon_vma *cold_anon_vma;
 	int status;
+	struct page *poisoned;
 };
 
 /**

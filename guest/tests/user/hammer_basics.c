@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* One exchange of each kind, counting and migration, before anything rough. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,6 +209,70 @@ static void migrate_without_room(void)
 	munmap(victim, 16 * PAGE);
 }
 
+/* Words that a load cannot reach end an exchange, and nothing has changed. */
+static void unreadable_words(void)
+{
+	struct demeter_hammer_contents req = {};
+
+	device_call(DEMETER_HAMMER_CONTENTS, &req);
+	check(req.checks > 1000 && !req.wrong,
+	      "contents: %llu exchanges with memory that cannot be read, %llu mistakes", req.checks,
+	      req.wrong);
+}
+
+/* Has the kernel taken a page from its owner? Asked without a signal. */
+static bool is_taken(const char *at)
+{
+	int ends[2];
+	bool taken;
+
+	if (pipe(ends))
+		return false;
+	taken = write(ends[1], at, 1) < 0 && errno == EFAULT;
+	close(ends[0]);
+	close(ends[1]);
+	return taken;
+}
+
+/*
+ * A page that cannot be read stays, its partner too, all others move; the kernel
+ * hears of it and keeps its owner from reading it.
+ */
+static void unreadable_page(bool thp)
+{
+	const char *kind = thp ? "THP" : "4K";
+	size_t bytes = thp ? 4 * THP : 256 * PAGE, bad = bytes / 2 + (thp ? 5 * PAGE : 0), i;
+	size_t pages = bytes / PAGE, stay = thp ? 512 : 1;
+	char *hot = map_on(SMEM, bytes, thp), *cold = map_on(FMEM, bytes, thp);
+	struct demeter_hammer_exchange req = { .max_pages = pages, .batch_pairs = 64 };
+	struct demeter_hammer_hold hold = { .state = DEMETER_HAMMER_UNREADABLE };
+	unsigned int wrong = 0;
+
+	stamp_all(hot, bytes, 1);
+	stamp_all(cold, bytes, 2);
+	area_set(&req.hot, getpid(), SMEM, hot, bytes);
+	area_set(&req.cold, getpid(), FMEM, cold, bytes);
+	hold.addr = (uintptr_t)hot + bad;
+	device_call(DEMETER_HAMMER_HOLD, &hold);
+	device_call(DEMETER_HAMMER_EXCHANGE, &req);
+	device_call(DEMETER_HAMMER_RELEASE, NULL);
+	/* The kernel's own handling is done by a worker. */
+	sleep(1);
+	check(req.promoted_pages == pages - stay && req.refused[reason("poison")] == 2 * stay,
+	      "%s: one page cannot be read: %llu of %zu pages exchanged, %llu refused", kind,
+	      req.promoted_pages, pages, req.refused[reason("poison")]);
+	for (i = 0; i < bytes; i += 64) {
+		wrong += *(volatile uint64_t *)(cold + i) != i * 7 + 2;
+		if (i / PAGE != bad / PAGE)
+			wrong += *(volatile uint64_t *)(hot + i) != i * 7 + 1;
+	}
+	check(!wrong, "%s: one page cannot be read: %u other words wrong", kind, wrong);
+	check(is_taken(hot + bad) && !is_taken(hot + bad - PAGE) && !is_taken(hot + bad + PAGE),
+	      "%s: the kernel has taken that page and no other", kind);
+	munmap(hot, bytes);
+	munmap(cold, bytes);
+}
+
 void test_basics(void)
 {
 	/* Pages just touched wait in a batch of the CPU: stay where it is drained. */
@@ -218,8 +283,11 @@ void test_basics(void)
 	match_once("hot small, may not", false, false);
 	match_once("hot huge", true, false);
 	match_zeros();
+	unreadable_words();
 	migrate_once(false);
 	migrate_once(true);
 	migrate_without_room();
+	unreadable_page(false);
+	unreadable_page(true);
 	check(kernel_log_clean(), "basics: kernel log clean");
 }
