@@ -106,7 +106,7 @@ inside='set -eu
 # quiet LOG: without the lines of a build that goes well. BTF needs a vmlinux that
 # no package has.
 quiet() {
-	grep -v -E '^ +(CC|LD|AR|MODPOST|BTF|CHECK|DESCEND|OBJCOPY|HOSTCC)|^make(\[|:).*(Entering|Leaving)|Skipping BTF|^$' "$1" |
+	grep -v -E '^ +(AS|CC|LD|AR|MODPOST|BTF|CHECK|DESCEND|OBJCOPY|HOSTCC)|^make(\[|:).*(Entering|Leaving)|Skipping BTF|^$' "$1" |
 		sed 's|/demeter/||g' >&2 || true
 }
 warned='' failed=''

@@ -187,7 +187,9 @@ struct demeter_balloon_node {
 /**
  * struct demeter_balloon - all of it
  * @lifecycle: serialises probe, remove, freeze, restore and the end of grace
- * @vdev: the device; NULL without. Protected by @lifecycle
+ * @vdev: the device; NULL without. Protected by @lifecycle, as the next two
+ * @attached: it has queues; not while it is suspended, nor after a failed resume
+ * @grace_end: when (jiffies) pages are kept no longer, if no device comes
  * @requests: request queue; protected by @lifecycle and, in between, used by
  *	@request_work alone
  * @statistics: statistics queue; used under statistics.c's lock
@@ -203,6 +205,8 @@ struct demeter_balloon_node {
 struct demeter_balloon {
 	struct mutex lifecycle; /* see above */
 	struct virtio_device *vdev;
+	bool attached;
+	unsigned long grace_end;
 	struct virtqueue *requests;
 	struct virtqueue *statistics;
 	unsigned int nr_nodes;

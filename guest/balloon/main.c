@@ -5,9 +5,13 @@
  * The balloons belong to the module, the queues to the device. A device that
  * leaves takes nothing with it: its pages are kept for grace_ms, and given back
  * if no device has come by then. Unloading gives back everything.
+ *
+ * A device can be ours without being attached: while it is suspended, and from a
+ * resume that failed until it is removed. Then there are no queues.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/jiffies.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
@@ -94,6 +98,23 @@ static int find_queues(struct virtio_device *vdev, struct virtqueue *vqs[])
 	return 0;
 }
 
+/* Keep pages no longer, from this node on. */
+static void give_back_kept(unsigned int first_node)
+{
+	unsigned int i;
+
+	for (i = first_node; i < VIRTIO_DEMETER_MAX_NODES; i++) {
+		struct demeter_balloon_node *node = &demeter_balloon.nodes[i];
+
+		mutex_lock(&node->lock);
+		list_splice_init(&node->kept.pieces, &node->back);
+		list_splice_init(&node->kept.blocks, &node->back);
+		node->kept.nr_pages = 0;
+		demeter_node_unlock(node);
+	}
+	demeter_refresh_watermarks();
+}
+
 /* Set up queues and start. The lifecycle lock is held. */
 static int attach(struct virtio_device *vdev)
 {
@@ -110,7 +131,6 @@ static int attach(struct virtio_device *vdev)
 		return ret;
 	demeter_balloon.requests = vqs[VIRTIO_DEMETER_VQ_REQUEST];
 	demeter_balloon.statistics = vqs[VIRTIO_DEMETER_VQ_STATISTICS];
-	cancel_delayed_work_sync(&demeter_balloon.grace_work);
 	for (i = 0; i < demeter_balloon.nr_nodes; i++) {
 		node = &demeter_balloon.nodes[i];
 		mutex_lock(&node->lock);
@@ -119,6 +139,14 @@ static int attach(struct virtio_device *vdev)
 		if (ret)
 			goto out_free;
 	}
+	demeter_balloon.attached = true;
+	/*
+	 * Not waiting for it, as it may be waiting for the lifecycle lock; it will find
+	 * the device attached.
+	 */
+	cancel_delayed_work(&demeter_balloon.grace_work);
+	/* A smaller device than the last one will never ask for these. */
+	give_back_kept(demeter_balloon.nr_nodes);
 	virtio_device_ready(vdev);
 	demeter_requests_start();
 	demeter_statistics_start();
@@ -133,16 +161,24 @@ out_free:
 		demeter_reports_exit(node);
 		demeter_node_unlock(node);
 	}
+	demeter_balloon.requests = NULL;
+	demeter_balloon.statistics = NULL;
 	vdev->config->del_vqs(vdev);
 	return ret;
 }
 
-/* Stop and let go of the queues; pages stay. The lifecycle lock is held. */
+/* Stop and let go of the queues, if there are any; pages stay. The lifecycle lock is held. */
 static void detach(struct virtio_device *vdev)
 {
 	struct demeter_balloon_node *node;
 	unsigned int i;
 
+	if (!demeter_balloon.attached) {
+		/* As a driver must leave it, also after a resume that failed. */
+		virtio_reset_device(vdev);
+		return;
+	}
+	demeter_balloon.attached = false;
 	demeter_statistics_stop();
 	for (i = 0; i < demeter_balloon.nr_nodes; i++)
 		WRITE_ONCE(demeter_balloon.nodes[i].interrupt, true);
@@ -168,6 +204,8 @@ static void detach(struct virtio_device *vdev)
 	while (virtqueue_detach_unused_buf(demeter_balloon.statistics))
 		;
 	cancel_work_sync(&demeter_balloon.request_work);
+	demeter_balloon.requests = NULL;
+	demeter_balloon.statistics = NULL;
 	vdev->config->del_vqs(vdev);
 }
 
@@ -187,27 +225,21 @@ static int probe(struct virtio_device *vdev)
 	return ret;
 }
 
-static void give_back_kept(void)
+/* There is no device to answer to. The lifecycle lock is held. */
+static void grace_start(void)
 {
-	unsigned int i;
+	unsigned long grace = msecs_to_jiffies(READ_ONCE(grace_ms));
 
-	for (i = 0; i < VIRTIO_DEMETER_MAX_NODES; i++) {
-		struct demeter_balloon_node *node = &demeter_balloon.nodes[i];
-
-		mutex_lock(&node->lock);
-		list_splice_init(&node->kept.pieces, &node->back);
-		list_splice_init(&node->kept.blocks, &node->back);
-		node->kept.nr_pages = 0;
-		demeter_node_unlock(node);
-	}
-	demeter_refresh_watermarks();
+	demeter_balloon.grace_end = jiffies + grace;
+	mod_delayed_work(demeter_balloon.wq, &demeter_balloon.grace_work, grace);
 }
 
 static void grace_work(struct work_struct *work)
 {
 	mutex_lock(&demeter_balloon.lifecycle);
-	if (!demeter_balloon.vdev)
-		give_back_kept();
+	/* It may have waited for the lock while a device came and went again. */
+	if (!demeter_balloon.attached && time_after_eq(jiffies, demeter_balloon.grace_end))
+		give_back_kept(0);
 	mutex_unlock(&demeter_balloon.lifecycle);
 }
 
@@ -254,13 +286,12 @@ static void deflate_all(void)
 static void remove(struct virtio_device *vdev)
 {
 	mutex_lock(&demeter_balloon.lifecycle);
-	if (READ_ONCE(unloading))
+	if (READ_ONCE(unloading) && demeter_balloon.attached)
 		deflate_all();
 	detach(vdev);
 	demeter_balloon.vdev = NULL;
 	if (!READ_ONCE(unloading))
-		mod_delayed_work(demeter_balloon.wq, &demeter_balloon.grace_work,
-				 msecs_to_jiffies(READ_ONCE(grace_ms)));
+		grace_start();
 	mutex_unlock(&demeter_balloon.lifecycle);
 }
 
@@ -282,6 +313,12 @@ static int restore(struct virtio_device *vdev)
 
 	mutex_lock(&demeter_balloon.lifecycle);
 	ret = attach(vdev);
+	if (ret) {
+		dev_err(&vdev->dev,
+			"cannot go on after the suspension (error %d), pages are kept for %u ms; next: unbind the device and bind it again\n",
+			ret, READ_ONCE(grace_ms));
+		grace_start();
+	}
 	mutex_unlock(&demeter_balloon.lifecycle);
 	return ret;
 }
@@ -353,7 +390,7 @@ static void __exit demeter_balloon_exit(void)
 	unregister_virtio_driver(&driver);
 	demeter_oom_exit();
 	cancel_delayed_work_sync(&demeter_balloon.grace_work);
-	give_back_kept();
+	give_back_kept(0);
 	demeter_sysfs_exit();
 	destroy_workqueue(demeter_balloon.wq);
 	demeter_requests_exit();

@@ -29,6 +29,10 @@ from demeter_lab.balloon.guest import (
 DRIVER = "demeter_balloon.ko"
 HOSTILE = "demeter_balloon_hostile.ko"
 MANAGER = "demeter.ko"
+FAULT = "demeter_fault.ko"
+#: What the driver calls to get its queues, when it is bound and when it resumes.
+FIND_QUEUES = "vp_modern_find_vqs"
+DRIVER_DIRECTORY = "/sys/bus/virtio/drivers/demeter_balloon"
 #: Data that must stay intact, on each node.
 DATA_MIB = 8
 
@@ -272,6 +276,99 @@ def check_reset(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     checks.that("no violations", daemon.view(name)["violations"] == {})
 
 
+def parameter(guest: Guest, module: str, name: str) -> int:
+    """Return a number among the parameters of a module."""
+    return int(guest.must(f"cat /sys/module/{module}/parameters/{name}"))
+
+
+def rebind(guest: Guest) -> bool:
+    """Unbind the driver and bind it at once; tell whether that ends."""
+    device = guest.must(f"basename {DRIVER_DIRECTORY}/virtio*")
+    guest.must(
+        f"rm -f /tmp/bound; echo {device} > {DRIVER_DIRECTORY}/unbind;"
+        f" (echo {device} > {DRIVER_DIRECTORY}/bind && touch /tmp/bound) &"
+    )
+    guest.run("for i in $(seq 30); do [ -e /tmp/bound ] && break; sleep 1; done")
+    return guest.run("[ -e /tmp/bound ]")[0] == 0
+
+
+def suspend(guest: Guest) -> None:
+    """Suspend the guest's devices and resume them five seconds later."""
+    guest.must("echo devices > /sys/power/pm_test; echo freeze > /sys/power/state", 240)
+
+
+def check_end_of_grace(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Let the grace period end while a device is being attached."""
+    wanted = size_at(guest, 1, 0.5)
+    daemon.resize(guest.name, 1, wanted)
+    guest.must("echo 1000 > /sys/module/demeter_balloon/parameters/grace_ms")
+    guest.must(
+        f"insmod /balloon/{FAULT} caller=demeter_balloon functions={FIND_QUEUES} delay_ms=3000"
+    )
+    bound = rebind(guest)
+    checks.that("attaching took longer than grace", parameter(guest, "demeter_fault", "hits") == 1)
+    checks.that("a device is attached while grace ends", bound)
+    guest.must("rmmod demeter_fault")
+    daemon.wait_stage(guest.name, "driven")
+    size = daemon.wait_still(guest.name)["tiers"][1]["size_bytes"]
+    checks.that("and keeps its pages", size == wanted, f"({size} of {wanted})")
+
+
+def check_suspension(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Suspend and resume, with success and without."""
+    name = guest.name
+    wanted = size_at(guest, 1, 0.5)
+    daemon.resize(name, 1, wanted)
+    suspend(guest)
+    daemon.wait_stage(name, "driven")
+    size = daemon.wait_still(name)["tiers"][1]["size_bytes"]
+    checks.that("the balloon outlives a suspension", size == wanted, f"({size} of {wanted})")
+
+    guest.must(f"insmod /balloon/{FAULT} caller=demeter_balloon functions={FIND_QUEUES} error=-12")
+    suspend(guest)
+    checks.that("a resume fails", parameter(guest, "demeter_fault", "hits") == 1)
+    said = guest.run("dmesg | grep 'cannot go on after the suspension.*; next: '")[1].strip()
+    checks.that("the log says so", bool(said))
+    time.sleep(3)
+    held = guest.must("cat /sys/module/demeter_balloon/node1/balloon_pages")
+    checks.that("after the grace the guest has its pages", held == "0", f"({held} held)")
+    checks.that("the device can be bound anew", rebind(guest))
+    daemon.wait_stage(name, "driven")
+    size = daemon.wait_still(name)["tiers"][1]["size_bytes"]
+    checks.that("and is asked for its size again", size == wanted, f"({size} of {wanted})")
+
+    guest.must("cd /sys/module/demeter_fault/parameters; echo 0 > calls; echo 0 > hits")
+    suspend(guest)
+    checks.that("a resume fails again", parameter(guest, "demeter_fault", "hits") == 1)
+    guest.must("rmmod demeter_fault")
+    began = time.monotonic()
+    guest.must("rmmod demeter_balloon")
+    seconds = time.monotonic() - began
+    checks.that("rmmod waits for no answer then", seconds < 4, f"({seconds:.1f} s)")
+    guest.must(f"insmod /balloon/{DRIVER}")
+    daemon.wait_stage(name, "driven")
+    checks.that("counts agree then", not (words := counts_agree(daemon, name)), words)
+
+
+def faulty_guest(checks: Checks, directory: Path, kernel: str) -> None:
+    """Let calls of the driver fail and take long."""
+    daemon = Daemon(directory, ["faulty"])
+    made = settings(kernel, daemon, "faulty", (192, 256))
+    made.files[FAULT] = modules(kernel) / FAULT
+    guest = Guest("faulty", directory, made)
+    with daemon, guest:
+        guest.must(f"insmod /balloon/{DRIVER}")
+        daemon.wait_stage("faulty", "driven")
+        put_data(guest)
+        with checks.part("end of grace"):
+            check_end_of_grace(checks, daemon, guest)
+        with checks.part("suspension"):
+            check_suspension(checks, daemon, guest)
+        checks.that("data intact after faults", intact(guest))
+        words = log_is_clean(guest)
+        checks.that("kernel log is clean after faults", not words, words)
+
+
 def main_guest(checks: Checks, directory: Path, kernel: str, kills: int, seed: int) -> None:
     """Run everything that an honest guest goes through."""
     daemon = Daemon(directory, ["main"])
@@ -381,7 +478,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=5, help="kills of the daemon while resizing")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm/demeter-balloon"))
-    parser.add_argument("--only", choices=["main", "hostile"])
+    parser.add_argument("--only", choices=["main", "hostile", "faulty"])
     arguments = parser.parse_args()
     end_on_sigterm()
     checks = Checks()
@@ -389,12 +486,15 @@ def main() -> int:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     try:
-        if arguments.only != "hostile":
+        if arguments.only in (None, "main"):
             with checks.part("main guest"):
                 main_guest(checks, directory, arguments.kernel, arguments.kills, arguments.seed)
-        if arguments.only != "main":
+        if arguments.only in (None, "hostile"):
             with checks.part("hostile guest"):
                 hostile_guest(checks, directory, arguments.kernel)
+        if arguments.only in (None, "faulty"):
+            with checks.part("faulty guest"):
+                faulty_guest(checks, directory, arguments.kernel)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     print(f"balloon: {checks.passed} passed, {checks.failed} failed")
