@@ -10,7 +10,7 @@ from pathlib import Path
 
 from demeter_lab.inputs import inputs_of
 from demeter_lab.results import ResultError
-from demeter_lab.workloads import Workload
+from demeter_lab.workloads import GUEST, Workload
 
 #: What is compared; `none` and `ideal` are the ends of the way.
 MANAGERS = ("none", "nbt", "damon", "demeter", "ideal", "fast")
@@ -36,7 +36,7 @@ def run(
         place = out / workload.name
         if not (place / "compare.json").is_file():
             line = [str(demeter), "vm", "compare", "--tmm", ",".join(MANAGERS)]
-            line += ["--jobs", str(jobs), "--roi", workload.roi, "--out", str(place)]
+            line += ["--jobs", str(jobs), "--roi", workload.roi, "--out", str(place), *GUEST]
             done = subprocess.run(
                 [*line, "--", *workload.command_of(seed)], stdout=subprocess.DEVNULL, check=False
             )

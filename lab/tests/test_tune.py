@@ -210,4 +210,4 @@ def test_workloads_are_the_evaluations() -> None:
     assert [workload.name for workload in SEVEN] == table
     for workload in WORKLOADS.values():
         assert workload.roi == "self" and workload.has_seed
-        assert "--pages huge" in workload.command and "--footprint 560M" in workload.command
+        assert "--pages huge" in workload.command and "--footprint 280M" in workload.command

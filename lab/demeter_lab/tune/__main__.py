@@ -13,7 +13,7 @@ from demeter_lab.results import ResultError
 from demeter_lab.tune.guests import Guests
 from demeter_lab.tune.search import best_of, judge, search
 from demeter_lab.tune.space import TuneError, row_of
-from demeter_lab.workloads import WorkloadError, workload_of
+from demeter_lab.workloads import GUEST, TUNED_WITH, WorkloadError, workload_of
 
 app = typer.Typer(add_completion=False)
 
@@ -23,7 +23,7 @@ def tune(
     row: Annotated[str, typer.Option(help="nbt, damon, damon-auto or demeter")],
     budget: Annotated[int, typer.Option(help="guests of the search in all", min=1)] = 20,
     workload: Annotated[
-        list[str] | None, typer.Option(help="NAME or NAME=COMMAND [default: gups, silo]")
+        list[str] | None, typer.Option(help="NAME or NAME=COMMAND [default: gups, silo-short]")
     ] = None,
     unseen: Annotated[
         list[str] | None,
@@ -43,10 +43,10 @@ def tune(
     """Search for the best knobs of a row; the same command goes on where it was stopped."""
     try:
         tuned = row_of(row)
-        workloads = [workload_of(text) for text in workload or ["gups", "silo"]]
+        workloads = [workload_of(text) for text in workload or [item.name for item in TUNED_WITH]]
         others = [workload_of(text) for text in unseen or ["btree", "graph500", "xsbench"]]
         directory = out or Path("out/tune") / row
-        options = shlex.split(guest)
+        options = [*GUEST, *shlex.split(guest)]
         plan = {
             "row": asdict(tuned),
             "budget": budget,
