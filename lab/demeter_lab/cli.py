@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from demeter_lab import extmem_cli, figures, libsvm_data
+from demeter_lab import seven as seven_workloads
 from demeter_lab.results import ResultError
+from demeter_lab.workloads import SEVEN, WorkloadError, workload_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.add_typer(extmem_cli.app, name="extmem")
@@ -42,6 +44,28 @@ def libsvm(
     """Write a made classification problem for liblinear."""
     libsvm_data.write(out, instances, features, per_instance)
     typer.echo(out)
+
+
+@app.command()
+def seven(
+    out: Annotated[Path, typer.Option(help="results directory")] = Path("out/seven"),
+    workload: Annotated[
+        list[str] | None, typer.Option(help="only these: NAME or NAME=COMMAND")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of each workload")] = 1,
+    jobs: Annotated[int, typer.Option(help="guests at a time", min=1)] = 2,
+    demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
+) -> None:
+    """Compare managers on the seven workloads; a comparison that is complete is kept."""
+    try:
+        workloads = [workload_of(text) for text in workload] if workload else SEVEN
+        times = seven_workloads.run(demeter.absolute(), workloads, seed, jobs, out)
+        text = seven_workloads.table(times)
+        (out / "table.txt").write_text(text)
+    except (ResultError, WorkloadError) as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(text, nl=False)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The search against a made command, whose times are a known function of the knobs."""
 
+import hashlib
 import json
 import math
 import sys
@@ -10,9 +11,12 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
+from demeter_lab.inputs import inputs_of
+from demeter_lab.results import ResultError
 from demeter_lab.tune.__main__ import app
 from demeter_lab.tune.search import cost_of, hypercube
-from demeter_lab.tune.space import MOST_KNOBS, ROWS, TuneError, workload_of
+from demeter_lab.tune.space import MOST_KNOBS, ROWS, Knob
+from demeter_lab.workloads import SEVEN, WORKLOADS, WorkloadError, workload_of
 
 # Best at 100 ms and two lists; huge pages are worth a tenth; 25 ms does not end well.
 FAKE = """#!{python}
@@ -34,7 +38,8 @@ print(json.dumps({{"whole": {{"time_s": time_s + seed / 100, "work_per_s": None,
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Path:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DEMETER_CACHE", str(tmp_path / "no cache"))
     path = tmp_path / "demeter"
     path.write_text(FAKE.format(python=sys.executable))
     path.chmod(0o755)
@@ -98,6 +103,62 @@ def test_failures_cost_and_are_told(fake: Path, tmp_path: Path) -> None:
     assert status == 1 and "as it stands fails" in output
 
 
+def test_the_hosts_limits_do_not_steer(fake: Path, tmp_path: Path) -> None:
+    well = fake.read_text()
+    # All but the row as it stands meet the limit on a host that is slow today.
+    slow = "demeter: error: guest did not end within 9 s (last console line: ''); next: more"
+    stop = f'if "--nbt-set" in words: sys.exit("{slow}")\nknobs ='
+    fake.write_text(well.replace("knobs =", stop, 1))
+    status, output = tune(fake, tmp_path / "out", "--budget", "8", "--jobs", "1", "--timeout", "9")
+    assert status == 1 and "did not end within 9 s" in output
+    assert len((tmp_path / "out/runs.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / "out/best.json").exists()
+    # With another limit the runs that ended still count.
+    fake.write_text(well)
+    assert tune(fake, tmp_path / "other", "--budget", "4", "--timeout", "9")[0] == 0
+    before = len(calls(fake))
+    assert tune(fake, tmp_path / "other", "--budget", "4", "--timeout", "90")[0] == 0
+    assert len(calls(fake)) == before
+
+
+def test_everything_a_guest_is_made_of_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(name: str, text: str = "1") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    monkeypatch.setenv("DEMETER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("DEMETER_MODULES", raising=False)
+    monkeypatch.delenv("DEMETER_LIBEXEC", raising=False)
+    demeter = put("target/release/demeter")
+    named = {name: put(f"cache/{name}") for name in ("vmlinuz", "initrd_base", "qemu", "root")}
+    module = put("build/modules/6.12.1/demeter.ko")
+    kernel = {"name": "6.12", "release": "6.12.1"}
+    kernel |= {name: str(named[name]) for name in ("vmlinuz", "initrd_base")}
+    contract = {
+        "qemu": {"argv": [str(named["qemu"]), "-L", "share"]},
+        "kernels": [kernel],
+        "guest_root": str(named["root"]),
+    }
+    parts = [demeter, module, put("target/release/libdemeter_tcg_plugin.so"), *named.values()]
+    testbed = put("cache/testbed.json", json.dumps(contract))
+    first = inputs_of(demeter)
+    assert first["6.12.1 demeter.ko"] == hashlib.sha256(b"1").hexdigest()
+    for path in parts:
+        path.write_text("2")
+        changed = inputs_of(demeter)
+        assert changed != first and changed.keys() == first.keys(), path
+        path.write_text("1")
+    put("cache/testbed.json", json.dumps(contract | {"format": 1}))
+    assert inputs_of(demeter)["testbed.json"] != first["testbed.json"]
+    testbed.write_text("{")
+    with pytest.raises(ResultError, match="damaged"):
+        inputs_of(demeter)
+
+
 def test_results_of_other_programs_are_not_mixed(fake: Path, tmp_path: Path) -> None:
     assert tune(fake, tmp_path / "out", "--budget", "4")[0] == 0
     fake.write_text(fake.read_text() + "# rebuilt\n")
@@ -118,10 +179,17 @@ def test_the_best_is_judged_by_what_it_has_not_seen(fake: Path, tmp_path: Path) 
     assert len(calls(fake)) == 24 + 2 * 2 * 3
 
 
+def damon_makes_sense(knobs: tuple[Knob, ...]) -> bool:
+    """Whether every check fits every aggregation, and thresholds are no counts."""
+    values = {knob.name: [int(value) for value in knob.values if value.isdigit()] for knob in knobs}
+    return 2 * max(values["sample_us"]) <= min(values["aggr_us"]) and "hot_permille" in values
+
+
 def test_a_hypercube_covers_each_knob() -> None:
     for row in ROWS.values():
         assert 0 < len(row.knobs) <= MOST_KNOBS
         assert {"thp"} <= {knob.name for knob in row.knobs}
+        assert row.name != "damon" or damon_makes_sense(row.knobs)
         settings = hypercube(row, 12, Random(1))
         for knob in row.knobs:
             assert {setting[knob.name] for setting in settings} == set(knob.values)
@@ -131,6 +199,15 @@ def test_a_hypercube_covers_each_knob() -> None:
 def test_cost() -> None:
     assert cost_of([2.0, 8.0], [4.0, 4.0]) == pytest.approx(1.0)
     assert cost_of([2.0, None], [4.0, 4.0]) == math.inf
-    with pytest.raises(TuneError):
+
+
+def test_workloads_are_the_evaluations() -> None:
+    with pytest.raises(WorkloadError):
         workload_of("nonsense")
     assert workload_of("a@command=b c").roi == "command"
+    text = (Path(__file__).parents[2] / "docs/workloads.md").read_text()
+    table = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert [workload.name for workload in SEVEN] == table
+    for workload in WORKLOADS.values():
+        assert workload.roi == "self" and workload.has_seed
+        assert "--pages huge" in workload.command and "--footprint 280M" in workload.command

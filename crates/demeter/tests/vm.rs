@@ -138,8 +138,8 @@ fn damon_moves_pages_both_ways() {
         "sample_us=5000",
         "aggr_us=50000",
         "window_ms=50",
-        "hot_min_accesses=1",
-        "cold_max_accesses=0",
+        "hot_min_permille=100",
+        "cold_max_permille=0",
     ] {
         options.extend(["--damon-set", knob]);
     }

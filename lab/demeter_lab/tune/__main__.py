@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""``python -m demeter_lab.tune --row ROW --budget 24``: the best knobs for a row."""
+"""``python -m demeter_lab.tune --row ROW --budget 20``: the best knobs for a row."""
 
 import json
 import shlex
@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from demeter_lab.results import ResultError
 from demeter_lab.tune.guests import Guests
 from demeter_lab.tune.search import best_of, judge, search
-from demeter_lab.tune.space import TuneError, row_of, workload_of
+from demeter_lab.tune.space import TuneError, row_of
+from demeter_lab.workloads import GUEST, TUNED_WITH, WorkloadError, workload_of
 
 app = typer.Typer(add_completion=False)
 
@@ -19,9 +21,9 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def tune(
     row: Annotated[str, typer.Option(help="nbt, damon, damon-auto or demeter")],
-    budget: Annotated[int, typer.Option(help="guests of the search in all", min=1)] = 24,
+    budget: Annotated[int, typer.Option(help="guests of the search in all", min=1)] = 20,
     workload: Annotated[
-        list[str] | None, typer.Option(help="NAME or NAME=COMMAND [default: gups, silo]")
+        list[str] | None, typer.Option(help="NAME or NAME=COMMAND [default: gups, silo-short]")
     ] = None,
     unseen: Annotated[
         list[str] | None,
@@ -41,10 +43,10 @@ def tune(
     """Search for the best knobs of a row; the same command goes on where it was stopped."""
     try:
         tuned = row_of(row)
-        workloads = [workload_of(text) for text in workload or ["gups", "silo"]]
+        workloads = [workload_of(text) for text in workload or [item.name for item in TUNED_WITH]]
         others = [workload_of(text) for text in unseen or ["btree", "graph500", "xsbench"]]
         directory = out or Path("out/tune") / row
-        options = shlex.split(guest)
+        options = [*GUEST, *shlex.split(guest)]
         plan = {
             "row": asdict(tuned),
             "budget": budget,
@@ -74,7 +76,7 @@ def tune(
             result["judged"] = judge(guests, best.setting, [*workloads, *others], seeds)
         path = directory / "best.json"
         path.write_text(json.dumps(result, indent=2) + "\n")
-    except TuneError as error:
+    except (TuneError, ResultError, WorkloadError) as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
     print(f"\n{row}: {best.cost:.4f} of its time as it stands, by {len(tried)} candidates")

@@ -15,13 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from demeter_lab.tune.space import Row, Setting, TuneError, Workload
+from demeter_lab.inputs import inputs_of
+from demeter_lab.tune.space import Row, Setting, TuneError
+from demeter_lab.workloads import Workload
 
-#: Beside the command: what decides a run's figures, as far as it is there.
-PROGRAMS = ("demeter", "libdemeter_tcg_plugin.so", "demeter-agent", "demeter-workloads")
 #: The host's limit on top of a guest's own, in seconds.
 GRACE_S = 180
 INTERRUPTED = 130
+#: What the command says of runs that failed by the host, not by what ran in the guest.
+HOST_REASONS = (
+    "guest did not end within",
+    "MiB free where the run needs",
+    "the testbed is not set up",
+    "is missing at",
+)
 
 
 @dataclass(frozen=True)
@@ -37,17 +44,6 @@ class Run:
     def of(phase: str, setting: Setting, workload: Workload, seed: int) -> "Run":
         """Make one; settings are equal whatever the order of their knobs."""
         return Run(phase, tuple(sorted(setting.items())), workload, seed)
-
-
-def digest_of(programs: Path) -> str:
-    """Return one SHA-256 over the programs beside ``programs``, it included."""
-    digest = hashlib.sha256()
-    for name in sorted({programs.name, *PROGRAMS}):
-        path = programs.with_name(name)
-        if path.is_file():
-            digest.update(f"{name} {path.stat().st_size} ".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 class Guests:
@@ -71,7 +67,8 @@ class Guests:
             out: a directory of this row's search.
             demeter: the command.
             jobs: guests at a time; results do not depend on it.
-            timeout_s: the limit of a guest, in seconds of the host.
+            timeout_s: the limit of a guest, in seconds of the host. A run that meets
+                it ends the search: how fast the host was must not steer it.
             options: more options of ``demeter vm run``.
             plan: what the search is; it must be the same as before in ``out``.
 
@@ -90,7 +87,7 @@ class Guests:
         self._lock = Lock()
         self._journal = out / "runs.jsonl"
         out.mkdir(parents=True, exist_ok=True)
-        self._claim(plan | {"programs_sha256": digest_of(demeter), "options": self.options})
+        self._claim(plan | {"inputs_sha256": inputs_of(demeter), "options": self.options})
         self._known = self._read()
 
     def _claim(self, plan: dict[str, object]) -> None:
@@ -98,7 +95,7 @@ class Guests:
         text = json.dumps(plan, indent=2, sort_keys=True) + "\n"
         if path.exists() and path.read_text() != text:
             raise TuneError(
-                f"{path} is another search's, or of other programs; choose another --out"
+                f"{path} is another search's, or of another build or testbed; choose another --out"
             )
         if not path.exists() and self._journal.exists():
             raise TuneError(f"{self._journal} has no plan.json beside it; choose another --out")
@@ -133,8 +130,6 @@ class Guests:
             *self.options,
             "--roi",
             run.workload.roi,
-            "--timeout",
-            str(self.timeout_s),
             "--",
             *run.workload.command_of(run.seed),
         ]
@@ -161,7 +156,8 @@ class Guests:
         name = hashlib.sha256(key.encode()).hexdigest()[:16]
         out = self.out / "runs" / name
         out.parent.mkdir(exist_ok=True)
-        line = [str(self.demeter), "vm", "run", "--json", "--out", str(out), *self._line(run)]
+        line = [str(self.demeter), "vm", "run", "--json", "--out", str(out)]
+        line += ["--timeout", str(self.timeout_s), *self._line(run)]
         record = {
             "key": key,
             "row": self.row.name,
@@ -176,13 +172,15 @@ class Guests:
                 line, capture_output=True, text=True, timeout=self.timeout_s + GRACE_S, check=False
             )
         except subprocess.TimeoutExpired:
-            self._remember(record | {"time_s": None, "error": "the command did not end"})
-            return
+            raise TuneError(f"a guest did not end in {self.timeout_s} s; give --timeout") from None
         except OSError as error:
             raise TuneError(f"cannot run {self.demeter}: {error}") from None
         if done.returncode in (INTERRUPTED, -2, -15):
             raise TuneError("interrupted; the same command goes on from here")
-        self._remember(record | figures_of(done))
+        figures = figures_of(done)
+        if any(reason in (figures["error"] or "") for reason in HOST_REASONS):
+            raise TuneError(f"{figures['error']}; the same command goes on from here")
+        self._remember(record | figures)
 
     def _remember(self, record: dict) -> None:
         with self._lock:
@@ -194,7 +192,8 @@ class Guests:
 def figures_of(done: subprocess.CompletedProcess[str]) -> dict:
     """Return what counts of a run's summary; ``time_s`` is None for one that failed."""
     words = done.stderr.strip().splitlines()
-    failed = {"time_s": None, "error": words[-1] if words else f"status {done.returncode}"}
+    said = [line for line in words if "error:" in line] or words
+    failed = {"time_s": None, "error": said[-1] if said else f"status {done.returncode}"}
     if done.returncode != 0:
         return failed
     try:

@@ -15,7 +15,8 @@ from itertools import pairwise
 from random import Random
 
 from demeter_lab.tune.guests import Guests, Run
-from demeter_lab.tune.space import Row, Setting, TuneError, Workload
+from demeter_lab.tune.space import Row, Setting, TuneError
+from demeter_lab.workloads import Workload
 
 #: Candidates of a generation beside the best: enough for two guests at a time.
 GENERATION = 2

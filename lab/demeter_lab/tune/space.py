@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What may be tuned of each row, and which workloads it is tuned with.
+"""What may be tuned of each row.
 
 Every row has at most four knobs, and the same budget of guests: a manager that was
-searched for longer than another would win by that. Page size is a knob of all; so is
-the kind of page lists where a row uses them (Demeter ranks by samples).
+searched for longer than another would win by that. Page size is a knob of all. The kind
+of page lists is one of NUMA balancing, which demotes by them; DAMON moves what its own
+monitoring finds, Demeter what its samples do.
 """
 
 from dataclasses import dataclass
@@ -49,34 +50,12 @@ class Row:
         return words
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A program of the guest; ``{seed}`` in it becomes the seed."""
-
-    name: str
-    command: str
-    #: ``self`` where the program marks what is measured, else ``command``.
-    roi: str = "self"
-
-    @property
-    def has_seed(self) -> bool:
-        """Whether another seed is another run."""
-        return "{seed}" in self.command
-
-    def command_of(self, seed: int) -> list[str]:
-        """Return program and arguments."""
-        return self.command.format(seed=seed).split()
-
-
 def _set(option: str, *names: str) -> tuple[str, ...]:
     return tuple(f"--{option} {name}={{}}" for name in names)
 
 
-def _lists_and_pages(option: str) -> tuple[Knob, Knob]:
-    return (
-        Knob("lru", ("mglru", "lists"), _set(option, "lru")),
-        Knob("thp", ("always", "never"), _set(option, "thp")),
-    )
+def _pages(option: str) -> Knob:
+    return Knob("thp", ("always", "never"), _set(option, "thp"))
 
 
 ROWS = {
@@ -95,23 +74,31 @@ ROWS = {
                     ("25", "50", "100", "200", "400", "1000"),
                     _set("nbt-set", "hot_threshold_ms"),
                 ),
-                *_lists_and_pages("nbt-set"),
+                Knob("lru", ("mglru", "lists"), _set("nbt-set", "lru")),
+                _pages("nbt-set"),
             ),
         ),
         Row(
             "damon",
             (
+                # Any of these checks fit into any of these aggregations.
                 Knob(
                     "sample_us",
-                    ("1000", "2500", "5000", "10000", "20000", "40000"),
+                    ("1000", "2500", "5000", "10000", "20000"),
                     _set("damon-set", "sample_us"),
                 ),
                 Knob(
-                    "hot_min_accesses",
-                    ("1", "2", "4", "6", "8", "12"),
-                    _set("damon-set", "hot_min_accesses"),
+                    "aggr_us",
+                    ("50000", "100000", "200000", "400000", "800000"),
+                    _set("damon-set", "aggr_us"),
                 ),
-                *_lists_and_pages("damon-set"),
+                # Above cold_max_permille: hot memory is not cold.
+                Knob(
+                    "hot_permille",
+                    ("100", "200", "300", "500", "700"),
+                    _set("damon-set", "hot_min_permille"),
+                ),
+                _pages("damon-set"),
             ),
         ),
         Row(
@@ -127,7 +114,12 @@ ROWS = {
                     ("5000", "20000", "100000", "1000000"),
                     _set("damon-auto-set", "max_sample_us"),
                 ),
-                *_lists_and_pages("damon-auto-set"),
+                Knob(
+                    "access_bp",
+                    ("100", "400", "1600", "4000"),
+                    _set("damon-auto-set", "access_bp"),
+                ),
+                _pages("damon-auto-set"),
             ),
             ("--kernel", "7.x"),
         ),
@@ -145,44 +137,9 @@ ROWS = {
     )
 }
 
-WORKLOADS = {
-    workload.name: workload
-    for workload in (
-        Workload(
-            "gups",
-            "/demeter/workloads gups --footprint 560M --hot 40M --hot-permille 900"
-            " --updates 30000000 --pages huge --seed {seed}",
-        ),
-        Workload("silo", "/demeter/workloads silo --seed {seed}"),
-        Workload("btree", "/demeter/workloads btree --seed {seed}"),
-        Workload("graph500", "/demeter/workloads graph500 --seed {seed}"),
-        Workload(
-            "xsbench", "/demeter/workloads xsbench --gridpoints 1100 --lookups 2000000", "command"
-        ),
-    )
-}
-
 
 def row_of(name: str) -> Row:
     """Return a row that can be tuned."""
     if name not in ROWS:
         raise TuneError(f"no row '{name}' can be tuned; choose from {', '.join(ROWS)}")
     return ROWS[name]
-
-
-def workload_of(text: str) -> Workload:
-    """Return a workload: a known name, or ``NAME=COMMAND``.
-
-    Such a program marks its region of interest itself; ``NAME@command=COMMAND``
-    measures all of it.
-    """
-    name, equals, command = text.partition("=")
-    if not equals:
-        if name not in WORKLOADS:
-            known = ", ".join(WORKLOADS)
-            raise TuneError(f"no workload '{name}'; choose from {known}, or give NAME=COMMAND")
-        return WORKLOADS[name]
-    name, _, roi = name.partition("@")
-    if not name or not command.strip() or roi not in ("", "self", "command"):
-        raise TuneError(f"'{text}' is not NAME=COMMAND, nor NAME@command=COMMAND")
-    return Workload(name, command, roi or "self")

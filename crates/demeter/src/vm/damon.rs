@@ -38,9 +38,9 @@ pub const KNOBS: [&str; 13] = [
     "update_us",
     "min_regions",
     "max_regions",
-    "hot_min_accesses",
+    "hot_min_permille",
     "hot_bytes_per_window",
-    "cold_max_accesses",
+    "cold_max_permille",
     "cold_min_age",
     "cold_bytes_per_window",
     "window_ms",
@@ -56,6 +56,63 @@ enum Scheme {
 impl Scheme {
     fn file(self, name: &str) -> String {
         format!("{SCHEMES}/{}/{name}", self as u32)
+    }
+}
+
+/// What DAMON counts a region's accesses in: the checks of an aggregation that met
+/// one. Knobs say shares of them, so that they mean the same with other intervals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bounds {
+    /// Hot from so many on: at least one, or all memory would be hot.
+    hot_min_accesses: u64,
+    /// Cold up to so many.
+    cold_max_accesses: u64,
+}
+
+impl Bounds {
+    /// None where there is no check in an aggregation, or a share is not 0 to 1000.
+    fn of(knobs: &Knobs) -> Option<Self> {
+        let number = |name| knob(knobs, name).parse::<u64>().ok();
+        let share = |name| number(name).filter(|permille| *permille <= 1000);
+        let checks = number("aggr_us")?.checked_div(number("sample_us")?)?;
+        if checks == 0 {
+            return None;
+        }
+        let of_checks = |permille: u64| checks.saturating_mul(permille);
+        Some(Self {
+            hot_min_accesses: of_checks(share("hot_min_permille")?).div_ceil(1000).max(1),
+            cold_max_accesses: of_checks(share("cold_max_permille")?) / 1000,
+        })
+    }
+}
+
+/// Refuses values that make no monitoring, or one that says nothing.
+pub fn check(knobs: &Knobs) -> Result<(), Error> {
+    let refuse = |cause: String, next: &str| {
+        Err(Error::Usage {
+            cause: format!("--damon-set: {cause}"),
+            next: next.into(),
+        })
+    };
+    match Bounds::of(knobs) {
+        None => refuse(
+            format!(
+                "not an aggregation of checks: sample_us={}, aggr_us={}, hot_min_permille={}, cold_max_permille={}",
+                knob(knobs, "sample_us"),
+                knob(knobs, "aggr_us"),
+                knob(knobs, "hot_min_permille"),
+                knob(knobs, "cold_max_permille"),
+            ),
+            "make aggr_us at least sample_us, and shares 0 to 1000",
+        ),
+        Some(bounds) if bounds.cold_max_accesses >= bounds.hot_min_accesses => refuse(
+            format!(
+                "memory would be cold with up to {} accesses and hot with {}",
+                bounds.cold_max_accesses, bounds.hot_min_accesses
+            ),
+            "make hot_min_permille larger, or cold_max_permille smaller",
+        ),
+        Some(_) => Ok(()),
     }
 }
 
@@ -151,6 +208,8 @@ fn knob<'a>(knobs: &'a Knobs, name: &str) -> &'a str {
 fn before(knobs: &Knobs, [fmem_bytes, smem_bytes]: [u64; 2]) -> Vec<Write> {
     let knob = |name| knob(knobs, name);
     let context = |name: &str, value: &str| Write::new(format!("{CONTEXT}/{name}"), value);
+    // Knobs were checked with the options.
+    let bounds = Bounds::of(knobs).unwrap_or_default();
     let layout = MemoryLayout::new(fmem_bytes, smem_bytes);
     let nodes = [layout.ranges(0), layout.ranges(1)];
 
@@ -186,9 +245,9 @@ fn before(knobs: &Knobs, [fmem_bytes, smem_bytes]: [u64; 2]) -> Vec<Write> {
             Scheme::Demote => ("migrate_cold", "1", &nodes[1]),
             Scheme::Promote => ("migrate_hot", "0", &nodes[0]),
         };
-        let (bound, checks, quota) = match scheme {
-            Scheme::Demote => ("max", "cold_max_accesses", "cold_bytes_per_window"),
-            Scheme::Promote => ("min", "hot_min_accesses", "hot_bytes_per_window"),
+        let (bound, accesses, quota) = match scheme {
+            Scheme::Demote => ("max", bounds.cold_max_accesses, "cold_bytes_per_window"),
+            Scheme::Promote => ("min", bounds.hot_min_accesses, "hot_bytes_per_window"),
         };
         let mut file = |name: &str, value: &str| {
             writes.push(Write::new(scheme.file(name), value));
@@ -198,7 +257,10 @@ fn before(knobs: &Knobs, [fmem_bytes, smem_bytes]: [u64; 2]) -> Vec<Write> {
         file("access_pattern/sz/min", "4096");
         file("access_pattern/sz/max", "18446744073709551615");
         file("access_pattern/nr_accesses/max", ANY);
-        file(&format!("access_pattern/nr_accesses/{bound}"), knob(checks));
+        file(
+            &format!("access_pattern/nr_accesses/{bound}"),
+            &accesses.to_string(),
+        );
         // No region gets this old: the scheme waits for the region of interest.
         file(MIN_AGE, ANY);
         file("access_pattern/age/max", ANY);
@@ -232,7 +294,8 @@ mod tests {
     use crate::vm::tmm::Tmm;
 
     fn value<'a>(writes: &'a [Write], path: &str) -> &'a str {
-        let write = writes.iter().find(|write| write.path == path);
+        // What is written last counts.
+        let write = writes.iter().rfind(|write| write.path == path);
         &write
             .unwrap_or_else(|| panic!("{path} is not written"))
             .value
@@ -258,6 +321,39 @@ mod tests {
         assert_eq!(age, "3");
         let last = manager.at_roi.last().unwrap();
         assert_eq!(last.value, "commit");
+    }
+
+    #[test]
+    fn thresholds_are_shares_of_the_checks() {
+        let set_up = |line: &str| {
+            let settings = options(line).settings(Tmm::Damon, &["true".into()])?;
+            let manager = manager(&settings);
+            let at = |file: String| value(&manager.before, &file).to_owned();
+            Ok([
+                at(Scheme::Promote.file("access_pattern/nr_accesses/min")),
+                at(Scheme::Demote.file("access_pattern/nr_accesses/max")),
+            ])
+        };
+        let shares = "--damon-set hot_min_permille=300 --damon-set cold_max_permille=50";
+        let of = |sample_us: u32, aggr_us: u32| -> Result<[String; 2], Error> {
+            set_up(&format!(
+                "{shares} --damon-set sample_us={sample_us} --damon-set aggr_us={aggr_us}"
+            ))
+        };
+        assert_eq!(of(20_000, 400_000).unwrap(), ["6", "1"]);
+        assert_eq!(of(5_000, 400_000).unwrap(), ["24", "4"]);
+        assert_eq!(of(20_000, 50_000).unwrap(), ["1", "0"]);
+        // No check in an aggregation, no interval, a share above all, hot and cold at once.
+        assert!(of(20_000, 10_000).is_err());
+        assert!(of(0, 10_000).is_err());
+        for wrong in [
+            "--damon-set hot_min_permille=1001",
+            "--damon-set hot_min_permille=x",
+            "--damon-set hot_min_permille=40 --damon-set cold_max_permille=60",
+        ] {
+            let refused: Result<_, Error> = set_up(wrong);
+            assert!(refused.is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -67,9 +67,9 @@ pub const DAMON_TUNED: [(&str, &str); 13] = [
     ("update_us", "1000000"),
     ("min_regions", "100"),
     ("max_regions", "1000"),
-    ("hot_min_accesses", "6"),
+    ("hot_min_permille", "300"),
     ("hot_bytes_per_window", "33554432"),
-    ("cold_max_accesses", "1"),
+    ("cold_max_permille", "50"),
     ("cold_min_age", "1"),
     ("cold_bytes_per_window", "536870912"),
     ("window_ms", "400"),
@@ -185,7 +185,11 @@ impl Tmm {
     /// Knobs of DAMON: tuned ones, then the user's.
     pub fn damon_knobs(self, set: &[(String, String)]) -> Result<Knobs, Error> {
         match self {
-            Self::Damon => knobs("--damon-set", &damon::KNOBS, &DAMON_TUNED, set),
+            Self::Damon => {
+                let knobs = knobs("--damon-set", &damon::KNOBS, &DAMON_TUNED, set)?;
+                damon::check(&knobs)?;
+                Ok(knobs)
+            }
             _ => Ok(Knobs::new()),
         }
     }

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The seven workloads under every manager: times, and how far each went to the ideal."""
+
+import json
+import math
+import statistics
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from demeter_lab.inputs import inputs_of
+from demeter_lab.results import ResultError
+from demeter_lab.workloads import GUEST, Workload
+
+#: What is compared; `none` and `ideal` are the ends of the way.
+MANAGERS = ("none", "nbt", "damon", "demeter", "ideal", "fast")
+#: Less to gain than this share of `none`'s time, and shares of it say nothing.
+LEAST_WAY = 0.01
+
+#: A workload's times in modelled seconds, by row.
+Times = dict[str, float]
+
+
+def run(
+    demeter: Path, workloads: Sequence[Workload], seed: int, jobs: int, out: Path
+) -> dict[str, Times]:
+    """Run every workload under every manager; what is complete in ``out`` is kept.
+
+    Raises:
+        ResultError: a comparison failed, or ``out`` is of another seed, build or testbed.
+
+    """
+    claim(out, {"seed": seed, "managers": MANAGERS, "inputs_sha256": inputs_of(demeter)})
+    times = {}
+    for workload in workloads:
+        place = out / workload.name
+        if not (place / "compare.json").is_file():
+            line = [str(demeter), "vm", "compare", "--tmm", ",".join(MANAGERS)]
+            line += ["--jobs", str(jobs), "--roi", workload.roi, "--out", str(place), *GUEST]
+            done = subprocess.run(
+                [*line, "--", *workload.command_of(seed)], stdout=subprocess.DEVNULL, check=False
+            )
+            if done.returncode != 0:
+                raise ResultError(
+                    f"{workload.name} failed, as said above; the same command goes on"
+                )
+        times[workload.name] = read_times(place / "compare.json")
+    return times
+
+
+def claim(out: Path, plan: dict[str, object]) -> None:
+    """Say what the results in ``out`` belong to, or check it."""
+    path = out / "plan.json"
+    text = json.dumps(plan, indent=2, sort_keys=True) + "\n"
+    if path.exists() and path.read_text() != text:
+        raise ResultError(f"{path} is of another seed, build or testbed; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def read_times(path: Path) -> Times:
+    """Return the time of each row of a comparison.
+
+    Raises:
+        ResultError: the file is damaged, or lacks a row.
+
+    """
+    try:
+        rows = json.loads(path.read_text())["rows"]
+        return {name: float(rows[name]["time_s"]) for name in MANAGERS}
+    except FileNotFoundError:
+        raise ResultError(f"{path} is missing; run `lab/experiments/run.sh seven`") from None
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ResultError(f"{path} is damaged ({error}); remove its folder and go on") from None
+
+
+def share(times: Times, row: str) -> float | None:
+    """Return how much of the way from `none` to `ideal` a row went; None where there is none."""
+    way_s = times["none"] - times["ideal"]
+    if way_s < LEAST_WAY * times["none"]:
+        return None
+    return (times["none"] - times[row]) / way_s
+
+
+def table(times: dict[str, Times]) -> str:
+    """Return the table: each row's time in seconds and its share of the way in percent."""
+    between = [name for name in MANAGERS if name not in ("none", "ideal")]
+    header = ["workload", "none s", "ideal s"]
+    for name in between:
+        header += [f"{name} s", "ideal %"]
+    lines = [header]
+    for workload, of in times.items():
+        cells = [workload, f"{of['none']:.3f}", f"{of['ideal']:.3f}"]
+        for name in between:
+            went = share(of, name)
+            cells += [f"{of[name]:.3f}", "-" if went is None else f"{100 * went:.0f}"]
+        lines.append(cells)
+    cells = ["mean of none's", "1.000", _mean(times, "ideal")]
+    for name in between:
+        cells += [_mean(times, name), ""]
+    lines.append(cells)
+    widths = [max(len(line[at]) for line in lines) for at in range(len(header))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "".join(
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        + "\n"
+        for line in lines
+    )
+
+
+def _mean(times: dict[str, Times], row: str) -> str:
+    """Return the geometric mean over the workloads of a row's time by that of `none`."""
+    logs = [math.log(of[row] / of["none"]) for of in times.values()]
+    return f"{math.exp(statistics.fmean(logs)):.3f}"
