@@ -22,8 +22,10 @@
  * - Neighbours merge when their densities have not differed for tau_merge
  *   epochs in a row, idle or not: without it (the published artifact never
  *   merges) a moving hot spot leaves its trail behind forever.
- * - The array is bounded. When it is full, the coldest pair of alike neighbours
- *   makes room; if there is none the split is denied and counted.
+ * - The array is bounded, by what the caller lets it grow to. When it is full,
+ *   the coldest pairs of alike neighbours make room; if that is not enough splits
+ *   are denied and counted, and tau rises until those left fit. It need not follow
+ *   the CPUs: what more of them sample, alpha sees.
  *
  * Counts of differently sized parts are compared by the same rule as equal
  * ones. With n samples in the whole and a share p of its size in the part,
@@ -36,7 +38,6 @@
  * Halving each epoch makes the true variance a third smaller than this says,
  * so alpha = 2 stands for about 2.4 standard deviations.
  */
-#include <demeter/digest.h>
 #include <demeter/math.h>
 #include <demeter/ranges.h>
 
@@ -45,6 +46,10 @@
  * epoch, the most there can be, stay below it.
  */
 #define RANGES_MAX_RATE BIT_ULL(52)
+
+/* demeter_ranges.tau_raise is in parts of this, and never above the second. */
+#define RANGES_RAISE_UNIT 256U
+#define RANGES_MAX_RAISE  BIT_ULL(20)
 
 /* How often one epoch may look for a pair to merge when the array is full. */
 #define RANGES_MAX_ROOM_SEARCHES 16
@@ -203,7 +208,9 @@ static bool ranges_differ(const struct demeter_ranges *rs, u64 x, u64 size, u64 
 
 static u64 ranges_tau(const struct demeter_ranges *rs)
 {
-	return ((u64)rs->params.split_samples * rs->params.vcpus) << DEMETER_RATE_SHIFT;
+	u64 tau = ((u64)rs->params.split_samples * rs->params.vcpus) << DEMETER_RATE_SHIFT;
+
+	return tau + demeter_mul_div(tau, rs->tau_raise, RANGES_RAISE_UNIT);
 }
 
 /* Granules in quarter @k of a range of @granules. */
@@ -647,88 +654,125 @@ static u32 ranges_merge(struct demeter_ranges *rs)
 	return merges;
 }
 
-/*
- * Split range @at, which wants it, at the granule next to its middle, and each
- * half once more if it wants that: the halves of a half are quarters of the
- * whole, whose counts are known. The next level would be guesswork and must
- * wait. Returns where the lowest of the new ranges is.
- */
-static u32 ranges_split_at(struct demeter_ranges *rs, u32 at, u32 *searches)
+/* Splits that @r is worth: none, one, or one more in one or both halves. */
+static u32 ranges_wanted_splits(const struct demeter_ranges *rs, const struct demeter_range *r)
 {
-	u32 shift = rs->granule_shift;
-	struct demeter_range whole = rs->range[at];
-	bool lower = ranges_half_wants_split(rs, &whole, 0);
-	bool upper = ranges_half_wants_split(rs, &whole, 2);
-	u32 wanted = 1 + lower + upper, room = rs->capacity - rs->nr, k;
-	u64 rate[DEMETER_QUARTERS], old[DEMETER_QUARTERS];
-	u64 from = whole.start, sum = 0, size, half, located, inherited;
+	if (!ranges_wants_split(rs, r))
+		return 0;
+	return 1 + ranges_half_wants_split(rs, r, 0) + ranges_half_wants_split(rs, r, 2);
+}
 
-	while (room < wanted && *searches < RANGES_MAX_ROOM_SEARCHES) {
-		++*searches;
-		if (!ranges_make_room(rs, &at))
-			*searches = RANGES_MAX_ROOM_SEARCHES;
-		else
-			room++;
-	}
-	if (room < wanted) {
-		rs->denied_splits += wanted - room;
-		if (room == 0)
-			return at;
-		/* The first of the three is worth most. */
-		upper = upper && room == 2;
-		lower = lower && room == 2 && !upper;
-		wanted = room;
-	}
+static u32 ranges_all_wanted_splits(const struct demeter_ranges *rs)
+{
+	u32 sum = 0, i;
+
+	for (i = 0; i < rs->nr; i++)
+		sum += ranges_wanted_splits(rs, &rs->range[i]);
+	return sum;
+}
+
+/*
+ * Split @whole by @splits at the granule next to its middle, and each half once
+ * more if it wants that: the halves of a half are quarters of the whole, whose
+ * counts are known. The next level would be guesswork and must wait. The parts
+ * go to @part, lowest first.
+ */
+static void ranges_divide(const struct demeter_ranges *rs, const struct demeter_range *whole,
+			  u32 splits, struct demeter_range *part)
+{
+	u32 shift = rs->granule_shift, k;
+	bool upper = splits > 1 && ranges_half_wants_split(rs, whole, 2);
+	bool lower = splits > 1U + upper && ranges_half_wants_split(rs, whole, 0);
+	u64 rate[DEMETER_QUARTERS], old[DEMETER_QUARTERS];
+	u64 from = whole->start, sum = 0, size, half, located, inherited;
 
 	/* Rates of the quarters; those that stay together are added up below. */
-	size = ranges_granules(&whole, shift);
+	size = ranges_granules(whole, shift);
 	half = size / 2;
-	located = ranges_located(&whole);
-	inherited = whole.rate - located;
-	memcpy(rate, whole.quarter, sizeof(rate));
+	located = ranges_located(whole);
+	inherited = whole->rate - located;
+	memcpy(rate, whole->quarter, sizeof(rate));
 	old[0] = ranges_share(rs, inherited, rate[0] + rate[1], half, located, size);
 	old[2] = inherited - old[0];
 	for (k = 0; k < DEMETER_QUARTERS; k += 2) {
-		u64 part = k ? size - half : half;
+		u64 side = k ? size - half : half;
 		u64 share = old[k];
 
 		if (k ? upper : lower)
 			share = ranges_share(rs, old[k], rate[k], ranges_quarter_size(size, k),
-					     rate[k] + rate[k + 1], part);
+					     rate[k] + rate[k + 1], side);
 		rate[k] += share;
 		rate[k + 1] += old[k] - share;
 	}
 
-	memmove(&rs->range[at + wanted], &rs->range[at],
-		(size_t)(rs->nr - at) * sizeof(rs->range[0]));
-	rs->nr += wanted;
-	rs->splits += wanted;
-	if (at)
-		rs->range[at - 1].alike_epochs = 0;
-	room = at;
 	for (k = 0; k < DEMETER_QUARTERS; k++) {
-		u64 to = ranges_bound(&whole, shift, k + 1);
+		u64 to = ranges_bound(whole, shift, k + 1);
 
 		sum += rate[k];
 		if ((k == 0 && !lower) || (k == 2 && !upper))
 			continue;
-		ranges_clear(&rs->range[room], from, to, whole.area, rs->epoch);
-		rs->range[room].rate = sum;
-		room++;
+		ranges_clear(part, from, to, whole->area, rs->epoch);
+		part->rate = sum;
+		part++;
 		sum = 0;
 		from = to;
 	}
-	return at;
 }
 
-/* From the last range to the first: new ones do not shift those still to do. */
+/*
+ * All splits in one pass from the last range to the first, each range going
+ * straight to where it will be: moving the rest of the array for each split
+ * would make an epoch with many of them quadratic.
+ */
 static void ranges_split(struct demeter_ranges *rs)
 {
-	u32 searches = 0, i = rs->nr;
+	u32 wanted = ranges_all_wanted_splits(rs), granted, searches, none, from, to;
 
-	while (i-- > 0)
-		if (ranges_wants_split(rs, &rs->range[i]))
-			i = ranges_split_at(rs, i, &searches);
+	for (searches = 0; rs->capacity - rs->nr < wanted && searches < RANGES_MAX_ROOM_SEARCHES;
+	     searches++) {
+		none = rs->nr;
+		if (!ranges_make_room(rs, &none))
+			break;
+	}
+	if (searches)
+		wanted = ranges_all_wanted_splits(rs);
+	granted = (u32)demeter_min(wanted, rs->capacity - rs->nr);
+	rs->denied_splits += wanted - granted;
+	rs->splits += granted;
+
+	from = rs->nr;
+	to = rs->nr + granted;
+	rs->nr = to;
+	while (granted) {
+		struct demeter_range whole = rs->range[--from];
+		u32 splits = (u32)demeter_min(ranges_wanted_splits(rs, &whole), granted);
+
+		to -= splits + 1;
+		granted -= splits;
+		if (!splits) {
+			rs->range[to] = whole;
+			continue;
+		}
+		if (from)
+			rs->range[from - 1].alike_epochs = 0;
+		ranges_divide(rs, &whole, splits, &rs->range[to]);
+	}
+}
+
+/*
+ * Which splits are denied must not hang on addresses: while some are, tau rises
+ * epoch by epoch, until room is left for those that most samples speak for, and
+ * comes back slowly once all find room.
+ */
+static void ranges_set_tau_raise(struct demeter_ranges *rs, bool denied)
+{
+	u32 raise = rs->tau_raise;
+
+	if (denied)
+		raise += (RANGES_RAISE_UNIT + raise) / 4;
+	else
+		raise -= (raise + 15) / 16;
+	rs->tau_raise = (u32)demeter_min(raise, RANGES_MAX_RAISE);
 }
 
 /**
@@ -738,7 +782,7 @@ static void ranges_split(struct demeter_ranges *rs)
  */
 void demeter_ranges_end_epoch(struct demeter_ranges *rs, struct demeter_ranges_epoch *done)
 {
-	u64 splits = rs->splits, merges = rs->merges;
+	u64 splits = rs->splits, merges = rs->merges, denied = rs->denied_splits;
 	u32 i;
 
 	rs->epoch++;
@@ -746,44 +790,9 @@ void demeter_ranges_end_epoch(struct demeter_ranges *rs, struct demeter_ranges_e
 		ranges_decay(&rs->range[i]);
 	rs->merges += ranges_merge(rs);
 	ranges_split(rs);
+	ranges_set_tau_raise(rs, rs->denied_splits != denied);
 	if (done) {
 		done->splits = (u32)(rs->splits - splits);
 		done->merges = (u32)(rs->merges - merges);
 	}
-}
-
-/**
- * demeter_ranges_digest - one number for all that was decided
- * @rs: the ranges
- * @seed: 0, or a digest to continue
- *
- * Return: the digest; equal for equal samples and parameters, in every build.
- */
-u64 demeter_ranges_digest(const struct demeter_ranges *rs, u64 seed)
-{
-	u64 digest = demeter_digest_start(seed);
-	u32 i, k;
-
-	digest = demeter_digest_add(digest, rs->epoch);
-	digest = demeter_digest_add(digest, rs->nr);
-	digest = demeter_digest_add(digest, rs->splits);
-	digest = demeter_digest_add(digest, rs->merges);
-	digest = demeter_digest_add(digest, rs->samples);
-	digest = demeter_digest_add(digest, rs->strays);
-	digest = demeter_digest_add(digest, rs->denied_splits);
-	for (i = 0; i < rs->nr; i++) {
-		const struct demeter_range *r = &rs->range[i];
-
-		digest = demeter_digest_add(digest, r->start);
-		digest = demeter_digest_add(digest, r->end);
-		digest = demeter_digest_add(digest, r->rate);
-		for (k = 0; k < DEMETER_QUARTERS; k++) {
-			digest = demeter_digest_add(digest, r->quarter[k]);
-			digest = demeter_digest_add(digest, r->hits[k]);
-		}
-		digest = demeter_digest_add(digest, r->born_epoch);
-		digest = demeter_digest_add(digest, r->alike_epochs);
-		digest = demeter_digest_add(digest, r->area);
-	}
-	return digest;
 }

@@ -5,6 +5,8 @@
 
 #include "math_test.c"
 #include "ranges_test.c"
+#include "room_test.c"
+#include "resident_test.c"
 #include "rank_test.c"
 #include "plan_test.c"
 #include "channel_test.c"
@@ -14,6 +16,8 @@ static void suite_run(struct test_tally *tally)
 {
 	TEST_RUN(math_tests, tally);
 	TEST_RUN(ranges_tests, tally);
+	TEST_RUN(room_tests, tally);
+	TEST_RUN(resident_tests, tally);
 	TEST_RUN(rank_tests, tally);
 	TEST_RUN(plan_tests, tally);
 	TEST_RUN(channel_tests, tally);

@@ -1,6 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles `core/`, the same sources that the kernel module includes.
 
+const SOURCES: [&str; 7] = [
+    "ranges.c",
+    "ranges_room.c",
+    "ranges_digest.c",
+    "resident.c",
+    "rank.c",
+    "plan.c",
+    "channel.c",
+];
+
 fn main() {
     let core = "../../core";
     println!("cargo::rerun-if-changed={core}");
@@ -8,7 +18,7 @@ fn main() {
     cc::Build::new()
         .std("c11")
         .include(format!("{core}/include"))
-        .files(["ranges.c", "rank.c", "plan.c", "channel.c"].map(|file| format!("{core}/{file}")))
+        .files(SOURCES.map(|file| format!("{core}/{file}")))
         .file("src/layout.c")
         .warnings(true)
         .extra_warnings(true)

@@ -4,6 +4,9 @@
  * includes the shared sources, which needs no object files outside guest/.
  */
 #include "../../core/ranges.c"
+#include "../../core/ranges_room.c"
+#include "../../core/ranges_digest.c"
+#include "../../core/resident.c"
 #include "../../core/rank.c"
 #include "../../core/plan.c"
 #include "../../core/channel.c"

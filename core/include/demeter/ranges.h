@@ -27,7 +27,8 @@
  *	before it is split (paper: 15)
  * @significance: alpha: the difference must also exceed this many times the
  *	square root of the range's decayed samples (paper: 2)
- * @vcpus: vCPUs that feed samples; @split_samples is scaled by it
+ * @vcpus: factor of @split_samples, as in the paper, which takes the number of
+ *	vCPUs; 1 says that samples speak for themselves
  * @merge_epochs: tau_merge: epochs that neighbours must stay alike before
  *	they become one range again
  * @granule_bytes: smallest range, a power of two (paper: 2 MiB)
@@ -84,6 +85,8 @@ struct demeter_range {
  * @capacity: length of @range
  * @nr: ranges in use
  * @epoch: epochs ended so far
+ * @tau_raise: by how much tau is raised at present because splits were denied,
+ *	in 1/256 of it
  * @splits: splits since initialisation
  * @merges: merges since initialisation
  * @samples: samples that fell into a range
@@ -100,6 +103,7 @@ struct demeter_ranges {
 	u32 capacity;
 	u32 nr;
 	u32 epoch;
+	u32 tau_raise;
 	u64 splits;
 	u64 merges;
 	u64 samples;
@@ -131,6 +135,13 @@ struct demeter_ranges_epoch {
 };
 
 void demeter_ranges_end_epoch(struct demeter_ranges *rs, struct demeter_ranges_epoch *done);
+
+/* ranges_room.c */
+u32 demeter_ranges_room_wanted(const struct demeter_ranges *rs, u32 most);
+struct demeter_range *demeter_ranges_grow(struct demeter_ranges *rs, struct demeter_range *memory,
+					  u32 capacity);
+
+/* ranges_digest.c */
 u64 demeter_ranges_digest(const struct demeter_ranges *rs, u64 seed);
 
 #endif /* DEMETER_RANGES_H */

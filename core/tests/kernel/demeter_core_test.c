@@ -11,6 +11,9 @@
 #include <linux/module.h>
 
 #include "../../ranges.c"
+#include "../../ranges_room.c"
+#include "../../ranges_digest.c"
+#include "../../resident.c"
 #include "../../rank.c"
 #include "../../plan.c"
 #include "../../channel.c"

@@ -74,6 +74,7 @@ pub struct Ranges {
     pub capacity: u32,
     pub nr: u32,
     pub epoch: u32,
+    pub tau_raise: u32,
     pub splits: u64,
     pub merges: u64,
     pub samples: u64,
