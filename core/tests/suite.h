@@ -4,6 +4,7 @@
 #define DEMETER_TESTS_SUITE_H
 
 #include "math_test.c"
+#include "areas_test.c"
 #include "ranges_test.c"
 #include "rank_test.c"
 #include "plan_test.c"
@@ -13,6 +14,7 @@
 static void suite_run(struct test_tally *tally)
 {
 	TEST_RUN(math_tests, tally);
+	TEST_RUN(areas_tests, tally);
 	TEST_RUN(ranges_tests, tally);
 	TEST_RUN(rank_tests, tally);
 	TEST_RUN(plan_tests, tally);

@@ -10,6 +10,7 @@
 #include <linux/init.h>
 #include <linux/module.h>
 
+#include "../../areas.c"
 #include "../../ranges.c"
 #include "../../rank.c"
 #include "../../plan.c"
