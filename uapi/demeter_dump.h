@@ -44,7 +44,7 @@ struct demeter_dump_record {
 	__u64 fmem_pages; /* resident 4 KiB pages when counted last */
 	__u64 smem_pages;
 	__u32 age_epochs; /* epochs with these bounds */
-	__u32 area;	  /* 0 heap, 1 mmap area */
+	__u32 area;	  /* number of the area, by address */
 };
 
 #endif /* DEMETER_DUMP_H */

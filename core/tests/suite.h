@@ -4,6 +4,7 @@
 #define DEMETER_TESTS_SUITE_H
 
 #include "math_test.c"
+#include "areas_test.c"
 #include "ranges_test.c"
 #include "room_test.c"
 #include "resident_test.c"
@@ -15,6 +16,7 @@
 static void suite_run(struct test_tally *tally)
 {
 	TEST_RUN(math_tests, tally);
+	TEST_RUN(areas_tests, tally);
 	TEST_RUN(ranges_tests, tally);
 	TEST_RUN(room_tests, tally);
 	TEST_RUN(resident_tests, tally);

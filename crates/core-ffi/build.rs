@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles `core/`, the same sources that the kernel module includes.
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
+    "areas.c",
     "ranges.c",
     "ranges_room.c",
     "ranges_digest.c",

@@ -2,7 +2,7 @@
 /*
  * Ranges: how hot each part of one address space is.
  *
- * An address space starts as a few areas (heap, mmap area); each area is one
+ * An address space starts as a few areas (see <demeter/areas.h>); each area is one
  * range. Samples land in ranges; once an epoch counts decay, ranges whose
  * parts differ are split, and ranges that no longer differ are merged. The
  * shape follows "Demeter" (SOSP'25) section on range-based classification;
@@ -11,6 +11,7 @@
 #ifndef DEMETER_RANGES_H
 #define DEMETER_RANGES_H
 
+#include <demeter/areas.h>
 #include <demeter/deps.h>
 
 #define DEMETER_QUARTERS   4
@@ -77,8 +78,6 @@ struct demeter_range {
 	u32 area;
 };
 
-#define DEMETER_MAX_AREAS 4
-
 /**
  * struct demeter_ranges - the classification of one address space
  * @range: caller's array, sorted by address, disjoint, gaps only between areas
@@ -109,9 +108,7 @@ struct demeter_ranges {
 	u64 samples;
 	u64 strays;
 	u64 denied_splits;
-	struct {
-		u64 start, end;
-	} area[DEMETER_MAX_AREAS];
+	struct demeter_area area[DEMETER_MAX_AREAS];
 	struct demeter_ranges_params params;
 	u32 granule_shift;
 };
@@ -121,6 +118,7 @@ int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory,
 int demeter_ranges_set_params(struct demeter_ranges *rs,
 			      const struct demeter_ranges_params *params);
 int demeter_ranges_set_area(struct demeter_ranges *rs, u32 area, u64 start, u64 end);
+int demeter_ranges_set_areas(struct demeter_ranges *rs, const struct demeter_area *area, u32 nr);
 int demeter_ranges_sample(struct demeter_ranges *rs, u64 gva);
 struct demeter_range *demeter_ranges_find(struct demeter_ranges *rs, u64 gva);
 

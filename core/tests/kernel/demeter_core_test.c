@@ -10,6 +10,7 @@
 #include <linux/init.h>
 #include <linux/module.h>
 
+#include "../../areas.c"
 #include "../../ranges.c"
 #include "../../ranges_room.c"
 #include "../../ranges_digest.c"

@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 
 pub const QUARTERS: usize = 4;
-pub const MAX_AREAS: usize = 4;
+pub const MAX_AREAS: usize = 16;
 pub const TIERS: usize = 2;
 
 /// What steers the classifier; see `struct demeter_ranges_params`.

@@ -3,7 +3,7 @@
 //! first touch.
 
 use crate::Error;
-use crate::memory::{HUGE_BYTES, Region};
+use crate::memory::{HUGE_BYTES, Memory, Region};
 
 /// Advice on huge pages.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,15 @@ pub enum Pages {
 /// # Errors
 /// As [`Region::map`].
 pub fn region(bytes: u64, pages: Pages) -> Result<Region, Error> {
-    let region = Region::map(bytes)?;
+    region_of(bytes, Memory::Anonymous, pages)
+}
+
+/// The same of a kind of memory.
+///
+/// # Errors
+/// As [`Region::map_as`].
+pub fn region_of(bytes: u64, memory: Memory, pages: Pages) -> Result<Region, Error> {
+    let region = Region::map_as(bytes, memory)?;
     match pages {
         Pages::System => {}
         Pages::Huge => region.advise_huge(true),

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::array::{self, Pages};
-use crate::memory::{PAGE_BYTES, Region};
+use crate::memory::{Memory, PAGE_BYTES, Region};
 
 const MULTIPLIER: u64 = 6_364_136_223_846_793_005;
 const INCREMENT: u64 = 1_442_695_040_888_963_407;
@@ -49,6 +49,12 @@ pub struct Arguments {
     /// Bind the hot part to this node and touch it first: the oracle
     #[arg(long, env = BIND_HOT_ENV)]
     bind_hot: Option<u32>,
+    /// Bind all of the array to this node (MPOL_BIND)
+    #[arg(long, conflicts_with = "bind_hot")]
+    bind: Option<u32>,
+    /// Kind of memory that the array is
+    #[arg(long, value_enum, default_value_t)]
+    memory: Memory,
     /// Times that progress is reported, evenly spread over the updates
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     progress: u64,
@@ -138,7 +144,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         )));
     }
     let layout = Layout::of(arguments)?;
-    let region = array::region(layout.words() * 8, arguments.pages)?;
+    let region = array::region_of(layout.words() * 8, arguments.memory, arguments.pages)?;
     first_touch(arguments, &layout, &region)?;
 
     crate::begin();
@@ -187,6 +193,9 @@ fn first_touch(arguments: &Arguments, layout: &Layout, region: &Region) -> Resul
     if let Some(node) = arguments.bind_hot {
         region.bind(layout.hot_first, layout.hot_words, node)?;
         region.touch(layout.hot_first, layout.hot_words);
+    }
+    if let Some(node) = arguments.bind {
+        region.bind(0, layout.words(), node)?;
     }
     if arguments.verify {
         (0..region.words()).for_each(|word| region.set(word, word));
@@ -333,6 +342,16 @@ mod tests {
             "--footprint 4M --hot 1M --updates 100000 --verify",
         ))
         .unwrap();
+    }
+
+    #[test]
+    fn any_kind_of_memory() {
+        for memory in ["low", "shared"] {
+            run(&arguments(&format!(
+                "--footprint 4M --hot 1M --updates 100000 --verify --memory {memory}"
+            )))
+            .unwrap();
+        }
     }
 
     #[test]

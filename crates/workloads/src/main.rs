@@ -19,6 +19,7 @@ mod permutation;
 mod random;
 mod report;
 mod silo;
+mod static_array;
 mod torture;
 mod xsbench;
 

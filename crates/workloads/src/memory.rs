@@ -1,17 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Anonymous memory as the workloads use it: aligned to huge pages, bound to a
-//! node where asked, seen as 64-bit words.
+//! Memory as the workloads use it: aligned to huge pages, bound to a node where
+//! asked, seen as 64-bit words. Usually anonymous, on request anywhere that
+//! programs have their data.
 
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::AtomicU64;
 
-use crate::Error;
+use crate::{Error, static_array};
 
 /// Alignment of every region: a huge page.
 pub const HUGE_BYTES: u64 = 2 << 20;
 /// First touch writes one word a page.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// A private anonymous mapping.
+/// Where `low` memory begins, as the heap of java does.
+const LOW_START: usize = 0x8000_0000;
+
+/// Kinds of memory.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// Anonymous, where the kernel puts it
+    #[default]
+    Anonymous,
+    /// Anonymous, at 0x80000000
+    Low,
+    /// A static array: .bss
+    Bss,
+    /// Shared memory: a memfd
+    Shared,
+}
+
+/// A mapping.
 pub struct Region {
     start: *mut u64,
     words: usize,
@@ -26,20 +45,50 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Maps `bytes`, aligned to a huge page. Nothing is touched.
     pub fn map(bytes: u64) -> Result<Self, Error> {
+        Self::map_as(bytes, Memory::Anonymous)
+    }
+
+    /// The same of a kind of memory.
+    pub fn map_as(bytes: u64, memory: Memory) -> Result<Self, Error> {
         let failed = |cause| Error::Memory { bytes, cause };
         let too_large = || failed(std::io::Error::from(std::io::ErrorKind::OutOfMemory));
         let size = usize::try_from(bytes).map_err(|_| too_large())?;
+        if memory == Memory::Bss {
+            let start = static_array::array(bytes)?;
+            return Ok(Self {
+                start: start.cast(),
+                words: size / 8,
+                map: start.cast(),
+                map_bytes: size,
+            });
+        }
         let map_bytes = size
             .checked_add(HUGE_BYTES as usize)
             .ok_or_else(too_large)?;
-        // SAFETY: a new private anonymous mapping overlaps nothing.
+        let (at, flags, fd) = match memory {
+            Memory::Low => (
+                LOW_START as *mut libc::c_void,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                None,
+            ),
+            Memory::Shared => {
+                let fd = shared_memory(map_bytes).map_err(failed)?;
+                (std::ptr::null_mut(), libc::MAP_SHARED, Some(fd))
+            }
+            Memory::Anonymous | Memory::Bss => (
+                std::ptr::null_mut(),
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                None,
+            ),
+        };
+        // SAFETY: a new mapping overlaps nothing: at a fixed address it fails instead.
         let map = unsafe {
             libc::mmap(
-                std::ptr::null_mut(),
+                at,
                 map_bytes,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
+                flags | libc::MAP_NORESERVE,
+                fd.as_ref().map_or(-1, AsRawFd::as_raw_fd),
                 0,
             )
         };
@@ -145,6 +194,19 @@ impl Region {
         // SAFETY: the range is the mapping; the call is a hint.
         unsafe { libc::madvise(self.start.cast(), self.words * 8, advice) };
     }
+}
+
+/// Shared memory of this many bytes that nobody else has.
+fn shared_memory(bytes: usize) -> std::io::Result<std::fs::File> {
+    // SAFETY: the name is a string that outlives the call.
+    let fd = unsafe { libc::memfd_create(c"demeter-workloads".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let file = unsafe { std::fs::File::from_raw_fd(fd) };
+    file.set_len(bytes as u64)?;
+    Ok(file)
 }
 
 impl Drop for Region {
