@@ -8,7 +8,7 @@ fn main() {
     cc::Build::new()
         .std("c11")
         .include(format!("{core}/include"))
-        .files(["ranges.c", "rank.c", "plan.c", "channel.c"].map(|file| format!("{core}/{file}")))
+        .files(["ranges.c", "rank.c", "plan.c", "channel.c", "touch.c"].map(|file| format!("{core}/{file}")))
         .file("src/layout.c")
         .warnings(true)
         .extra_warnings(true)
