@@ -11,6 +11,7 @@
 #include "rank_test.c"
 #include "plan_test.c"
 #include "channel_test.c"
+#include "touch_test.c"
 #include "golden_test.c"
 
 static void suite_run(struct test_tally *tally)
@@ -23,6 +24,7 @@ static void suite_run(struct test_tally *tally)
 	TEST_RUN(rank_tests, tally);
 	TEST_RUN(plan_tests, tally);
 	TEST_RUN(channel_tests, tally);
+	TEST_RUN(touch_tests, tally);
 	TEST_RUN(golden_tests, tally);
 }
 

@@ -10,3 +10,4 @@
 #include "../../core/rank.c"
 #include "../../core/plan.c"
 #include "../../core/channel.c"
+#include "../../core/touch.c"

@@ -63,7 +63,7 @@ DEMETER_PARAM(auto_min_bytes);
 
 static char *sampler = "auto";
 module_param(sampler, charp, 0);
-MODULE_PARM_DESC(sampler, "auto, pebs, ibs or none");
+MODULE_PARM_DESC(sampler, "auto, pebs, ibs, touch or none");
 static bool enabled;
 module_param(enabled, bool, 0);
 MODULE_PARM_DESC(enabled, "start managing at load");
@@ -129,10 +129,11 @@ static const struct demeter_sampler_ops sampler_none = {
 static const struct demeter_sampler_ops *const samplers[] = {
 	&demeter_sampler_pebs,
 	&demeter_sampler_ibs,
+	&demeter_sampler_touch,
 	&sampler_none,
 };
 
-#define SAMPLERS_AUTO 2
+#define SAMPLERS_AUTO 3
 
 /* Under demeter_control_lock; the drain reads @active with READ_ONCE(). */
 static const struct demeter_sampler_ops *active;
@@ -229,7 +230,7 @@ static int sampler_probe(const struct demeter_sampler_ops *ops)
 
 /**
  * demeter_sampler_choose() - choose the sampler to be used when enabled
- * @name: auto, pebs, ibs or none
+ * @name: auto, pebs, ibs, touch or none
  *
  * Tells at once whether it can be used.
  *
@@ -245,7 +246,8 @@ int demeter_sampler_choose(const char *name)
 		if (!strcmp(name, samplers[i]->name))
 			ops = samplers[i];
 	if (!ops && strcmp(name, "auto")) {
-		pr_err("there is no sampler \"%s\"; next: use auto, pebs, ibs or none\n", name);
+		pr_err("there is no sampler \"%s\"; next: use auto, pebs, ibs, touch or none\n",
+		       name);
 		return -EINVAL;
 	}
 	if (is_enabled)

@@ -2,9 +2,10 @@
 /*
  * Samplers: where sampled accesses come from.
  *
- * A backend either keeps its samples until they are drained (@drain), or hands
- * each one over at once with demeter_sampler_push() from whatever context it
- * learns of it.
+ * A backend keeps its samples until they are drained (@drain), or hands each one
+ * over at once with demeter_sampler_push() from whatever context it learns of it,
+ * or visits address spaces by itself and hands over what it makes of them once an
+ * epoch (@alive).
  */
 #ifndef DEMETER_SAMPLER_H
 #define DEMETER_SAMPLER_H
@@ -55,8 +56,9 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
  * @accesses_per_sample: accesses that one sample stands for, when the
  *	parameter sample_period has this value
  * @alive: start again what died on its own, and push what still lies in buffers
- *	of the hardware; called once an epoch in process context, also while CPUs
- *	come and go. Return: CPUs that sample now.
+ *	of the hardware, or what was learned from visits; called once an epoch in
+ *	process context without demeter_lock, also while CPUs come and go. Return:
+ *	CPUs that sample now.
  * @lost: samples lost since @probe before they were pushed or emitted
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and
@@ -80,6 +82,7 @@ struct demeter_sampler_ops {
 
 extern const struct demeter_sampler_ops demeter_sampler_pebs;
 extern const struct demeter_sampler_ops demeter_sampler_ibs;
+extern const struct demeter_sampler_ops demeter_sampler_touch;
 
 /**
  * demeter_sampler_push() - hand over one sample of an address space

@@ -14,6 +14,7 @@
 #include "relocate.h"
 #include "symbols.h"
 #include "tmm.h"
+#include "touch.h"
 
 static struct kobject *root_dir;
 static struct kobject *params_dir;
@@ -22,6 +23,7 @@ static struct kobject *stats_dir;
 static struct kobject *refused_dir;
 static struct kobject *time_dir;
 static struct kobject *sampler_dir;
+static struct kobject *touch_dir;
 
 /* params/ and the other numbers that can be set */
 
@@ -425,6 +427,8 @@ int demeter_sysfs_init(void)
 	if (!ret)
 		ret = dir_make(&sampler_dir, "sampler", stats_dir, &sampler_stats_group);
 	if (!ret)
+		ret = dir_make(&touch_dir, "touch", stats_dir, &demeter_touch_stats_group);
+	if (!ret)
 		ret = demeter_dump_init(root_dir);
 	if (ret)
 		demeter_sysfs_exit();
@@ -439,6 +443,7 @@ void demeter_sysfs_exit(void)
 	if (root_dir)
 		demeter_dump_exit(root_dir);
 	/* Never made after one that failed, and putting NULL does nothing. */
+	kobject_put(touch_dir);
 	kobject_put(sampler_dir);
 	kobject_put(time_dir);
 	kobject_put(refused_dir);

@@ -111,6 +111,29 @@ u32 demeter_targets_nr(void)
 	return READ_ONCE(nr_targets);
 }
 
+/**
+ * demeter_targets_hold() - the managed address spaces
+ * @mm: out: each with mm_count held
+ * @capacity: its length
+ *
+ * Takes demeter_lock.
+ *
+ * Return: their number.
+ */
+u32 demeter_targets_hold(struct mm_struct **mm, u32 capacity)
+{
+	struct demeter_target *target;
+	u32 space = 0, nr = 0;
+
+	mutex_lock(&demeter_lock);
+	while (nr < capacity && (target = demeter_target_next(&space))) {
+		mmgrab(target->mm);
+		mm[nr++] = target->mm;
+	}
+	mutex_unlock(&demeter_lock);
+	return nr;
+}
+
 static void ranges_params_now(struct demeter_ranges_params *params)
 {
 	*params = (struct demeter_ranges_params){

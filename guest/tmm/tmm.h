@@ -4,7 +4,8 @@
  *
  * A sample travels sampler_*.c -> drain.c -> (channel) -> classify.c ->
  * execute.c; targets.c knows the managed address spaces; sysfs.c, stats.c,
- * dump.c and trace.h show what happened.
+ * dump.c and trace.h show what happened. touch.h describes the files of the
+ * sampler that needs no PMU.
  *
  * Locks, outermost first:
  *
@@ -192,6 +193,7 @@ bool demeter_targets_space_of(const struct mm_struct *mm, u32 *space);
 struct demeter_target *demeter_target_of(u32 space);
 struct demeter_target *demeter_target_next(u32 *space);
 u32 demeter_targets_nr(void);
+u32 demeter_targets_hold(struct mm_struct **mm, u32 capacity);
 
 /* classify.c */
 int demeter_worker_start(void);

@@ -18,6 +18,7 @@
 #include "../../rank.c"
 #include "../../plan.c"
 #include "../../channel.c"
+#include "../../touch.c"
 
 #include "suite.h"
 

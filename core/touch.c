@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/*
+ * Touch: see <demeter/touch.h>.
+ *
+ * A granule of rate r faults after a time that is exponential with mean 1/r,
+ * and whatever rule ends the watching, n touches in an exposure of E are best
+ * explained by r = n/E. What was armed and not touched yet is exposure, too.
+ * A little is added to both, as if a fraction of a touch had been seen at the
+ * mean rate of all: a granule never looked at is an average one, and no single
+ * early touch makes a granule more than a few times as hot as the mean. That
+ * matters where one page stands for 512 of which it may be the only hot one.
+ *
+ * How sure is such a rate? Its relative variance is 1/n: the information is
+ * the number of touches, however high the rate. ranges.c and plan.c take a
+ * count of k samples to have the variance k. So an estimate of x accesses an
+ * epoch must not become so many samples that they claim to be surer than it
+ * is. With A accesses a sample, k = x/A, and over all granules
+ *
+ *	claimed: sum x/A	true: sum (x/A)^2 / n
+ *
+ * agree where A = sum(x^2/n) / sum(x). ranges.c adds up what it was told in
+ * earlier epochs, half as much each time: a steady x counts as 2x/A, while it
+ * rests on the same remembered touches, not on twice as many. Hence
+ *
+ *	A = 2 sum(x^2/n) / sum(x).
+ *
+ * It is the hot granules that decide A, which is right: cold ones are then
+ * known better than claimed, and tests err towards doing nothing.
+ *
+ * Where to look: the variance of the sum of rates is least for a given number
+ * of touches when these go to granules in proportion to their rates, which is
+ * what a PMU does by itself. Half of the budget follows that; the other half
+ * visits all granules in turn, or what turns hot would never be seen.
+ *
+ * What turns cold shows at once, as it stays armed. What turns hot would have
+ * to outweigh a long remembered exposure: so three touches in a row that each
+ * come eight times sooner than expected (by chance once in 600) make it forget
+ * all before them.
+ */
+#include <demeter/math.h>
+#include <demeter/touch.h>
+
+#define TOUCH_NS_PER_S	   1000000000ULL
+/* A touch, and the part of one that every granule begins with. */
+#define TOUCH_ONE	   (1U << DEMETER_TOUCH_SHIFT)
+#define TOUCH_PRIOR	   (TOUCH_ONE / 4)
+/* Much sooner than expected is by this factor, and this often in a row. */
+#define TOUCH_SOONER	   8U
+#define TOUCH_STREAK	   3U
+/* No longer than this is remembered of a granule that nobody touches: 100 s. */
+#define TOUCH_EXPOSURE_MAX ((100ULL * TOUCH_NS_PER_S) << DEMETER_TOUCH_SHIFT)
+/* Looks that found no page: a moving average over this many, as a shift. */
+#define TOUCH_ABSENT_SHIFT 3
+/* Keeps sums far from wrapping: more accesses than any granule has in an epoch. */
+#define TOUCH_ACCESSES_MAX BIT_ULL(40)
+/* Part of the time that looking may take: 1/160, which leaves room for what a fault costs unseen. */
+#define TOUCH_TIME_SHARE   160U
+/* Fewer looks a second would learn nothing. */
+#define TOUCH_LEAST_PER_S  50U
+
+/**
+ * demeter_touch_exposure - time watched, as kept in struct demeter_touch
+ * @watched_ns: time that @bytes were armed
+ * @bytes: what was armed, at most @granule_bytes
+ * @granule_bytes: size of a granule, a power of two
+ *
+ * Return: fixed point.
+ */
+u64 demeter_touch_exposure(u64 watched_ns, u64 bytes, u64 granule_bytes)
+{
+	watched_ns = demeter_min(watched_ns, TOUCH_EXPOSURE_MAX);
+	return demeter_mul_div(watched_ns << DEMETER_TOUCH_SHIFT, demeter_min(bytes, granule_bytes),
+			       demeter_max(granule_bytes, 1));
+}
+
+/* Is this touch far too soon for what is believed of the granule? */
+static bool touch_sooner(const struct demeter_touch *touch, u64 exposure, u64 mean_per_s)
+{
+	u64 expected = demeter_mul_sat(demeter_touch_rate(touch, mean_per_s), TOUCH_SOONER);
+
+	/* exposure * rate * 8 < 1 s */
+	return !demeter_wide_above(demeter_mul_wide(exposure, expected),
+				   demeter_mul_wide(TOUCH_NS_PER_S, TOUCH_ONE));
+}
+
+/**
+ * demeter_touch_note - a granule was watched
+ * @touch: what is known of it
+ * @exposure: for how long, from demeter_touch_exposure()
+ * @touched: a touch ended it; otherwise nobody came until now
+ * @mean_per_s: mean rate of all granules
+ */
+void demeter_touch_note(struct demeter_touch *touch, u64 exposure, bool touched, u64 mean_per_s)
+{
+	exposure = demeter_min(exposure, TOUCH_EXPOSURE_MAX);
+	if (!touched) {
+		touch->streak = 0;
+		touch->streak_exposure = 0;
+		touch->exposure = demeter_min(touch->exposure + exposure, TOUCH_EXPOSURE_MAX);
+		return;
+	}
+	if (touch->touches && touch_sooner(touch, exposure, mean_per_s)) {
+		touch->streak++;
+		touch->streak_exposure += exposure;
+	} else {
+		touch->streak = 0;
+		touch->streak_exposure = 0;
+	}
+	if (touch->streak == TOUCH_STREAK) {
+		touch->touches = TOUCH_STREAK * TOUCH_ONE;
+		touch->exposure = touch->streak_exposure;
+		touch->streak = 0;
+		touch->streak_exposure = 0;
+		return;
+	}
+	if (touch->touches >= DEMETER_TOUCH_MEMORY * TOUCH_ONE) {
+		touch->touches -= touch->touches / DEMETER_TOUCH_MEMORY;
+		touch->exposure -= touch->exposure / DEMETER_TOUCH_MEMORY;
+	}
+	touch->touches += TOUCH_ONE;
+	touch->exposure = demeter_min(touch->exposure + exposure, TOUCH_EXPOSURE_MAX);
+}
+
+/**
+ * demeter_touch_look - a page of a granule was to be armed
+ * @touch: what is known of the granule
+ * @found: there was one; otherwise nothing is mapped there
+ */
+void demeter_touch_look(struct demeter_touch *touch, bool found)
+{
+	touch->absent -= touch->absent >> TOUCH_ABSENT_SHIFT;
+	if (!found)
+		touch->absent += 256U >> TOUCH_ABSENT_SHIFT;
+}
+
+/**
+ * demeter_touch_rate - accesses of a granule
+ * @touch: what is known of it
+ * @mean_per_s: mean rate of all granules
+ *
+ * Return: per second in which its program runs.
+ */
+u64 demeter_touch_rate(const struct demeter_touch *touch, u64 mean_per_s)
+{
+	u64 prior = demeter_mul_div(TOUCH_PRIOR, TOUCH_NS_PER_S, demeter_max(mean_per_s, 1));
+	u64 rate = demeter_mul_div((u64)touch->touches + TOUCH_PRIOR, TOUCH_NS_PER_S,
+				   demeter_max(demeter_add_sat(touch->exposure, prior), 1));
+
+	return demeter_mul_div(rate, 256U - demeter_min(touch->absent, 255), 256);
+}
+
+/**
+ * demeter_touch_accesses - accesses of a granule in an epoch
+ * @rate_per_s: its rate
+ * @ran_ns: time that its program ran
+ *
+ * Return: accesses.
+ */
+u64 demeter_touch_accesses(u64 rate_per_s, u64 ran_ns)
+{
+	return demeter_min(demeter_mul_div(rate_per_s, ran_ns, TOUCH_NS_PER_S), TOUCH_ACCESSES_MAX);
+}
+
+/**
+ * demeter_touch_add - add up the granules of an epoch
+ * @sum: the sums, zero to begin with
+ * @touch: what is known of a granule
+ * @rate_per_s: its rate
+ * @accesses: its accesses in the epoch
+ */
+void demeter_touch_add(struct demeter_touch_sum *sum, const struct demeter_touch *touch,
+		       u64 rate_per_s, u64 accesses)
+{
+	u64 variance = demeter_mul_div(demeter_mul_sat(accesses, accesses), TOUCH_ONE,
+				       (u64)touch->touches + TOUCH_PRIOR);
+
+	sum->granules++;
+	sum->touches = demeter_add_sat(sum->touches, touch->touches);
+	sum->exposure = demeter_add_sat(sum->exposure, touch->exposure);
+	sum->rate_per_s = demeter_add_sat(sum->rate_per_s, rate_per_s);
+	sum->accesses = demeter_add_sat(sum->accesses, accesses);
+	sum->variance = demeter_add_sat(sum->variance, variance);
+}
+
+/**
+ * demeter_touch_mean - mean rate of all granules
+ * @sum: the sums
+ * @before_per_s: the mean with which their rates were made, 0 = none was known
+ *
+ * Without one before, no rate can be made: the first mean is that of all touches
+ * together, in which slow granules count for too much, and the next is better.
+ *
+ * Return: per second; 0 while nothing was touched.
+ */
+u64 demeter_touch_mean(const struct demeter_touch_sum *sum, u64 before_per_s)
+{
+	if (sum->granules && before_per_s)
+		return demeter_max(div64_u64(sum->rate_per_s, sum->granules), 1);
+	if (sum->touches == 0)
+		return 0;
+	return demeter_max(
+		demeter_mul_div(sum->touches, TOUCH_NS_PER_S, demeter_max(sum->exposure, 1)), 1);
+}
+
+/**
+ * demeter_touch_accesses_per_sample - what a sample of this epoch stands for
+ * @sum: the sums
+ * @before: what one of the epoch before stood for, 0 = there was none
+ * @max_samples: no more samples than this in the epoch
+ *
+ * Reasons at the head of this file. Samples of several epochs are added up, so
+ * that it does not fall fast: old ones would be taken for more than they were.
+ *
+ * Return: accesses, at least 1.
+ */
+u64 demeter_touch_accesses_per_sample(const struct demeter_touch_sum *sum, u64 before,
+				      u64 max_samples)
+{
+	u64 now, least;
+
+	if (sum->accesses == 0)
+		return demeter_max(before, 1);
+	now = demeter_mul_div(sum->variance, 2, sum->accesses);
+	now = demeter_max(now, before - before / 4);
+	least = div64_u64(sum->accesses, demeter_max(max_samples, 1)) + 1;
+	return demeter_max(demeter_max(now, least), 1);
+}
+
+/**
+ * demeter_touch_share - divide a stream evenly over what it is made of
+ * @carry: what is left over from before; below @unit
+ * @amount: the next part of the stream
+ * @unit: amount that earns one
+ *
+ * Systematic sampling: of a whole stream, every @unit is counted exactly once,
+ * to whatever part it falls on.
+ *
+ * Return: how many fall on this part.
+ */
+u64 demeter_touch_share(u64 *carry, u64 amount, u64 unit)
+{
+	u64 sum = demeter_add_sat(*carry, amount), share;
+
+	if (unit == 0)
+		return 0;
+	share = div64_u64(sum, unit);
+	*carry = sum - share * unit;
+	return share;
+}
+
+/**
+ * demeter_touch_explore - the granule to look at when all have their turn
+ * @turn: counts turns
+ * @granules: their number, not 0
+ *
+ * Steps of the golden section: any few turns in a row are spread over all.
+ *
+ * Return: index of the granule.
+ */
+u32 demeter_touch_explore(u32 *turn, u32 granules)
+{
+	u32 step = (*turn)++ * 0x9e3779b9U;
+
+	return (u32)(((u64)step * granules) >> 32);
+}
+
+/**
+ * demeter_touch_budget - how many pages may be armed
+ * @before_per_s: the budget until now, 0 = begin
+ * @spent_ns: CPU time spent on arming, on faults, and on the arithmetic
+ * @elapsed_ns: in how much time
+ * @most_per_s: never more than this
+ *
+ * Return: pages a second for which the cost stays below 1/160 of the time; at
+ * most twice as many as before.
+ */
+u64 demeter_touch_budget(u64 before_per_s, u64 spent_ns, u64 elapsed_ns, u64 most_per_s)
+{
+	u64 allowed_ns = elapsed_ns / TOUCH_TIME_SHARE, next;
+
+	if (before_per_s == 0)
+		return most_per_s;
+	next = demeter_mul_div(before_per_s, allowed_ns, demeter_max(spent_ns, 1));
+	next = demeter_min(next, demeter_mul_sat(before_per_s, 2));
+	return demeter_min(demeter_max(next, TOUCH_LEAST_PER_S), most_per_s);
+}

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Sampler "touch": hotness without a PMU.
+ *
+ * In ticks of some milliseconds a few pages are armed, so that each faults once;
+ * how long its program runs until then tells how often the page is accessed
+ * (core/touch.c). Half of them are where accesses are known to be, the others
+ * are spread over everything. Once an epoch the rates of all granules become
+ * samples, which the worker counts like those of a PMU.
+ *
+ * Accessed bits would cost no fault, but say only "since the last look": of huge
+ * pages even cold ones are accessed between any two looks that one can afford.
+ *
+ * What differs from a PMU: every access counts, also those that a cache serves;
+ * of several accesses in a row to a page only the first is seen; kernel-mode
+ * accesses are seen. Latencies are not known; the tier is that of the page which
+ * was armed last.
+ *
+ * Cost: arming, faults and arithmetic are measured, and the number of pages
+ * follows from that: less than 1/160 of the time that the managed programs run.
+ */
+#define pr_fmt(fmt) "demeter: " fmt
+
+#include <linux/math64.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmap_lock.h>
+#include <linux/prandom.h>
+#include <linux/sched/clock.h>
+#include <linux/sched/mm.h>
+#include <linux/workqueue.h>
+
+#include "tmm.h"
+#include "touch.h"
+
+/* Between two times of arming. */
+#define TICK_MS	      16u
+/* Pages armed in one, at most: mmap_lock is held meanwhile. */
+#define TICK_PAGES    256u
+/* Pages armed in a second, at most: more would tell little that matters. */
+#define PAGES_PER_S   2500u
+/* A page that nobody touched for so long makes room for another of its granule. */
+#define DWELL_NS      (50 * NSEC_PER_MSEC)
+/* Samples made in an epoch, at most. */
+#define EPOCH_SAMPLES 2048u
+/* Armed pages looked at in an epoch, whether their marks are still there. */
+#define EPOCH_CHECKS  512u
+/* Pages to arm in proportion to rates, in an epoch; as the array of a space. */
+#define EPOCH_FOLLOW  4096u
+
+static struct workqueue_struct *queue;
+static struct delayed_work tick_work;
+
+/* demeter_touch_lock protects all of these. */
+static struct cpumask cpus;
+static u64 epoch_spent_ns;
+static u64 sample_carry;
+static bool skipping_said;
+/* Not get_random_u32(): dear until the pool is ready, as in a VM without RDRAND. */
+static struct rnd_state random_state;
+
+static u64 spent_ns(void)
+{
+	return demeter_touch_sum(offsetof(struct demeter_touch_cpu, spent_ns));
+}
+
+static void charge(u64 start_ns)
+{
+	u64 ns = local_clock() - start_ns;
+
+	this_cpu_add(demeter_touch_cpu.spent_ns, ns);
+	this_cpu_add(demeter_cpu_stats.drain_ns, ns);
+}
+
+static u32 random_below(u32 limit)
+{
+	return ((u64)prandom_u32_state(&random_state) * limit) >> 32;
+}
+
+static u16 tier_of(int nid)
+{
+	if (nid == READ_ONCE(demeter_params.fmem_node))
+		return DEMETER_FMEM;
+	return nid == READ_ONCE(demeter_params.smem_node) ? DEMETER_SMEM : DEMETER_TIERS;
+}
+
+static u64 clock_of(struct demeter_touch_space *space)
+{
+	unsigned long flags;
+	u64 clock_ns;
+
+	raw_spin_lock_irqsave(&space->lock, flags);
+	clock_ns = demeter_touch_clock(space, local_clock());
+	raw_spin_unlock_irqrestore(&space->lock, flags);
+	return clock_ns;
+}
+
+static void set_armed(struct demeter_touch_space *space, struct demeter_touch_granule *granule,
+		      unsigned long armed)
+{
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&space->lock, flags);
+	granule->armed = armed;
+	granule->since_ns = demeter_touch_clock(space, local_clock());
+	raw_spin_unlock_irqrestore(&space->lock, flags);
+}
+
+/* Arm a page of a granule that has none armed. */
+static bool arm(struct demeter_touch_space *space, struct demeter_touch_granule *granule)
+{
+	unsigned long pages = BIT(space->shift - PAGE_SHIFT);
+	unsigned long addr = granule->addr + ((unsigned long)random_below(pages) << PAGE_SHIFT);
+	struct demeter_touch_entry entry;
+	unsigned long armed = addr;
+	bool done;
+
+	if (!demeter_touch_vma(space->mm, addr) ||
+	    !demeter_touch_entry_lock(space->mm, addr, &entry)) {
+		this_cpu_inc(demeter_touch_cpu.absent);
+		demeter_touch_look(&granule->known, false);
+		return false;
+	}
+	if (entry.huge)
+		armed = (addr & PMD_MASK) | DEMETER_TOUCH_HUGE;
+	/* Known before it can fault. */
+	set_armed(space, granule, armed);
+	done = demeter_touch_entry_mark(&entry);
+	demeter_touch_entry_unlock(&entry);
+	demeter_touch_look(&granule->known, done);
+	granule->tier = tier_of(entry.nid);
+	if (done)
+		this_cpu_inc(demeter_touch_cpu.armed);
+	else
+		set_armed(space, granule, 0);
+	return done;
+}
+
+/* Time counts from when all CPUs fault on what was armed. */
+static void expose(struct demeter_touch_space *space, const u32 *batch, u32 nr)
+{
+	unsigned long flags;
+	u64 clock_ns;
+	u32 i;
+
+	raw_spin_lock_irqsave(&space->lock, flags);
+	clock_ns = demeter_touch_clock(space, local_clock());
+	for (i = 0; i < nr; i++)
+		if (space->granule[batch[i]].armed)
+			space->granule[batch[i]].since_ns = clock_ns;
+	raw_spin_unlock_irqrestore(&space->lock, flags);
+}
+
+static void arm_some(struct demeter_touch_space *space, u32 pages)
+{
+	static u32 batch[TICK_PAGES]; /* demeter_touch_lock */
+	u64 clock_ns = clock_of(space);
+	u32 nr = 0, i;
+
+	/* Who unmaps meanwhile must flush, though no present entry is seen. */
+	inc_tlb_flush_pending(space->mm);
+	for (i = 0; i < pages; i++) {
+		struct demeter_touch_granule *granule;
+		bool turn = i & 1 || space->next >= space->nr_follow;
+		u32 index = turn ? demeter_touch_explore(&space->turn, space->nr)
+				 : space->follow[space->next++];
+
+		granule = &space->granule[index];
+		if (READ_ONCE(granule->armed)) {
+			if (!turn || clock_ns < granule->since_ns + DWELL_NS)
+				continue;
+			demeter_touch_settle(space, granule, true);
+		}
+		if (!READ_ONCE(granule->armed) && arm(space, granule))
+			batch[nr++] = index;
+	}
+	if (nr)
+		demeter_touch_flush(space->mm);
+	dec_tlb_flush_pending(space->mm);
+	if (nr)
+		expose(space, batch, nr);
+}
+
+/* How many pages the time that a space has run since the last tick pays for. */
+static u32 earned(struct demeter_touch_space *space)
+{
+	u64 ran_ns = demeter_touch_ran(space), pages;
+
+	space->owed += demeter_touch_now.pages_per_s *
+		       min_t(u64, ran_ns - space->tick_ran_ns, NSEC_PER_SEC);
+	space->tick_ran_ns = ran_ns;
+	pages = div_u64(space->owed, NSEC_PER_SEC);
+	space->owed -= pages * NSEC_PER_SEC;
+	return min_t(u64, pages, TICK_PAGES);
+}
+
+static void tick_space(struct demeter_touch_space *space)
+{
+	u32 pages = earned(space);
+
+	if (!pages || !space->nr || space->skipped || !mmget_not_zero(space->mm))
+		return;
+	/* Busy with mappings: another tick will do. */
+	if (!mmap_read_trylock(space->mm)) {
+		this_cpu_inc(demeter_touch_cpu.busy_spaces);
+	} else {
+		if (!mm_has_notifiers(space->mm))
+			arm_some(space, pages);
+		mmap_read_unlock(space->mm);
+	}
+	mmput_async(space->mm);
+}
+
+static void tick(struct work_struct *unused)
+{
+	struct demeter_touch_space *space = NULL;
+	u64 start_ns = local_clock();
+
+	/* An epoch takes its time: it arms nothing meanwhile, and neither do we. */
+	if (mutex_trylock(&demeter_touch_lock)) {
+		while ((space = demeter_touch_space_next(space)))
+			tick_space(space);
+		mutex_unlock(&demeter_touch_lock);
+	}
+	charge(start_ns);
+	queue_delayed_work(queue, &tick_work, msecs_to_jiffies(TICK_MS));
+}
+
+/* Look for marks that somebody removed, a few at a time, and follow the layout. */
+static void inspect(struct demeter_touch_space *space)
+{
+	u32 left = space->nr, checks = EPOCH_CHECKS;
+
+	if (!mmget_not_zero(space->mm))
+		return;
+	if (!mmap_read_trylock(space->mm)) {
+		this_cpu_inc(demeter_touch_cpu.busy_spaces);
+		mmput(space->mm);
+		return;
+	}
+	for (; left && checks; left--) {
+		struct demeter_touch_granule *granule;
+
+		if (space->check >= space->nr)
+			space->check = 0;
+		granule = &space->granule[space->check++];
+		if (!READ_ONCE(granule->armed))
+			continue;
+		demeter_touch_settle(space, granule, false);
+		checks--;
+	}
+	demeter_touch_space_layout(space);
+	mmap_read_unlock(space->mm);
+	mmput(space->mm);
+}
+
+/* What is known of a granule; the fault may change it at any time. */
+static struct demeter_touch known_of(struct demeter_touch_space *space, u32 index)
+{
+	struct demeter_touch known;
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&space->lock, flags);
+	known = space->granule[index].known;
+	raw_spin_unlock_irqrestore(&space->lock, flags);
+	return known;
+}
+
+/* Accesses of each granule in the epoch, and their sums. */
+static void estimate(struct demeter_touch_space *space, u64 ran_ns, struct demeter_touch_sum *sum)
+{
+	u32 i;
+
+	for (i = 0; i < space->nr; i++) {
+		struct demeter_touch known = known_of(space, i);
+		u64 rate = demeter_touch_rate(&known, space->mean_per_s);
+
+		space->granule[i].accesses = demeter_touch_accesses(rate, ran_ns);
+		demeter_touch_add(sum, &known, rate, space->granule[i].accesses);
+	}
+}
+
+static void add_up(struct demeter_touch_sum *all, const struct demeter_touch_sum *sum)
+{
+	all->accesses += sum->accesses;
+	all->variance += sum->variance;
+}
+
+static void emit(struct demeter_touch_space *space, u64 accesses_per_sample)
+{
+	u32 i;
+
+	for (i = 0; i < space->nr; i++) {
+		struct demeter_touch_granule *granule = &space->granule[i];
+		u64 nr = demeter_touch_share(&sample_carry, granule->accesses, accesses_per_sample);
+
+		while (nr--) {
+			u32 page = random_below(BIT(space->shift - PAGE_SHIFT));
+			struct demeter_access access = {
+				.gva = granule->addr + ((u64)page << PAGE_SHIFT),
+				.tier = granule->tier,
+			};
+
+			demeter_sampler_push(space->mm, &access);
+		}
+	}
+}
+
+/* The granules to arm next, in proportion to their accesses and in no order. */
+static void follow(struct demeter_touch_space *space, u64 accesses, u64 ran_ns)
+{
+	u64 pages = div_u64(demeter_touch_now.pages_per_s * min_t(u64, ran_ns, 10 * NSEC_PER_SEC),
+			    2 * NSEC_PER_SEC);
+	u64 carry = 0, nr;
+	u32 i;
+
+	space->next = 0;
+	space->nr_follow = 0;
+	pages = clamp_t(u64, pages, 1, EPOCH_FOLLOW);
+	for (i = 0; i < space->nr; i++) {
+		nr = demeter_touch_share(&carry, space->granule[i].accesses,
+					 div64_u64(accesses, pages) + 1);
+		while (nr-- && space->nr_follow < EPOCH_FOLLOW)
+			space->follow[space->nr_follow++] = i;
+	}
+	for (i = space->nr_follow; i > 1; i--)
+		swap(space->follow[i - 1], space->follow[random_below(i)]);
+}
+
+/* How long a space ran in the epoch that ends. */
+static u64 epoch_ran(struct demeter_touch_space *space)
+{
+	u64 ran_ns = demeter_touch_ran(space), before = space->epoch_ran_ns;
+
+	space->epoch_ran_ns = ran_ns;
+	return ran_ns - before;
+}
+
+/* One space's part of the epoch: its estimates, added to those of @all. */
+static void estimate_space(struct demeter_touch_space *space, u64 ran_ns,
+			   struct demeter_touch_sum *all)
+{
+	struct demeter_touch_sum sum = {};
+
+	inspect(space);
+	estimate(space, ran_ns, &sum);
+	/* Rates that were made without a mean say nothing. */
+	space->estimated = space->mean_per_s && !space->skipped;
+	space->mean_per_s = demeter_touch_mean(&sum, space->mean_per_s);
+	if (space->estimated)
+		add_up(all, &sum);
+	follow(space, sum.accesses, ran_ns);
+}
+
+static void follow_cost(u64 ran_ns)
+{
+	u64 spent = spent_ns();
+
+	if (ran_ns)
+		WRITE_ONCE(demeter_touch_now.pages_per_s,
+			   demeter_touch_budget(demeter_touch_now.pages_per_s,
+						spent - epoch_spent_ns, ran_ns, PAGES_PER_S));
+	epoch_spent_ns = spent;
+}
+
+static void note_skipped(u64 skipped)
+{
+	WRITE_ONCE(demeter_touch_now.skipped_spaces, skipped);
+	if (skipped && !skipping_said)
+		pr_warn("%llu managed processes have their pages mapped by KVM or a device, so sampler touch learns nothing of them; next: use the sampler pebs or ibs for such\n",
+			skipped);
+	skipping_said = skipped;
+}
+
+static void epoch(void)
+{
+	struct demeter_touch_space *space = NULL;
+	struct demeter_touch_sum all = {};
+	u64 ran_ns = 0, skipped = 0;
+
+	while ((space = demeter_touch_space_next(space))) {
+		u64 space_ran_ns = epoch_ran(space);
+
+		estimate_space(space, space_ran_ns, &all);
+		ran_ns += space_ran_ns;
+		skipped += space->skipped;
+	}
+	WRITE_ONCE(demeter_touch_now.accesses_per_sample,
+		   demeter_touch_accesses_per_sample(&all, demeter_touch_now.accesses_per_sample,
+						     EPOCH_SAMPLES));
+	while ((space = demeter_touch_space_next(space)))
+		if (space->estimated)
+			emit(space, demeter_touch_now.accesses_per_sample);
+	follow_cost(ran_ns);
+	note_skipped(skipped);
+}
+
+static unsigned int touch_alive(void)
+{
+	u64 start_ns = local_clock();
+	unsigned int alive;
+
+	mutex_lock(&demeter_touch_lock);
+	demeter_touch_spaces_sync();
+	epoch();
+	alive = cpumask_weight(&cpus);
+	mutex_unlock(&demeter_touch_lock);
+	/* The worker keeps its own time by stages. */
+	this_cpu_add(demeter_touch_cpu.spent_ns, local_clock() - start_ns);
+	return alive;
+}
+
+static int touch_probe(char *reason, size_t size)
+{
+	int ret = demeter_touch_arm_resolve(reason, size);
+
+	if (ret)
+		return ret;
+	queue = alloc_workqueue("demeter_touch", WQ_UNBOUND | WQ_FREEZABLE, 1);
+	if (!queue) {
+		snprintf(reason, size, "no memory for a work queue; next: try again");
+		return -ENOMEM;
+	}
+	ret = demeter_touch_probes_start(reason, size);
+	if (ret) {
+		destroy_workqueue(queue);
+		return ret;
+	}
+	mutex_lock(&demeter_touch_lock);
+	/* A CPU that sleeps is not woken for it: then nobody touches anything either. */
+	INIT_DEFERRABLE_WORK(&tick_work, tick);
+	prandom_seed_state(&random_state, 1);
+	demeter_touch_now = (struct demeter_touch_now){ .pages_per_s = PAGES_PER_S };
+	epoch_spent_ns = spent_ns();
+	sample_carry = 0;
+	skipping_said = false;
+	cpumask_clear(&cpus);
+	mutex_unlock(&demeter_touch_lock);
+	return 0;
+}
+
+static void touch_release(void)
+{
+	cancel_delayed_work_sync(&tick_work);
+	mutex_lock(&demeter_touch_lock);
+	demeter_touch_spaces_drop();
+	mutex_unlock(&demeter_touch_lock);
+	demeter_touch_probes_stop();
+	destroy_workqueue(queue);
+}
+
+/* Nothing is done for each CPU; but the first one makes it begin, and the last one end. */
+static int touch_start(unsigned int cpu, u64 period, u64 threshold_ns)
+{
+	mutex_lock(&demeter_touch_lock);
+	cpumask_set_cpu(cpu, &cpus);
+	queue_delayed_work(queue, &tick_work, msecs_to_jiffies(TICK_MS));
+	mutex_unlock(&demeter_touch_lock);
+	return 0;
+}
+
+static void touch_stop(unsigned int cpu)
+{
+	bool last;
+
+	mutex_lock(&demeter_touch_lock);
+	cpumask_clear_cpu(cpu, &cpus);
+	last = cpumask_empty(&cpus);
+	mutex_unlock(&demeter_touch_lock);
+	if (last)
+		cancel_delayed_work_sync(&tick_work);
+}
+
+static unsigned int touch_caps(void)
+{
+	return DEMETER_SAMPLER_TIER;
+}
+
+static const char *touch_delivery(void)
+{
+	return "fault";
+}
+
+static u64 touch_accesses_per_sample(u64 period)
+{
+	return READ_ONCE(demeter_touch_now.accesses_per_sample) ?: 1;
+}
+
+static u64 touch_lost(void)
+{
+	return 0;
+}
+
+const struct demeter_sampler_ops demeter_sampler_touch = {
+	.name = "touch",
+	.probe = touch_probe,
+	.release = touch_release,
+	.start = touch_start,
+	.stop = touch_stop,
+	.caps = touch_caps,
+	.delivery = touch_delivery,
+	.accesses_per_sample = touch_accesses_per_sample,
+	.alive = touch_alive,
+	.lost = touch_lost,
+};

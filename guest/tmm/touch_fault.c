@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Fault: note the time of a touch, and put the page back before the kernel looks.
+ *
+ * The tracepoints page_fault_user and page_fault_kernel come first in every
+ * page fault, with interrupts off. Once the entry is put back there, the kernel
+ * finds a fault without a cause, as after a race with another CPU, and returns:
+ * no NUMA statistics, no migration. Where the page-table lock is taken, the
+ * kernel's own do_numa_page() puts it back; waiting here could be for ever.
+ *
+ * Marks that fork copied to a child, or mremap moved, are put back likewise and
+ * counted. Once the probes are gone, do_numa_page() does that.
+ */
+#define pr_fmt(fmt) "demeter: " fmt
+
+#include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/sched/clock.h>
+#include <linux/tracepoint.h>
+#include <asm/trap_pf.h>
+
+#include "tmm.h"
+#include "touch.h"
+
+/* What of a fault is not seen here: the exception, the kernel's look, the return. */
+#define FAULT_UNSEEN_NS 600u
+
+static struct tracepoint *fault_user;
+static struct tracepoint *fault_kernel;
+static struct tracepoint *task_switch;
+
+/* Was the page at @address armed? Note the touch then. */
+static bool claim(struct demeter_touch_space *space, unsigned long address, u64 now_ns)
+{
+	struct demeter_touch_granule *granule;
+	bool claimed = false;
+
+	raw_spin_lock(&space->lock);
+	granule = demeter_touch_granule_of(space, address);
+	if (granule && granule->armed) {
+		unsigned long bytes = granule->armed & DEMETER_TOUCH_HUGE ? PMD_SIZE : PAGE_SIZE;
+
+		claimed = (granule->armed & ~DEMETER_TOUCH_HUGE) == (address & ~(bytes - 1));
+	}
+	if (claimed) {
+		demeter_touch_note_armed(space, granule, demeter_touch_clock(space, now_ns), true);
+		granule->armed = 0;
+	}
+	/* The others that are armed are not exposed while this is dealt with. */
+	space->lost_ns += local_clock() - now_ns + FAULT_UNSEEN_NS;
+	raw_spin_unlock(&space->lock);
+	return claimed;
+}
+
+static void touched(unsigned long address, unsigned long error_code)
+{
+	struct mm_struct *mm = current->mm;
+	struct demeter_touch_space *space;
+	enum demeter_touch_state state;
+	bool claimed = false;
+	u64 now_ns;
+
+	/* A page that is there and may not be used so is no business of ours. */
+	if (!mm || error_code & X86_PF_PROT || address >= TASK_SIZE_MAX ||
+	    !demeter_touch_any_space())
+		return;
+	now_ns = local_clock();
+	state = demeter_touch_restore(mm, address);
+	if (state == DEMETER_TOUCH_UNMARKED)
+		return;
+	if (state == DEMETER_TOUCH_BUSY)
+		this_cpu_inc(demeter_touch_cpu.left_to_kernel);
+	rcu_read_lock();
+	space = demeter_touch_space_of(mm);
+	if (space)
+		claimed = claim(space, address, now_ns);
+	rcu_read_unlock();
+	if (claimed)
+		this_cpu_inc(demeter_touch_cpu.touched);
+	else
+		this_cpu_inc(demeter_touch_cpu.unclaimed);
+	now_ns = local_clock() - now_ns + FAULT_UNSEEN_NS;
+	this_cpu_add(demeter_touch_cpu.spent_ns, now_ns);
+	this_cpu_add(demeter_cpu_stats.drain_ns, now_ns);
+}
+
+/* The same arguments in 6.1, 6.12 and 7.x. */
+static void probe_fault(void *data, unsigned long address, struct pt_regs *regs,
+			unsigned long error_code)
+{
+	touched(address, error_code);
+}
+
+static void probe_switch(void *data, bool preempt, struct task_struct *prev,
+			 struct task_struct *next, unsigned int prev_state)
+{
+	demeter_touch_switch(next->mm);
+}
+
+static void find_tracepoint(struct tracepoint *tp, void *unused)
+{
+	if (!strcmp(tp->name, "page_fault_user"))
+		fault_user = tp;
+	else if (!strcmp(tp->name, "page_fault_kernel"))
+		fault_kernel = tp;
+	else if (!strcmp(tp->name, "sched_switch"))
+		task_switch = tp;
+}
+
+/**
+ * demeter_touch_probes_start() - see page faults and context switches from now on
+ * @reason: out: what is missing and what to do about it
+ * @size: its length
+ *
+ * Return: 0 or a negative errno.
+ */
+int demeter_touch_probes_start(char *reason, size_t size)
+{
+	int ret;
+
+	for_each_kernel_tracepoint(find_tracepoint, NULL);
+	if (!fault_user || !fault_kernel || !task_switch) {
+		snprintf(
+			reason, size,
+			"this kernel has no tracepoint %s, so touches cannot be seen; next: use one with CONFIG_TRACEPOINTS, of version 6.1, 6.12 or 7.x",
+			!fault_user	? "page_fault_user"
+			: !fault_kernel ? "page_fault_kernel"
+					: "sched_switch");
+		return -EOPNOTSUPP;
+	}
+	ret = tracepoint_probe_register(fault_user, probe_fault, NULL);
+	if (ret)
+		goto fail;
+	ret = tracepoint_probe_register(fault_kernel, probe_fault, NULL);
+	if (ret)
+		goto unuser;
+	ret = tracepoint_probe_register(task_switch, probe_switch, NULL);
+	if (!ret)
+		return 0;
+	tracepoint_probe_unregister(fault_kernel, probe_fault, NULL);
+unuser:
+	tracepoint_probe_unregister(fault_user, probe_fault, NULL);
+	tracepoint_synchronize_unregister();
+fail:
+	snprintf(
+		reason, size,
+		"the kernel refused a probe of page faults with error %d; next: see the kernel log",
+		ret);
+	return ret;
+}
+
+/**
+ * demeter_touch_probes_stop() - undo demeter_touch_probes_start()
+ */
+void demeter_touch_probes_stop(void)
+{
+	tracepoint_probe_unregister(task_switch, probe_switch, NULL);
+	tracepoint_probe_unregister(fault_kernel, probe_fault, NULL);
+	tracepoint_probe_unregister(fault_user, probe_fault, NULL);
+	tracepoint_synchronize_unregister();
+}

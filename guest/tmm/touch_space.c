@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Spaces: the address spaces that "touch" watches, their granules and clocks.
+ *
+ * A page waits to be touched only while its program runs. So each space has a
+ * clock that runs while any CPU does run it, less the time that our own faults
+ * take: a program that sleeps, shares its CPU, or is stopped is not cold.
+ */
+#include <linux/hashtable.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/rculist.h>
+#include <linux/sched/clock.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/smp.h>
+
+#include "tmm.h"
+#include "touch.h"
+
+/* Granules of a space; a larger one has larger granules. */
+#define MAX_GRANULES  16384u
+/* Pages to arm in proportion to rates, in an epoch. */
+#define MAX_FOLLOW    4096u
+/* The layout is looked at again after this many epochs, changed or not. */
+#define LAYOUT_EPOCHS 8u
+
+DEFINE_MUTEX(demeter_touch_lock);
+
+static DEFINE_HASHTABLE(spaces, 6);
+static u32 nr_spaces;
+
+/* The space that this CPU runs, as far as its clock is concerned. */
+static DEFINE_PER_CPU(struct demeter_touch_space *, here);
+
+/**
+ * demeter_touch_any_space() - is anything watched
+ *
+ * Safe in any context.
+ *
+ * Return: whether there is a space.
+ */
+bool demeter_touch_any_space(void)
+{
+	return READ_ONCE(nr_spaces);
+}
+
+/**
+ * demeter_touch_space_of() - the space of an mm
+ * @mm: only compared
+ *
+ * Return: the space, valid under RCU, or NULL.
+ */
+struct demeter_touch_space *demeter_touch_space_of(const struct mm_struct *mm)
+{
+	struct demeter_touch_space *space;
+
+	hash_for_each_possible_rcu(spaces, space, node, (unsigned long)mm) {
+		if (space->mm == mm)
+			return space;
+	}
+	return NULL;
+}
+
+/**
+ * demeter_touch_space_next() - walk the spaces
+ * @space: where to go on from, NULL to begin
+ *
+ * Caller holds demeter_touch_lock.
+ *
+ * Return: the next one, or NULL.
+ */
+struct demeter_touch_space *demeter_touch_space_next(struct demeter_touch_space *space)
+{
+	struct demeter_touch_space *each;
+	bool found = !space;
+	int bucket;
+
+	lockdep_assert_held(&demeter_touch_lock);
+	hash_for_each(spaces, bucket, each, node) {
+		if (found)
+			return each;
+		found = each == space;
+	}
+	return NULL;
+}
+
+/* The time that a space ran until now. Under its lock. */
+static u64 ran_until(struct demeter_touch_space *space, u64 now_ns)
+{
+	u64 ran_ns = space->ran_ns;
+
+	if (space->running && now_ns > space->entered_ns)
+		ran_ns += now_ns - space->entered_ns;
+	return ran_ns;
+}
+
+/**
+ * demeter_touch_clock() - the clock by which pages are exposed
+ * @space: the space; its lock is held
+ * @now_ns: local_clock()
+ *
+ * Return: nanoseconds from an arbitrary start.
+ */
+u64 demeter_touch_clock(struct demeter_touch_space *space, u64 now_ns)
+{
+	u64 ran_ns = ran_until(space, now_ns);
+
+	return ran_ns > space->lost_ns ? ran_ns - space->lost_ns : 0;
+}
+
+/**
+ * demeter_touch_ran() - for how long a space has run
+ * @space: the space
+ *
+ * Return: nanoseconds in which at least one CPU ran it.
+ */
+u64 demeter_touch_ran(struct demeter_touch_space *space)
+{
+	unsigned long flags;
+	u64 ran_ns;
+
+	raw_spin_lock_irqsave(&space->lock, flags);
+	ran_ns = ran_until(space, local_clock());
+	raw_spin_unlock_irqrestore(&space->lock, flags);
+	return ran_ns;
+}
+
+static void enter(struct demeter_touch_space *space)
+{
+	raw_spin_lock(&space->lock);
+	if (!space->running++)
+		space->entered_ns = local_clock();
+	raw_spin_unlock(&space->lock);
+}
+
+static void leave(struct demeter_touch_space *space)
+{
+	raw_spin_lock(&space->lock);
+	space->ran_ns = ran_until(space, local_clock());
+	space->entered_ns = local_clock();
+	space->running--;
+	raw_spin_unlock(&space->lock);
+}
+
+/**
+ * demeter_touch_switch() - this CPU goes on with another task
+ * @next: its address space, NULL for a kernel thread
+ *
+ * Called with interrupts off, possibly under the run queue lock.
+ */
+void demeter_touch_switch(const struct mm_struct *next)
+{
+	struct demeter_touch_space *old = this_cpu_read(here), *new = NULL;
+
+	if (old && old->mm == next)
+		return;
+	rcu_read_lock();
+	if (next && READ_ONCE(nr_spaces))
+		new = demeter_touch_space_of(next);
+	if (old)
+		leave(old);
+	if (new)
+		enter(new);
+	this_cpu_write(here, new);
+	rcu_read_unlock();
+}
+
+static void look_here(void *unused)
+{
+	demeter_touch_switch(current->mm);
+}
+
+static void forget_here(void *space)
+{
+	if (this_cpu_read(here) == space)
+		this_cpu_write(here, NULL);
+}
+
+static void add(struct mm_struct *mm)
+{
+	struct demeter_touch_space *space = kzalloc(sizeof(*space), GFP_KERNEL);
+
+	if (!space)
+		return;
+	space->follow = kvcalloc(MAX_FOLLOW, sizeof(*space->follow), GFP_KERNEL);
+	if (!space->follow) {
+		kfree(space);
+		return;
+	}
+	mmgrab(mm);
+	space->mm = mm;
+	space->wanted = true;
+	raw_spin_lock_init(&space->lock);
+	hash_add_rcu(spaces, &space->node, (unsigned long)mm);
+	WRITE_ONCE(nr_spaces, nr_spaces + 1);
+	/* A thread that never leaves its CPU would not be seen to run. */
+	on_each_cpu(look_here, NULL, 1);
+}
+
+/* Put back what is armed. mmap_lock is held for reading. */
+static void disarm_mapped(struct demeter_touch_space *space)
+{
+	u32 i;
+
+	for (i = 0; i < space->nr; i++) {
+		demeter_touch_settle(space, &space->granule[i], true);
+		if (!(i % 256))
+			cond_resched();
+	}
+}
+
+/* The same; where the process is gone already, so are the marks. */
+static void disarm(struct demeter_touch_space *space)
+{
+	u32 i;
+
+	if (mmget_not_zero(space->mm)) {
+		mmap_read_lock(space->mm);
+		disarm_mapped(space);
+		mmap_read_unlock(space->mm);
+		mmput(space->mm);
+		return;
+	}
+	for (i = 0; i < space->nr; i++)
+		if (space->granule[i].armed)
+			this_cpu_inc(demeter_touch_cpu.lost_marks);
+}
+
+static void remove(struct demeter_touch_space *space)
+{
+	disarm(space);
+	hash_del_rcu(&space->node);
+	WRITE_ONCE(nr_spaces, nr_spaces - 1);
+	on_each_cpu(forget_here, space, 1);
+	/* Faults and switches that found it before. */
+	synchronize_rcu();
+	mmdrop(space->mm);
+	kvfree(space->follow);
+	kvfree(space->granule);
+	kfree(space);
+}
+
+static void remove_unwanted(void)
+{
+	struct demeter_touch_space *space;
+	struct hlist_node *next;
+	int bucket;
+
+	hash_for_each_safe(spaces, bucket, next, space, node) if (!space->wanted) remove(space);
+}
+
+/**
+ * demeter_touch_spaces_sync() - watch what is managed now, and nothing else
+ *
+ * Caller holds demeter_touch_lock.
+ */
+void demeter_touch_spaces_sync(void)
+{
+	struct mm_struct **mm = kcalloc(DEMETER_MAX_TARGETS, sizeof(*mm), GFP_KERNEL);
+	struct demeter_touch_space *space;
+	int bucket;
+	u32 nr, i;
+
+	lockdep_assert_held(&demeter_touch_lock);
+	if (!mm)
+		return;
+	hash_for_each(spaces, bucket, space, node)
+		space->wanted = false;
+	nr = demeter_targets_hold(mm, DEMETER_MAX_TARGETS);
+	for (i = 0; i < nr; i++) {
+		rcu_read_lock();
+		space = demeter_touch_space_of(mm[i]);
+		rcu_read_unlock();
+		if (!atomic_read(&mm[i]->mm_users))
+			;
+		else if (space)
+			space->wanted = true;
+		else
+			add(mm[i]);
+	}
+	remove_unwanted();
+	for (i = 0; i < nr; i++)
+		mmdrop(mm[i]);
+	kfree(mm);
+}
+
+/**
+ * demeter_touch_spaces_drop() - watch nothing, and put back what is armed
+ *
+ * Caller holds demeter_touch_lock.
+ */
+void demeter_touch_spaces_drop(void)
+{
+	struct demeter_touch_space *space;
+	int bucket;
+
+	lockdep_assert_held(&demeter_touch_lock);
+	hash_for_each(spaces, bucket, space, node)
+		space->wanted = false;
+	remove_unwanted();
+}
+
+/* Private anonymous memory that a program may use; as in targets.c. */
+static bool is_watched(const struct mm_struct *mm, struct vm_area_struct *vma)
+{
+	const unsigned long never =
+		VM_HUGETLB | VM_IO | VM_PFNMAP | VM_MIXEDMAP | VM_EXEC | VM_GROWSDOWN;
+
+	return !vma->vm_file && !vma->vm_ops && !(vma->vm_flags & never) &&
+	       vma_is_accessible(vma) &&
+	       /* Not the program's own data, which lies before its heap. */
+	       (vma->vm_start >= mm->start_brk || vma->vm_end <= mm->start_code);
+}
+
+/**
+ * demeter_touch_vma() - the VMA of an address, if it is watched
+ * @mm: address space; mmap_lock is held
+ * @addr: the address
+ *
+ * Return: the VMA or NULL.
+ */
+struct vm_area_struct *demeter_touch_vma(struct mm_struct *mm, unsigned long addr)
+{
+	struct vm_area_struct *vma = vma_lookup(mm, addr);
+
+	return vma && is_watched(mm, vma) ? vma : NULL;
+}
+
+/**
+ * demeter_touch_granule_of() - the granule of an address
+ * @space: the space; its lock is held, or demeter_touch_lock
+ * @addr: the address
+ *
+ * Return: the granule or NULL.
+ */
+struct demeter_touch_granule *demeter_touch_granule_of(struct demeter_touch_space *space,
+						       unsigned long addr)
+{
+	u32 low = 0, high = space->nr;
+
+	addr &= ~0ul << space->shift;
+	while (low < high) {
+		u32 mid = low + (high - low) / 2;
+
+		if (space->granule[mid].addr < addr)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < space->nr && space->granule[low].addr == addr ? &space->granule[low] : NULL;
+}
+
+/**
+ * demeter_touch_note_armed() - a page was armed until now
+ * @space: the space; its lock is held
+ * @granule: of the page
+ * @clock_ns: demeter_touch_clock()
+ * @touched: it was touched
+ */
+void demeter_touch_note_armed(struct demeter_touch_space *space,
+			      struct demeter_touch_granule *granule, u64 clock_ns, bool touched)
+{
+	u64 bytes = granule->armed & DEMETER_TOUCH_HUGE ? PMD_SIZE : PAGE_SIZE;
+	u64 watched_ns = clock_ns > granule->since_ns ? clock_ns - granule->since_ns : 0;
+
+	demeter_touch_note(&granule->known,
+			   demeter_touch_exposure(watched_ns, bytes, BIT_ULL(space->shift)),
+			   touched, space->mean_per_s);
+	granule->since_ns = clock_ns;
+}
+
+/**
+ * demeter_touch_settle() - see what has become of an armed page
+ * @space: the space; mmap_lock is held for reading
+ * @granule: of the page
+ * @disarm: put it back
+ *
+ * The time until now counts, if the mark is still there. If it is not, somebody
+ * removed it, and when that was is not known: nothing counts then.
+ */
+void demeter_touch_settle(struct demeter_touch_space *space, struct demeter_touch_granule *granule,
+			  bool disarm)
+{
+	unsigned long armed = READ_ONCE(granule->armed), addr = armed & ~DEMETER_TOUCH_HUGE;
+	enum demeter_touch_state state = DEMETER_TOUCH_UNMARKED;
+	unsigned long flags;
+
+	if (!armed)
+		return;
+	if (vma_lookup(space->mm, addr))
+		state = disarm ? demeter_touch_restore_wait(space->mm, addr)
+			       : demeter_touch_peek(space->mm, addr);
+	raw_spin_lock_irqsave(&space->lock, flags);
+	/* Not so when it was touched meanwhile. */
+	if (granule->armed == armed) {
+		if (state == DEMETER_TOUCH_MARKED)
+			demeter_touch_note_armed(space, granule,
+						 demeter_touch_clock(space, local_clock()), false);
+		else
+			this_cpu_inc(demeter_touch_cpu.lost_marks);
+		if (disarm && state == DEMETER_TOUCH_MARKED)
+			this_cpu_inc(demeter_touch_cpu.retired);
+		if (disarm || state != DEMETER_TOUCH_MARKED)
+			granule->armed = 0;
+	}
+	raw_spin_unlock_irqrestore(&space->lock, flags);
+}
+
+/* Lay granules over what is watched: their number, and into @to if that is not NULL. */
+static u32 lay(struct mm_struct *mm, u32 shift, struct demeter_touch_granule *to, u32 capacity)
+{
+	unsigned long next = 0, size = BIT(shift);
+	struct vm_area_struct *vma;
+	u32 nr = 0;
+
+	VMA_ITERATOR(vmi, mm, 0);
+
+	for_each_vma(vmi, vma) {
+		unsigned long addr = max(vma->vm_start & ~(size - 1), next);
+
+		if (!is_watched(mm, vma))
+			continue;
+		if (!to && addr < vma->vm_end) {
+			/* Only the number: a VMA may be of any size. */
+			nr += min((vma->vm_end - addr + size - 1) >> shift,
+				  (unsigned long)MAX_GRANULES + 1);
+			next = (vma->vm_end + size - 1) & ~(size - 1);
+			if (nr > MAX_GRANULES)
+				return nr;
+			continue;
+		}
+		for (; addr < vma->vm_end && nr < capacity; addr += size)
+			to[nr++] = (struct demeter_touch_granule){
+				.addr = addr,
+				.tier = DEMETER_TIERS,
+			};
+		next = addr;
+	}
+	return nr;
+}
+
+/* What was known of granules that are still there is kept. */
+static void carry_over(struct demeter_touch_space *space, struct demeter_touch_granule *to, u32 nr)
+{
+	u32 i, old = 0;
+
+	for (i = 0; i < nr; i++) {
+		while (old < space->nr && space->granule[old].addr < to[i].addr) {
+			if (space->granule[old].armed)
+				this_cpu_inc(demeter_touch_cpu.lost_marks);
+			old++;
+		}
+		if (old < space->nr && space->granule[old].addr == to[i].addr)
+			to[i] = space->granule[old++];
+	}
+	for (; old < space->nr; old++)
+		if (space->granule[old].armed)
+			this_cpu_inc(demeter_touch_cpu.lost_marks);
+}
+
+static bool layout_changed(struct demeter_touch_space *space)
+{
+	const struct mm_struct *mm = space->mm;
+
+	if (space->granule && space->seen_brk == READ_ONCE(mm->brk) &&
+	    space->seen_total_vm == READ_ONCE(mm->total_vm) &&
+	    space->seen_map_count == READ_ONCE(mm->map_count) &&
+	    ++space->seen_epoch < LAYOUT_EPOCHS)
+		return false;
+	space->seen_brk = READ_ONCE(mm->brk);
+	space->seen_total_vm = READ_ONCE(mm->total_vm);
+	space->seen_map_count = READ_ONCE(mm->map_count);
+	space->seen_epoch = 0;
+	return true;
+}
+
+/* Is @to what the space has already? */
+static bool same_layout(const struct demeter_touch_space *space,
+			const struct demeter_touch_granule *to, u32 nr)
+{
+	u32 i;
+
+	if (nr != space->nr)
+		return false;
+	for (i = 0; i < nr; i++)
+		if (space->granule[i].addr != to[i].addr)
+			return false;
+	return true;
+}
+
+/**
+ * demeter_touch_space_layout() - bring the granules of a space up to date
+ * @space: the space
+ *
+ * Caller holds demeter_touch_lock, and mmap_lock for reading.
+ */
+void demeter_touch_space_layout(struct demeter_touch_space *space)
+{
+	struct demeter_touch_granule *to, *old;
+	u32 nr, shift = PMD_SHIFT;
+	unsigned long flags;
+
+	/* A nested page table would keep its mapping, and be none the wiser. */
+	space->skipped = mm_has_notifiers(space->mm);
+	if (space->skipped) {
+		disarm_mapped(space);
+		return;
+	}
+	if (!layout_changed(space))
+		return;
+	while ((nr = lay(space->mm, shift, NULL, 0)) > MAX_GRANULES)
+		shift++;
+	to = kvcalloc(max(nr, 1u), sizeof(*to), GFP_KERNEL);
+	if (!to)
+		return;
+	nr = lay(space->mm, shift, to, nr);
+	if (shift == space->shift && same_layout(space, to, nr)) {
+		kvfree(to);
+		return;
+	}
+	if (shift != space->shift)
+		disarm_mapped(space);
+	raw_spin_lock_irqsave(&space->lock, flags);
+	if (shift == space->shift)
+		carry_over(space, to, nr);
+	old = space->granule;
+	space->granule = to;
+	space->nr = nr;
+	space->shift = shift;
+	raw_spin_unlock_irqrestore(&space->lock, flags);
+	space->nr_follow = 0;
+	space->check = 0;
+	/* Faults look at granules under the lock alone. */
+	kvfree(old);
+}
