@@ -6,4 +6,5 @@
 #include "../../core/ranges.c"
 #include "../../core/rank.c"
 #include "../../core/plan.c"
+#include "../../core/gain.c"
 #include "../../core/channel.c"

@@ -13,6 +13,7 @@
 #include "../../ranges.c"
 #include "../../rank.c"
 #include "../../plan.c"
+#include "../../gain.c"
 #include "../../channel.c"
 
 #include "suite.h"
