@@ -75,7 +75,13 @@ struct plan_cursor {
 	u64 doubt;
 };
 
-static u64 plan_resident(const struct demeter_rank_entry *e)
+/**
+ * demeter_plan_resident - the pages that the accesses of a range are divided by
+ * @e: ranked entry
+ *
+ * Return: 4 KiB pages, at least 1.
+ */
+u64 demeter_plan_resident(const struct demeter_rank_entry *e)
 {
 	u64 pages = demeter_add_sat(e->pages[DEMETER_FMEM], e->pages[DEMETER_SMEM]);
 
@@ -127,7 +133,7 @@ static u64 plan_worth(const struct plan_terms *t, u64 rate, u64 pages)
 static u64 plan_worth_hot(const struct plan_terms *t, const struct demeter_rank_entry *e,
 			  u64 *doubt)
 {
-	u64 pages = plan_resident(e);
+	u64 pages = demeter_plan_resident(e);
 	u64 sure = plan_worth(t, demeter_sub_sat(e->rate, plan_deviation(t, e->rate)), pages);
 
 	*doubt = plan_worth(t, e->rate, pages) - sure;
@@ -138,7 +144,7 @@ static u64 plan_worth_hot(const struct plan_terms *t, const struct demeter_rank_
 static u64 plan_worth_cold(const struct plan_terms *t, const struct demeter_rank_entry *e,
 			   u64 *doubt)
 {
-	u64 pages = plan_resident(e);
+	u64 pages = demeter_plan_resident(e);
 	u64 least = demeter_add_sat(e->rate, 1ULL << DEMETER_RATE_SHIFT);
 	u64 most = plan_worth(t, demeter_add_sat(e->rate, plan_deviation(t, least)), pages);
 
@@ -146,11 +152,19 @@ static u64 plan_worth_cold(const struct plan_terms *t, const struct demeter_rank
 	return most;
 }
 
+/* How long a placement of @hot is believed to last. */
+static u64 plan_lasts_ns(const struct plan_terms *t, const struct demeter_rank_entry *hot)
+{
+	u64 doubled = 1ULL << demeter_min(hot->age_epochs, PLAN_MAX_DOUBLINGS);
+
+	return demeter_min(demeter_mul_sat(t->params->epoch_ns, PLAN_TRUST_EPOCHS * doubled),
+			   t->params->horizon_ns);
+}
+
 /* What is left of a @gain over the horizon if @hot only lasts as it may. */
 static u64 plan_trusted(const struct plan_terms *t, const struct demeter_rank_entry *hot, u64 gain)
 {
-	u64 doubled = 1ULL << demeter_min(hot->age_epochs, PLAN_MAX_DOUBLINGS);
-	u64 lasts_ns = demeter_mul_sat(t->params->epoch_ns, PLAN_TRUST_EPOCHS * doubled);
+	u64 lasts_ns = plan_lasts_ns(t, hot);
 
 	if (lasts_ns >= t->params->horizon_ns)
 		return gain;
@@ -203,8 +217,8 @@ static void plan_take(struct demeter_plan_state *state, const struct demeter_pla
 		state->tokens_pages = demeter_sub_sat(state->tokens_pages, tokens);
 }
 
-static void plan_add_step(struct demeter_plan *plan, enum demeter_plan_kind kind, u32 hot, u32 cold,
-			  u64 pages)
+static struct demeter_plan_step *
+plan_add_step(struct demeter_plan *plan, enum demeter_plan_kind kind, u32 hot, u32 cold, u64 pages)
 {
 	struct demeter_plan_step *step = &plan->step[plan->nr++];
 
@@ -218,6 +232,15 @@ static void plan_add_step(struct demeter_plan *plan, enum demeter_plan_kind kind
 		plan->fill_pages = demeter_add_sat(plan->fill_pages, pages);
 	else
 		plan->swap_pages = demeter_add_sat(plan->swap_pages, pages);
+	return step;
+}
+
+/* What the step was decided on, for whoever holds it against what comes of it. */
+static void plan_promise(struct demeter_plan_step *step, const struct plan_terms *t,
+			 const struct demeter_rank_entry *hot, u64 gain_ps)
+{
+	step->gain_ps = gain_ps;
+	step->lasts_ns = plan_lasts_ns(t, hot);
 }
 
 /*
@@ -230,14 +253,15 @@ static bool plan_fill(struct demeter_plan *plan, struct demeter_plan_state *stat
 {
 	for (; hot->at < nr; hot->at++) {
 		const struct demeter_rank_entry *e = &ranked[hot->at];
-		u64 pages = e->pages[DEMETER_SMEM];
+		u64 pages = e->pages[DEMETER_SMEM], gain;
 
 		hot->pages = pages;
 		if (free_pages == 0)
 			return true;
 		if (pages == 0)
 			continue;
-		if (plan_trusted(t, e, plan_worth_hot(t, e, &hot->doubt)) <= t->move_bar) {
+		gain = plan_trusted(t, e, plan_worth_hot(t, e, &hot->doubt));
+		if (gain <= t->move_bar) {
 			plan->end = DEMETER_PLAN_NO_GAIN;
 			continue;
 		}
@@ -250,7 +274,8 @@ static bool plan_fill(struct demeter_plan *plan, struct demeter_plan_state *stat
 			plan->end = DEMETER_PLAN_NO_TOKENS;
 			return false;
 		}
-		plan_add_step(plan, DEMETER_PLAN_FILL, hot->at, hot->at, pages);
+		plan_promise(plan_add_step(plan, DEMETER_PLAN_FILL, hot->at, hot->at, pages), t, e,
+			     gain);
 		plan_take(state, t->params, pages);
 		free_pages -= pages;
 		hot->pages -= pages;
@@ -332,7 +357,7 @@ static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *stat
 		      struct plan_cursor hot)
 {
 	struct plan_cursor cold = { .at = nr - 1 };
-	u64 hottest = 0, coldest = DEMETER_U64_MAX, doubt, gain, pages;
+	u64 hottest = 0, coldest = DEMETER_U64_MAX, doubt, gain, trusted, pages;
 	bool refused = false;
 	u32 i;
 
@@ -350,7 +375,8 @@ static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *stat
 		    !plan_next_cold(&cold, t, ranked, hot.at, hottest, &refused))
 			break;
 		gain = demeter_sub_sat(hot.worth, cold.worth);
-		if (plan_trusted(t, &ranked[hot.at], gain) <= t->swap_bar) {
+		trusted = plan_trusted(t, &ranked[hot.at], gain);
+		if (trusted <= t->swap_bar) {
 			refused = true;
 			if (gain > t->swap_bar || hot.doubt > cold.doubt) {
 				hot.at++;
@@ -370,7 +396,8 @@ static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *stat
 			plan->end = DEMETER_PLAN_NO_TOKENS;
 			return;
 		}
-		plan_add_step(plan, DEMETER_PLAN_SWAP, hot.at, cold.at, pages);
+		plan_promise(plan_add_step(plan, DEMETER_PLAN_SWAP, hot.at, cold.at, pages), t,
+			     &ranked[hot.at], trusted);
 		plan_take(state, t->params, demeter_mul_sat(pages, 2));
 		hot.pages -= pages;
 		cold.pages -= pages;

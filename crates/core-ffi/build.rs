@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles `core/`, the same sources that the kernel module includes.
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "areas.c",
     "ranges.c",
     "ranges_room.c",
@@ -10,6 +10,7 @@ const SOURCES: [&str; 9] = [
     "rank.c",
     "plan.c",
     "channel.c",
+    "gain.c",
     "touch.c",
 ];
 

@@ -9,5 +9,6 @@
 #include "../../core/resident.c"
 #include "../../core/rank.c"
 #include "../../core/plan.c"
+#include "../../core/gain.c"
 #include "../../core/channel.c"
 #include "../../core/touch.c"

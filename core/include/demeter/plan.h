@@ -70,12 +70,17 @@ enum demeter_plan_kind {
  * @hot: index into the ranked entries; pages leave SMEM
  * @cold: index into the ranked entries; pages leave FMEM (swap only)
  * @pages: how many of each
+ * @gain_ps: latency that each of them surely saves over @lasts_ns, its cost not
+ *	taken off: what the decision was based on
+ * @lasts_ns: how long the placement is believed to last
  */
 struct demeter_plan_step {
 	enum demeter_plan_kind kind;
 	u32 hot;
 	u32 cold;
 	u64 pages;
+	u64 gain_ps;
+	u64 lasts_ns;
 };
 
 enum demeter_plan_end {
@@ -107,6 +112,7 @@ void demeter_plan_make(struct demeter_plan *plan, struct demeter_plan_state *sta
 		       const struct demeter_plan_params *params,
 		       const struct demeter_rank_entry *ranked, u32 nr, u64 free_fmem_pages,
 		       u64 now_ns);
+u64 demeter_plan_resident(const struct demeter_rank_entry *e);
 u64 demeter_plan_digest(const struct demeter_plan *plan, u64 seed);
 
 #endif /* DEMETER_PLAN_H */

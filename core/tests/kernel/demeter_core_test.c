@@ -17,6 +17,7 @@
 #include "../../resident.c"
 #include "../../rank.c"
 #include "../../plan.c"
+#include "../../gain.c"
 #include "../../channel.c"
 #include "../../touch.c"
 

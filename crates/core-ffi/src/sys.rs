@@ -158,6 +158,8 @@ pub struct PlanStep {
     pub hot: u32,
     pub cold: u32,
     pub pages: u64,
+    pub gain_ps: u64,
+    pub lasts_ns: u64,
 }
 
 #[repr(C)]

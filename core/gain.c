@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/*
+ * Gain: see <demeter/gain.h>.
+ *
+ * A decayed count counts each sample twice over its life (1 + 1/2 + 1/4 ...), so
+ * half of it in each epoch counts each sample once. A few of them are of before
+ * the step, and as many of after its last epoch are left out.
+ */
+#include <demeter/gain.h>
+#include <demeter/math.h>
+
+#define GAIN_PS_PER_NS 1000ULL
+#define GAIN_S64_MAX   (DEMETER_U64_MAX >> 1)
+
+static void gain_side(struct demeter_placement_side *side, const struct demeter_rank_entry *e)
+{
+	side->start = e->start;
+	side->end = e->end;
+	side->resident_pages = demeter_plan_resident(e);
+	side->space = e->space;
+}
+
+/**
+ * demeter_placement_init - begin the account of a step
+ * @p: the account
+ * @step: of a plan
+ * @ranked: the entries it refers to
+ *
+ * Nothing has been moved yet: the caller sets @p->pages as it goes.
+ */
+void demeter_placement_init(struct demeter_placement *p, const struct demeter_plan_step *step,
+			    const struct demeter_rank_entry *ranked)
+{
+	memset(p, 0, sizeof(*p));
+	gain_side(&p->hot, &ranked[step->hot]);
+	if (step->kind == DEMETER_PLAN_SWAP)
+		gain_side(&p->cold, &ranked[step->cold]);
+	p->gain_ps = step->gain_ps;
+	p->lasts_ns = step->lasts_ns;
+}
+
+/**
+ * demeter_placement_predicted_ns - what is promised for the pages that were moved
+ * @p: the account
+ *
+ * Return: nanoseconds of latency over the whole time that the promise runs.
+ */
+u64 demeter_placement_predicted_ns(const struct demeter_placement *p)
+{
+	return demeter_mul_div(p->gain_ps, p->pages, GAIN_PS_PER_NS);
+}
+
+/**
+ * demeter_placement_is_open - does the promise still run
+ * @p: the account
+ *
+ * Return: whether later epochs count for it.
+ */
+bool demeter_placement_is_open(const struct demeter_placement *p)
+{
+	return p->pages && p->age_ns < p->lasts_ns;
+}
+
+/* First range that ends behind @gva. */
+static u32 gain_first(const struct demeter_ranges *rs, u64 gva)
+{
+	u32 low = 0, high = rs->nr;
+
+	while (low < high) {
+		u32 mid = low + (high - low) / 2;
+
+		if (rs->range[mid].end <= gva)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+/**
+ * demeter_gain_rate - decayed samples of a span of addresses, whatever its ranges are now
+ * @rs: classification
+ * @start: first byte
+ * @end: one past the last byte
+ *
+ * The samples of a range that is only partly inside are taken to lie evenly.
+ *
+ * Return: fixed point, DEMETER_RATE_SHIFT.
+ */
+u64 demeter_gain_rate(const struct demeter_ranges *rs, u64 start, u64 end)
+{
+	u64 rate = 0;
+	u32 i;
+
+	for (i = gain_first(rs, start); i < rs->nr && rs->range[i].start < end; i++) {
+		const struct demeter_range *r = &rs->range[i];
+		u64 from = demeter_max(r->start, start);
+		u64 to = demeter_min(r->end, end);
+
+		if (from < to)
+			rate = demeter_add_sat(
+				rate, demeter_mul_div(r->rate, to - from, r->end - r->start));
+	}
+	return rate;
+}
+
+/* Latency of one epoch's accesses to the moved pages of a side, in nanoseconds. */
+static s64 gain_side_ns(const struct demeter_placement_side *side, u64 pages,
+			const struct demeter_ranges *rs, u64 sample_period, u64 latency_gap_ps)
+{
+	u64 rate = demeter_gain_rate(rs, side->start, side->end);
+	u64 share = demeter_min(pages, side->resident_pages);
+	u64 ps = demeter_mul_div(rate, demeter_mul_sat(sample_period, latency_gap_ps),
+				 2ULL << DEMETER_RATE_SHIFT);
+
+	ps = demeter_mul_div(ps, share, side->resident_pages);
+	return (s64)demeter_min(div64_u64(ps, GAIN_PS_PER_NS), GAIN_S64_MAX / 2);
+}
+
+/* a + b, where |b| is at most half the largest number. */
+static s64 gain_add_sat(s64 a, s64 b)
+{
+	if (b > 0 && a > (s64)GAIN_S64_MAX - b)
+		return (s64)GAIN_S64_MAX;
+	if (b < 0 && a < -(s64)GAIN_S64_MAX - b)
+		return -(s64)GAIN_S64_MAX;
+	return a + b;
+}
+
+/**
+ * demeter_placement_realise - add what an epoch of one address space says
+ * @p: the account
+ * @rs: classification of the space, its epoch ended
+ * @space: its number: sides in other spaces are left alone
+ * @sample_period: accesses that one sample stands for
+ * @latency_gap_ps: SMEM latency minus FMEM latency
+ *
+ * Nothing happens once the promise has run out.
+ *
+ * Return: by how much @p->realised_ns has changed.
+ */
+s64 demeter_placement_realise(struct demeter_placement *p, const struct demeter_ranges *rs,
+			      u32 space, u64 sample_period, u64 latency_gap_ps)
+{
+	s64 before = p->realised_ns, ns = 0;
+
+	if (!demeter_placement_is_open(p))
+		return 0;
+	if (p->hot.space == space && p->hot.end)
+		ns += gain_side_ns(&p->hot, p->pages, rs, sample_period, latency_gap_ps);
+	if (p->cold.space == space && p->cold.end)
+		ns -= gain_side_ns(&p->cold, p->pages, rs, sample_period, latency_gap_ps);
+	p->realised_ns = gain_add_sat(before, ns);
+	return p->realised_ns - before;
+}
+
+/**
+ * demeter_placement_age - an epoch has passed
+ * @p: the account
+ * @epoch_ns: its length
+ */
+void demeter_placement_age(struct demeter_placement *p, u64 epoch_ns)
+{
+	p->age_ns = demeter_add_sat(p->age_ns, demeter_max(epoch_ns, 1));
+}
