@@ -190,7 +190,7 @@ static void ranges_trim_all(struct demeter_ranges *rs, const struct demeter_area
  * Divide the range at @at in two, with nothing between @lower_end and @upper_start.
  * Returns where to go on: room for the upper part may have moved both.
  */
-static u32 ranges_divide(struct demeter_ranges *rs, u32 at, u64 lower_end, u64 upper_start)
+static u32 ranges_open_gap(struct demeter_ranges *rs, u32 at, u64 lower_end, u64 upper_start)
 {
 	struct demeter_range upper = rs->range[at];
 
@@ -281,7 +281,7 @@ int demeter_ranges_set_areas(struct demeter_ranges *rs, const struct demeter_are
 		const struct demeter_range *r = &rs->range[i];
 
 		if (r->end > area[r->area].end)
-			i = ranges_divide(rs, i, area[r->area].end, area[r->area + 1].start);
+			i = ranges_open_gap(rs, i, area[r->area].end, area[r->area + 1].start);
 		else
 			i++;
 	}
