@@ -59,7 +59,25 @@ static u64 res_model_sum(const struct res_world *w, u32 from, u32 to, u32 tier)
 	return sum;
 }
 
-/* The whole, cut at @cuts places. */
+/* The first run of cells at or above @from. */
+static void res_check_next(struct test_tally *tally, const struct res_world *w, u32 from)
+{
+	u32 first = from, last;
+	u64 stop;
+
+	while (first < RES_CELLS && !w->model[first][DEMETER_SMEM])
+		first++;
+	last = first;
+	while (last < RES_CELLS && w->model[last][DEMETER_SMEM] &&
+	       last / DEMETER_LEAF_CELLS == first / DEMETER_LEAF_CELLS)
+		last++;
+	CHECK_EQ(demeter_resident_next(&w->res, res_address(from), res_address(RES_CELLS),
+				       DEMETER_SMEM, &stop),
+		 res_address(first));
+	CHECK_EQ(stop, first == RES_CELLS ? res_address(RES_CELLS) : res_address(last));
+}
+
+/* The whole, cut at random places. */
 static void res_check(struct test_tally *tally, const struct res_world *w, u64 *seed)
 {
 	struct demeter_rank_entry e[RES_ENTRIES] = { 0 };
@@ -118,6 +136,7 @@ static void res_test_random(struct test_tally *tally)
 			left -= can;
 		}
 		CHECK_EQ(booked, pages - left);
+		res_check_next(tally, w, from);
 		if (round % 50 == 0) {
 			res_check(tally, w, &seed);
 			test_yield();
