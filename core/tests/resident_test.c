@@ -178,8 +178,10 @@ static void res_test_edges(struct test_tally *tally)
 
 	/* Ranges smaller than a cell share it by size, and lose nothing. */
 	e[0].start = res_address(5);
-	e[0].end = e[1].start = res_address(5) + 5 * DEMETER_PAGE_BYTES;
-	e[1].end = e[2].start = res_address(5) + 9 * DEMETER_PAGE_BYTES;
+	e[0].end = res_address(5) + 5 * DEMETER_PAGE_BYTES;
+	e[1].start = e[0].end;
+	e[1].end = res_address(5) + 9 * DEMETER_PAGE_BYTES;
+	e[2].start = e[1].end;
 	e[2].end = res_address(6);
 	demeter_resident_sum(&w->res, e, 3);
 	CHECK_EQ(e[0].pages[DEMETER_SMEM] + e[1].pages[DEMETER_SMEM] + e[2].pages[DEMETER_SMEM], 7);

@@ -513,9 +513,8 @@ void demeter_targets_discover(void)
 		return;
 	}
 	if (!room) {
-		pr_warn_once(
-			"%u processes are managed, and others are not until one of them ends; next: raise targets/auto_min_bytes\n",
-			DEMETER_MAX_TARGETS);
+		pr_warn_once("no more than %u processes are managed; next: raise auto_min_bytes\n",
+			     DEMETER_MAX_TARGETS);
 		return;
 	}
 	nr = candidates_find(found, min_t(u32, room, DISCOVER_MAX), min_bytes);
@@ -523,9 +522,8 @@ void demeter_targets_discover(void)
 		int ret = target_add(found[i].mm, found[i].tgid, found[i].origin);
 
 		if (ret)
-			pr_warn_ratelimited(
-				"process %d is not managed, error %d; next: see whether memory is short\n",
-				found[i].tgid, ret);
+			pr_warn_ratelimited("process %d is not managed (%d); next: free memory\n",
+					    found[i].tgid, ret);
 		mmdrop(found[i].mm);
 	}
 }

@@ -182,7 +182,7 @@ struct demeter_target {
 	pid_t pid;
 	enum demeter_origin origin;
 
-	struct mutex lock;
+	struct mutex lock; /* the next four, against readers */
 	struct demeter_count *count;
 	u32 nr_counts;
 	u32 count_capacity;
