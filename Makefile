@@ -14,7 +14,7 @@ PLOT := PYTHONPATH=lab $(LAB)/python -m demeter_lab.cli
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
-.PHONY: help demo test testbed build lint fmt bench bench-balloon bench-extmem experiments figures man setup modules lab lab-lock clean
+.PHONY: help demo test testbed build lint fmt bench bench-epoch bench-balloon bench-extmem experiments figures man setup modules lab lab-lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,9 +56,12 @@ fmt: lab ## format everything in place
 	$(LAB)/ruff format lab
 	$(LAB)/ruff check --fix lab
 
-bench: build ## cost of the core: ns per sample, us per epoch
+bench: build ## cost of the core: ns per sample, us per epoch, and an epoch of a large machine
 	mkdir -p out/bench
 	$(MAKE) -C core/tests bench OUT=$(CURDIR)/out/bench/core.json
+
+bench-epoch: build ## the epoch over a tebibyte and over a hundred processes: CPU, and how long locks are held, in guests
+	tests/suites/epoch
 
 bench-balloon: build lab ## the balloon against virtio-balloon and virtio-mem: rates, and GUPS in guests composed by them
 	PYTHONPATH=lab $(LAB)/python -m demeter_lab.balloon.bench --out out/balloon

@@ -161,6 +161,44 @@ u64 demeter_resident_move(struct demeter_resident *res, u64 start, u64 end, enum
 	return pages - left;
 }
 
+/**
+ * demeter_resident_next - where the next pages of a tier are
+ * @res: what is resident
+ * @start: first address to look at
+ * @end: one past the last
+ * @tier: the tier
+ * @stop: out: one past the last address of cells in a row that hold some
+ *
+ * Return: where they begin, or @end when there are none.
+ */
+u64 demeter_resident_next(const struct demeter_resident *res, u64 start, u64 end,
+			  enum demeter_tier tier, u64 *stop)
+{
+	u32 at, i, last;
+
+	*stop = end;
+	for (at = resident_search(res, start); at < res->nr; at++) {
+		const struct demeter_leaf *leaf = res->leaf[at];
+		u64 found;
+
+		if (leaf->start >= end)
+			break;
+		if (!leaf->sum[tier])
+			continue;
+		leaf_clip(res, leaf, start, end, &i, &last);
+		while (i < last && !leaf->cells.pages[i][tier])
+			i++;
+		if (i == last)
+			continue;
+		found = leaf->start + ((u64)i << res->cell_shift);
+		while (i < last && leaf->cells.pages[i][tier])
+			i++;
+		*stop = demeter_min(end, leaf->start + ((u64)i << res->cell_shift));
+		return demeter_max(start, found);
+	}
+	return end;
+}
+
 /* Pages of the part of a cell at @cell_start that lies in [start, end). */
 static u64 cell_share(const struct demeter_resident *res, u64 cell_start, u64 start, u64 end,
 		      u64 pages)

@@ -59,7 +59,25 @@ static u64 res_model_sum(const struct res_world *w, u32 from, u32 to, u32 tier)
 	return sum;
 }
 
-/* The whole, cut at @cuts places. */
+/* The first run of cells at or above @from. */
+static void res_check_next(struct test_tally *tally, const struct res_world *w, u32 from)
+{
+	u32 first = from, last;
+	u64 stop;
+
+	while (first < RES_CELLS && !w->model[first][DEMETER_SMEM])
+		first++;
+	last = first;
+	while (last < RES_CELLS && w->model[last][DEMETER_SMEM] &&
+	       last / DEMETER_LEAF_CELLS == first / DEMETER_LEAF_CELLS)
+		last++;
+	CHECK_EQ(demeter_resident_next(&w->res, res_address(from), res_address(RES_CELLS),
+				       DEMETER_SMEM, &stop),
+		 res_address(first));
+	CHECK_EQ(stop, first == RES_CELLS ? res_address(RES_CELLS) : res_address(last));
+}
+
+/* The whole, cut at random places. */
 static void res_check(struct test_tally *tally, const struct res_world *w, u64 *seed)
 {
 	struct demeter_rank_entry e[RES_ENTRIES] = { 0 };
@@ -118,6 +136,7 @@ static void res_test_random(struct test_tally *tally)
 			left -= can;
 		}
 		CHECK_EQ(booked, pages - left);
+		res_check_next(tally, w, from);
 		if (round % 50 == 0) {
 			res_check(tally, w, &seed);
 			test_yield();
@@ -159,8 +178,10 @@ static void res_test_edges(struct test_tally *tally)
 
 	/* Ranges smaller than a cell share it by size, and lose nothing. */
 	e[0].start = res_address(5);
-	e[0].end = e[1].start = res_address(5) + 5 * DEMETER_PAGE_BYTES;
-	e[1].end = e[2].start = res_address(5) + 9 * DEMETER_PAGE_BYTES;
+	e[0].end = res_address(5) + 5 * DEMETER_PAGE_BYTES;
+	e[1].start = e[0].end;
+	e[1].end = res_address(5) + 9 * DEMETER_PAGE_BYTES;
+	e[2].start = e[1].end;
 	e[2].end = res_address(6);
 	demeter_resident_sum(&w->res, e, 3);
 	CHECK_EQ(e[0].pages[DEMETER_SMEM] + e[1].pages[DEMETER_SMEM] + e[2].pages[DEMETER_SMEM], 7);

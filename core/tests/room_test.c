@@ -85,7 +85,7 @@ static void room_test_grow(struct test_tally *tally)
 
 	CHECK_EQ(demeter_ranges_init(&rs, small, 2, &room_params), 0);
 	CHECK_EQ(demeter_ranges_set_area(&rs, 0, 0, ROOM_SPAN), 0);
-	CHECK(demeter_ranges_grow(&rs, NULL, 4) == NULL);
+	CHECK(!demeter_ranges_grow(&rs, NULL, 4));
 	CHECK(demeter_ranges_grow(&rs, large, 2) == large);
 	CHECK_EQ(rs.capacity, 2);
 	CHECK(demeter_ranges_grow(&rs, large, 4) == small);

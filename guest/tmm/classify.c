@@ -6,40 +6,38 @@
  * into ranges, end the epoch of each target (decay, split, merge), count what
  * is resident where, rank the ranges of all targets together, plan, execute.
  * A decision is made every epoch, whether or not anything was split.
+ *
+ * All of it works on what is the worker's own, see tmm.h, so no lock is held.
  */
 #include <linux/freezer.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
-#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/timekeeping.h>
 #include <linux/wait.h>
 
 #include "relocate.h"
-#include "scan.h"
 #include "tmm.h"
 #include "trace.h"
 
-/* Resident pages of an unchanged target are counted anew after this many epochs. */
-#define RECOUNT_EPOCHS		16
-/* A target has changed when its anonymous memory did by this, or by 1/64. */
-#define RECOUNT_PAGES		512
-/* Parts of a CPU that counting anew may take: of a changed and an unchanged target. */
-#define RECOUNT_SHARE_CHANGED	32
-#define RECOUNT_SHARE_UNCHANGED 512
+/* Room in the ranking to begin with, and steps of a plan at least. */
+#define FIRST_ENTRIES	 512
+#define FIRST_STEPS	 512
+/* One step of a plan for so many ranges. */
+#define ENTRIES_PER_STEP 8
 /* Part of FMEM left free for the kernel and for new processes, as a shift. */
-#define HEADROOM_SHIFT		6
+#define HEADROOM_SHIFT	 6
 /* SMEM latency less FMEM latency if nobody knows better: DCPMM against DRAM. */
-#define LATENCY_GAP_PS		108000
+#define LATENCY_GAP_PS	 108000
 
 static struct task_struct *worker;
 static DECLARE_WAIT_QUEUE_HEAD(worker_wait);
 
-/* Under demeter_lock. */
-static struct demeter_rank_entry *entries;
-static struct demeter_plan plan;
-static struct demeter_plan_state plan_state;
+struct demeter_context demeter_context = {
+	.swap_cost_ns = DEMETER_FIRST_SWAP_COST_NS,
+	.move_cost_ns = DEMETER_FIRST_MOVE_COST_NS,
+};
 
 /**
  * demeter_worker_should_stop() - is the worker asked to stop
@@ -99,7 +97,7 @@ static void consume_samples(void)
 static void end_epoch(void)
 {
 	struct demeter_target *target;
-	u64 ranges = 0;
+	u64 ranges = 0, denied = 0;
 	u32 space = 0;
 
 	while ((target = demeter_target_next(&space))) {
@@ -110,134 +108,84 @@ static void end_epoch(void)
 		demeter_ranges_end_epoch(&target->ranges, &done);
 		demeter_stats.splits += done.splits;
 		demeter_stats.merges += done.merges;
+		denied += target->ranges.denied_splits - target->denied_seen;
+		target->denied_seen = target->ranges.denied_splits;
 		ranges += target->ranges.nr;
 		trace_demeter_classify(demeter_stats.epochs, space, target->samples_seen - before,
 				       done.splits, done.merges, target->ranges.nr);
+		cond_resched();
 	}
-	demeter_stats.ranges = ranges;
+	WRITE_ONCE(demeter_stats.ranges, ranges);
+	WRITE_ONCE(demeter_stats.denied_splits, demeter_stats.denied_splits + denied);
 }
 
-/**
- * demeter_target_count() - what is known of the range at an address
- * @target: the target
- * @start: where the range begins
- *
- * Return: the count, or NULL.
- */
-struct demeter_count *demeter_target_count(struct demeter_target *target, u64 start)
+/* Room for @nr steps; the plan goes on with what it has if there is no memory. */
+static void make_room_for_steps(struct demeter_context *ctx, u32 nr)
 {
-	u32 low = 0, high = target->nr_counts;
+	struct demeter_plan_step *step;
+	struct demeter_span *span;
 
-	while (low < high) {
-		u32 mid = low + (high - low) / 2;
-
-		if (target->count[mid].start < start)
-			low = mid + 1;
-		else
-			high = mid;
+	if (nr <= ctx->plan.capacity)
+		return;
+	step = kvcalloc(nr, sizeof(*step), GFP_KERNEL | __GFP_NOWARN);
+	span = kvcalloc(nr, sizeof(*span), GFP_KERNEL | __GFP_NOWARN);
+	if (!step || !span) {
+		kvfree(step);
+		kvfree(span);
+		return;
 	}
-	if (low < target->nr_counts && target->count[low].start == start)
-		return &target->count[low];
-	return NULL;
+	kvfree(ctx->plan.step);
+	kvfree(ctx->span);
+	ctx->plan.step = step;
+	ctx->plan.capacity = nr;
+	ctx->span = span;
 }
 
-/*
- * Is everything in @target to be counted anew? Walking page tables is the
- * costly part of an epoch in which nothing happens, and costs more the more 4 KiB
- * pages a process has: what it took last time says how soon it may be done again.
- */
-static bool count_is_due(const struct demeter_target *target, u64 anon)
+/* Room for the ranges that all targets have now, and for a plan over them. */
+static void make_room(struct demeter_context *ctx)
 {
-	u64 elapsed_ns = ktime_get_ns() - target->counted_ns;
-	u64 change =
-		anon > target->anon_pages ? anon - target->anon_pages : target->anon_pages - anon;
+	u32 wanted = ctx->max_entries ?: FIRST_ENTRIES;
+	struct demeter_rank_entry *entries;
 
-	if (!target->counted_ns)
-		return true;
-	if (change > RECOUNT_PAGES || change > target->anon_pages / 64)
-		return elapsed_ns >= target->count_cost_ns * RECOUNT_SHARE_CHANGED;
-	return target->ranges.epoch - target->counted_epoch >= RECOUNT_EPOCHS &&
-	       elapsed_ns >= target->count_cost_ns * RECOUNT_SHARE_UNCHANGED;
-}
-
-/*
- * Resident pages of the entries of one target. What was counted is kept while
- * bounds, size of the process and our own doings stay the same.
- */
-static void count_target(struct demeter_target *target, struct demeter_rank_entry *entry, u32 nr)
-{
-	u64 anon = get_mm_counter(target->mm, MM_ANONPAGES);
-	bool all = count_is_due(target, anon);
-	u64 start = demeter_worker_clock();
-	u32 old = 0, i;
-
-	nr = min_t(u32, nr, DEMETER_TARGET_RANGES);
-	for (i = 0; i < nr; i++) {
-		struct demeter_count *count = &target->spare[i];
-		bool known = false;
-
-		while (old < target->nr_counts && target->count[old].start < entry[i].start)
-			old++;
-		if (old < target->nr_counts && target->count[old].start == entry[i].start &&
-		    target->count[old].end == entry[i].end) {
-			*count = target->count[old];
-			known = !count->stale;
-		} else {
-			*count = (struct demeter_count){
-				.start = entry[i].start,
-				.end = entry[i].end,
-			};
+	while (wanted < demeter_stats.ranges)
+		wanted *= 2;
+	if (wanted != ctx->max_entries) {
+		entries = kvcalloc(wanted, sizeof(*entries), GFP_KERNEL | __GFP_NOWARN);
+		if (entries) {
+			kvfree(ctx->entries);
+			ctx->entries = entries;
+			ctx->max_entries = wanted;
 		}
-		if (all || !known) {
-			demeter_scan_count(target->mm, count->start, count->end,
-					   demeter_params.fmem_node, demeter_params.smem_node,
-					   count->pages);
-			count->stale = false;
-			cond_resched();
-		}
-		memcpy(entry[i].pages, count->pages, sizeof(entry[i].pages));
 	}
-	swap(target->count, target->spare);
-	target->nr_counts = nr;
-	if (all) {
-		target->anon_pages = anon;
-		target->counted_epoch = target->ranges.epoch;
-		target->counted_ns = ktime_get_ns();
-		target->count_cost_ns = demeter_worker_clock() - start;
-	}
+	make_room_for_steps(ctx, max_t(u32, ctx->max_entries / ENTRIES_PER_STEP, FIRST_STEPS));
 }
 
-static u32 gather(u64 *mark)
+static u32 gather(struct demeter_context *ctx)
 {
 	struct demeter_target *target;
-	u32 nr = 0, space = 0, before;
+	u32 nr = 0, space = 0;
 
 	while ((target = demeter_target_next(&space))) {
-		before = nr;
-		nr = demeter_rank_gather(&target->ranges, space, entries, nr, DEMETER_MAX_ENTRIES);
-		lap(mark, DEMETER_STAGE_RANK);
-		if (mmget_not_zero(target->mm)) {
-			count_target(target, entries + before, nr - before);
-			mmput(target->mm);
-		}
-		lap(mark, DEMETER_STAGE_SCAN);
+		nr = demeter_publish(target, ctx->entries, nr, ctx->max_entries);
+		cond_resched();
 	}
 	return nr;
 }
 
 /* Hide from the planner what would only be refused again. */
-static void apply_back_off(u32 nr)
+static void apply_back_off(struct demeter_context *ctx, u32 nr)
 {
 	u32 i, tier;
 
 	for (i = 0; i < nr; i++) {
-		struct demeter_target *target = demeter_target_of(entries[i].space);
+		struct demeter_rank_entry *entry = &ctx->entries[i];
+		struct demeter_target *target = demeter_target_of(entry->space);
 		struct demeter_count *count;
 
-		count = target ? demeter_target_count(target, entries[i].start) : NULL;
+		count = target ? demeter_target_count(target, entry->start) : NULL;
 		for (tier = 0; count && tier < DEMETER_TIERS; tier++)
 			if ((s32)(count->retry_epoch[tier] - target->ranges.epoch) > 0)
-				entries[i].pages[tier] = 0;
+				entry->pages[tier] = 0;
 	}
 }
 
@@ -251,7 +199,7 @@ static u64 free_fmem_pages(void)
 	return room > headroom ? min(room - headroom, fillable) : 0;
 }
 
-static void make_plan(u32 nr)
+static void make_plan(struct demeter_context *ctx, u32 nr)
 {
 	u64 rate = READ_ONCE(demeter_params.rate_pages_per_s);
 	struct demeter_plan_params params = {
@@ -267,20 +215,20 @@ static void make_plan(u32 nr)
 		.burst_pages = rate,
 	};
 
-	plan.nr = 0;
-	demeter_plan_make(&plan, &plan_state, &params, entries, nr, free_fmem_pages(),
-			  ktime_get_ns());
-	trace_demeter_plan(demeter_stats.epochs, plan.nr, plan.fill_pages, plan.swap_pages,
-			   plan.end);
+	demeter_plan_make(&ctx->plan, &ctx->plan_state, &params, ctx->entries, nr,
+			  free_fmem_pages(), ktime_get_ns());
+	trace_demeter_plan(demeter_stats.epochs, ctx->plan.nr, ctx->plan.fill_pages,
+			   ctx->plan.swap_pages, ctx->plan.end);
 }
 
-static void epoch_run(void)
+static void epoch_run(struct demeter_context *ctx)
 {
-	u64 mark = demeter_worker_clock();
+	u64 begun_ns = demeter_worker_clock(), mark = begun_ns;
+	int index;
 	u32 nr;
 
+	index = demeter_targets_read_lock();
 	demeter_sampler_look_after();
-	mutex_lock(&demeter_lock);
 	demeter_targets_discover();
 	demeter_targets_refresh();
 	lap(&mark, DEMETER_STAGE_CLASSIFY);
@@ -290,20 +238,24 @@ static void epoch_run(void)
 	demeter_latency_gap_end_epoch();
 	end_epoch();
 	lap(&mark, DEMETER_STAGE_CLASSIFY);
+	demeter_recount(ctx);
+	lap(&mark, DEMETER_STAGE_SCAN);
+	ctx->plan.nr = 0;
 	if (demeter_targets_nr()) {
-		nr = gather(&mark);
-		demeter_rank(entries, nr);
+		make_room(ctx);
+		nr = gather(ctx);
+		demeter_rank(ctx->entries, nr);
 		lap(&mark, DEMETER_STAGE_RANK);
-		apply_back_off(nr);
-		make_plan(nr);
+		apply_back_off(ctx, nr);
+		make_plan(ctx, nr);
 		lap(&mark, DEMETER_STAGE_PLAN);
-		demeter_execute(&plan, entries);
 	}
+	demeter_stats_max(&demeter_stats.epoch_max_ns, demeter_worker_clock() - begun_ns);
+	demeter_execute(ctx);
 	WRITE_ONCE(demeter_stats.epochs, demeter_stats.epochs + 1);
 	demeter_stats_update_lost();
 	demeter_model_report_epoch();
-	demeter_provider_epoch_ended();
-	mutex_unlock(&demeter_lock);
+	demeter_targets_read_unlock(index);
 }
 
 static int worker_main(void *unused)
@@ -324,9 +276,35 @@ static int worker_main(void *unused)
 		}
 		wait_event_freezable_timeout(worker_wait, kthread_should_stop(), left);
 		if (!kthread_should_stop())
-			epoch_run();
+			epoch_run(&demeter_context);
 	}
 	return 0;
+}
+
+/* What is learned of costs stays. */
+static void context_free(struct demeter_context *ctx)
+{
+	kvfree(ctx->entries);
+	kvfree(ctx->plan.step);
+	kvfree(ctx->span);
+	kvfree(ctx->cells);
+	kfree(ctx->spare_leaf);
+	*ctx = (struct demeter_context){
+		.swap_cost_ns = ctx->swap_cost_ns,
+		.move_cost_ns = ctx->move_cost_ns,
+		.fill_paused_until_epoch = ctx->fill_paused_until_epoch,
+		.refusing_pages = ctx->refusing_pages,
+	};
+}
+
+static int context_init(struct demeter_context *ctx)
+{
+	ctx->cells = kvcalloc(1, sizeof(*ctx->cells), GFP_KERNEL);
+	make_room(ctx);
+	if (ctx->cells && ctx->entries && ctx->span)
+		return 0;
+	context_free(ctx);
+	return -ENOMEM;
 }
 
 /**
@@ -337,17 +315,15 @@ static int worker_main(void *unused)
 int demeter_worker_start(void)
 {
 	struct task_struct *task;
+	int ret;
 
-	entries = kvcalloc(DEMETER_MAX_ENTRIES, sizeof(*entries), GFP_KERNEL);
-	plan.step = kvcalloc(DEMETER_MAX_STEPS, sizeof(*plan.step), GFP_KERNEL);
-	plan.capacity = DEMETER_MAX_STEPS;
-	plan_state = (struct demeter_plan_state){};
+	ret = context_init(&demeter_context);
+	if (ret)
+		return ret;
 	demeter_latency_gap_reset();
-	task = entries && plan.step ? kthread_create(worker_main, NULL, "kdemeterd")
-				    : ERR_PTR(-ENOMEM);
+	task = kthread_create(worker_main, NULL, "kdemeterd");
 	if (IS_ERR(task)) {
-		kvfree(entries);
-		kvfree(plan.step);
+		context_free(&demeter_context);
 		return PTR_ERR(task);
 	}
 	worker = get_task_struct(task);
@@ -365,8 +341,5 @@ void demeter_worker_stop(void)
 	demeter_drain_watch(NULL);
 	put_task_struct(worker);
 	worker = NULL;
-	kvfree(entries);
-	kvfree(plan.step);
-	entries = NULL;
-	plan.step = NULL;
+	context_free(&demeter_context);
 }

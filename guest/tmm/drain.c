@@ -200,12 +200,16 @@ void demeter_drain_watch(struct task_struct *worker)
 /**
  * demeter_worker_clock() - CPU time of the watched task, for itself to read
  *
+ * Any other task reads a clock that goes on while it waits, too.
+ *
  * Return: nanoseconds from an arbitrary start.
  */
 u64 demeter_worker_clock(void)
 {
 	u64 now;
 
+	if (current != READ_ONCE(worker_task))
+		return local_clock();
 	/* A switch between the two reads would be counted by one of them only. */
 	preempt_disable();
 	now = local_clock() - READ_ONCE(worker_off_ns);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dump: the heat map as a binary file, layout in uapi/demeter_dump.h.
+ * Dump: the heat map of the last epoch as a binary file, layout in
+ * uapi/demeter_dump.h.
  *
  * Reading from the start takes a snapshot, reading on continues it, so that one
  * reader gets one consistent picture. Readers at the same time may cut each
@@ -14,71 +15,79 @@
 #include "bin_attribute.h"
 #include "tmm.h"
 
-/* Protects the snapshot. Taken before demeter_lock. */
+/* Protects the snapshot. Taken before a target's lock. */
 static DEFINE_MUTEX(dump_lock);
 static void *snapshot;
 static size_t snapshot_bytes;
 
-static void record_fill(struct demeter_dump_record *record, struct demeter_target *target,
-			const struct demeter_range *range)
+static void record_fill(struct demeter_dump_record *record, const struct demeter_target *target,
+			const struct demeter_count *count)
 {
-	const struct demeter_count *count = demeter_target_count(target, range->start);
-
 	*record = (struct demeter_dump_record){
 		.space = target->space,
 		.pid = target->pid,
-		.start = range->start,
-		.end = range->end,
-		.rate = range->rate,
-		.age_epochs = target->ranges.epoch - range->born_epoch,
-		.area = range->area,
+		.start = count->start,
+		.end = count->end,
+		.rate = count->rate,
+		.age_epochs = target->count_epoch - count->born_epoch,
+		.area = count->area,
+		.fmem_pages = count->pages[DEMETER_FMEM],
+		.smem_pages = count->pages[DEMETER_SMEM],
 	};
-	/* Split or merged since the last count: not known yet. */
-	if (count && count->end == range->end) {
-		record->fmem_pages = count->pages[DEMETER_FMEM];
-		record->smem_pages = count->pages[DEMETER_SMEM];
+}
+
+static u32 count_records(void)
+{
+	struct demeter_target *target;
+	u32 space = 0, nr = 0;
+
+	while ((target = demeter_target_next(&space)))
+		nr += READ_ONCE(target->nr_counts);
+	return nr;
+}
+
+/* At most @room records: what was published since they were counted may be more. */
+static u32 records_fill(struct demeter_dump_record *record, u32 room)
+{
+	struct demeter_target *target;
+	u32 space = 0, nr = 0, i;
+
+	while ((target = demeter_target_next(&space))) {
+		u64 since_ns = demeter_target_lock(target);
+
+		for (i = 0; i < target->nr_counts && nr < room; i++, nr++)
+			record_fill(&record[nr], target, &target->count[i]);
+		demeter_target_unlock(target, since_ns);
 	}
+	return nr;
 }
 
 static int snapshot_take(void)
 {
 	struct demeter_dump_header *header;
-	struct demeter_dump_record *record;
-	struct demeter_target *target;
-	u32 space = 0, nr = 0, i;
-	int ret = -ENOMEM;
-	size_t bytes;
+	int index = demeter_targets_read_lock();
+	u32 room = count_records() + 64;
 
-	mutex_lock(&demeter_lock);
-	while ((target = demeter_target_next(&space)))
-		nr += target->ranges.nr;
-	bytes = sizeof(*header) + nr * sizeof(*record);
-	header = kvzalloc(bytes, GFP_KERNEL);
-	if (!header)
-		goto unlock;
+	header = kvzalloc(sizeof(*header) + room * sizeof(struct demeter_dump_record), GFP_KERNEL);
+	if (!header) {
+		demeter_targets_read_unlock(index);
+		return -ENOMEM;
+	}
 	header->magic = DEMETER_DUMP_MAGIC;
 	header->version = DEMETER_DUMP_VERSION;
 	header->header_bytes = sizeof(*header);
-	header->record_bytes = sizeof(*record);
-	header->nr_records = nr;
-	header->epochs = demeter_stats.epochs;
+	header->record_bytes = sizeof(struct demeter_dump_record);
+	header->nr_records = records_fill((void *)(header + 1), room);
+	header->epochs = READ_ONCE(demeter_stats.epochs);
 	header->time_ns = ktime_get_ns();
 	header->rate_shift = DEMETER_RATE_SHIFT;
 	header->fmem_node = demeter_params.fmem_node;
 	header->smem_node = demeter_params.smem_node;
-	record = (void *)(header + 1);
-	space = 0;
-	while ((target = demeter_target_next(&space))) {
-		for (i = 0; i < target->ranges.nr; i++)
-			record_fill(record++, target, &target->ranges.range[i]);
-	}
+	demeter_targets_read_unlock(index);
 	kvfree(snapshot);
 	snapshot = header;
-	snapshot_bytes = bytes;
-	ret = 0;
-unlock:
-	mutex_unlock(&demeter_lock);
-	return ret;
+	snapshot_bytes = sizeof(*header) + header->nr_records * sizeof(struct demeter_dump_record);
+	return 0;
 }
 
 static ssize_t ranges_read(struct file *file, struct kobject *kobj,

@@ -4,8 +4,10 @@
  *
  * Steps are gathered until their folios make a batch worth one TLB flush, then
  * exchanged, or moved into free FMEM. What a batch cost is measured in CPU time
- * and fed back to the planner. Ranges whose pages were refused are left alone
- * for a while, twice as long each time.
+ * and fed back to the planner, and what moved is booked where it came from. Each
+ * range is searched from where the search ended last time, and only where pages
+ * are known to be. Ranges whose pages were refused are left alone for a while,
+ * twice as long each time.
  */
 #include <linux/mm.h>
 #include <linux/sched.h>
@@ -17,20 +19,12 @@
 #include "tmm.h"
 #include "trace.h"
 
-/* Of 4 KiB pages; first guesses until something was measured. */
-#define SWAP_COST_NS	  3000
-#define MOVE_COST_NS	  2000
 /* THPs on one side of a batch: each keeps 2 MiB from its process meanwhile. */
 #define BATCH_HUGE_PAGES  (8 * HPAGE_PMD_NR)
 /* Epochs that a refused range is left alone, at most, as a power of two. */
 #define BACK_OFF_MAX	  6
 /* Epochs without filling after FMEM that counts as free took nothing. */
 #define FILL_PAUSE_EPOCHS 32
-
-static u64 swap_cost_ns = SWAP_COST_NS;
-static u64 move_cost_ns = MOVE_COST_NS;
-static u64 fill_paused_until_epoch; /* demeter_lock, as the next */
-static u64 refusing_pages;	    /* free FMEM that took nothing, while paused */
 
 /**
  * struct batch - steps whose folios are isolated but not yet moved
@@ -57,7 +51,7 @@ struct batch {
  */
 u64 demeter_swap_cost_ns(void)
 {
-	return READ_ONCE(swap_cost_ns);
+	return READ_ONCE(demeter_context.swap_cost_ns);
 }
 
 /**
@@ -67,7 +61,7 @@ u64 demeter_swap_cost_ns(void)
  */
 u64 demeter_move_cost_ns(void)
 {
-	return READ_ONCE(move_cost_ns);
+	return READ_ONCE(demeter_context.move_cost_ns);
 }
 
 /**
@@ -78,14 +72,20 @@ u64 demeter_move_cost_ns(void)
  * swaps, so free FMEM that refuses what is hot has to be forgotten for a while. Not
  * so what came free since: a balloon gave it back, or a process ended.
  *
- * Return: pages that may take what is hot. Caller holds demeter_lock.
+ * For the worker.
+ *
+ * Return: pages that may take what is hot.
  */
 u64 demeter_fillable_pages(u64 room_pages)
 {
-	if (demeter_stats.epochs >= fill_paused_until_epoch)
+	struct demeter_context *ctx = &demeter_context;
+	u64 more;
+
+	if (demeter_stats.epochs >= ctx->fill_paused_until_epoch)
 		return room_pages;
-	refusing_pages = min(refusing_pages, room_pages);
-	return room_pages - refusing_pages >= HPAGE_PMD_NR ? room_pages - refusing_pages : 0;
+	ctx->refusing_pages = min(ctx->refusing_pages, room_pages);
+	more = room_pages - ctx->refusing_pages;
+	return more >= HPAGE_PMD_NR ? more : 0;
 }
 
 static void learn(u64 *average_ns, u64 spent_ns, u64 pages)
@@ -113,27 +113,66 @@ static void note_refusals(const struct demeter_refusals *why)
 	}
 }
 
-/* A range was tried on @tier: count it anew, and leave it alone if that failed. */
+/* A range was tried on @tier: leave it alone for a while if that failed. */
 static void note_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier, bool moved)
 {
 	struct demeter_target *target = demeter_target_of(entry->space);
 	struct demeter_count *count;
+	u64 since_ns;
 
 	count = target ? demeter_target_count(target, entry->start) : NULL;
 	if (!count)
 		return;
-	count->stale = true;
+	since_ns = demeter_target_lock(target);
 	if (moved) {
 		count->back_off[tier] = 0;
-		return;
+	} else {
+		count->retry_epoch[tier] = target->ranges.epoch + (1u << count->back_off[tier]);
+		if (count->back_off[tier] < BACK_OFF_MAX)
+			count->back_off[tier]++;
 	}
-	count->retry_epoch[tier] = target->ranges.epoch + (1u << count->back_off[tier]);
-	if (count->back_off[tier] < BACK_OFF_MAX)
-		count->back_off[tier]++;
+	demeter_target_unlock(target, since_ns);
 }
 
-static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
-			const struct demeter_rank_entry *ranked, struct demeter_refusals *why)
+/* @pages of @entry left @tier; they were found between @start and @end. */
+static void book(const struct demeter_rank_entry *entry, enum demeter_tier tier, u64 start, u64 end,
+		 u64 pages)
+{
+	struct demeter_target *target = demeter_target_of(entry->space);
+
+	if (target && demeter_resident_move(&target->resident, start, end, tier, pages) < pages)
+		target->pass.wanted = true;
+}
+
+/*
+ * Book what a batch has moved. Which of its folios stayed is not told, so what did
+ * is taken as spread evenly over its steps; the next pass corrects it.
+ */
+static void batch_book(struct demeter_context *ctx, const struct batch *batch, u64 moved)
+{
+	u64 taken = 0, seen = 0, booked = 0;
+	u32 last = batch->first + batch->nr, i;
+
+	for (i = batch->first; i < last; i++)
+		taken += ctx->span[i].pages;
+	moved = min(moved, taken);
+	for (i = batch->first; i < last && moved; i++) {
+		const struct demeter_plan_step *step = &ctx->plan.step[i];
+		const struct demeter_span *span = &ctx->span[i];
+		u64 share;
+
+		seen += span->pages;
+		share = mul_u64_u64_div_u64(moved, seen, taken) - booked;
+		booked += share;
+		book(&ctx->entries[step->hot], DEMETER_SMEM, span->hot_from, span->hot_to, share);
+		if (step->kind == DEMETER_PLAN_SWAP)
+			book(&ctx->entries[step->cold], DEMETER_FMEM, span->cold_from,
+			     span->cold_to, share);
+	}
+}
+
+static void batch_flush(struct demeter_context *ctx, struct batch *batch,
+			struct demeter_refusals *why)
 {
 	u64 wanted = demeter_folio_list_pages(&batch->hot);
 	u64 start = demeter_worker_clock();
@@ -149,46 +188,93 @@ static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
 						  READ_ONCE(demeter_params.batch_pairs), why, NULL);
 		ns = demeter_worker_clock() - start;
 		charge(DEMETER_STAGE_RELOCATE, ns);
-		learn(&swap_cost_ns, batch->ns + ns, moved);
+		learn(&ctx->swap_cost_ns, batch->ns + ns, moved);
 		demeter_stats.demoted_pages += moved;
 		trace_demeter_exchange(wanted, moved, ns);
 	} else {
 		moved = demeter_relocate_migrate(&batch->hot, demeter_params.fmem_node, why, NULL);
 		ns = demeter_worker_clock() - start;
 		charge(DEMETER_STAGE_MIGRATE, ns);
-		learn(&move_cost_ns, batch->ns + ns, moved);
+		learn(&ctx->move_cost_ns, batch->ns + ns, moved);
 		demeter_stats.filled_pages += moved;
 		trace_demeter_fill(wanted, moved, ns);
 	}
 	demeter_stats.promoted_pages += moved;
+	batch_book(ctx, batch, moved);
 	well = wanted && moved * 4 >= wanted;
 	for (i = batch->first; i < batch->first + batch->nr; i++) {
-		const struct demeter_plan_step *step = &plan->step[i];
+		const struct demeter_plan_step *step = &ctx->plan.step[i];
 
 		/* What did not fit into free FMEM may still be swapped: no fault of its own. */
-		note_outcome(&ranked[step->hot], DEMETER_SMEM, well || fill);
+		note_outcome(&ctx->entries[step->hot], DEMETER_SMEM, well || fill);
 		if (!fill)
-			note_outcome(&ranked[step->cold], DEMETER_FMEM, well);
+			note_outcome(&ctx->entries[step->cold], DEMETER_FMEM, well);
 	}
 	if (fill && !well) {
-		fill_paused_until_epoch = demeter_stats.epochs + FILL_PAUSE_EPOCHS;
-		refusing_pages = demeter_relocate_room(demeter_params.fmem_node);
+		ctx->fill_paused_until_epoch = demeter_stats.epochs + FILL_PAUSE_EPOCHS;
+		ctx->refusing_pages = demeter_relocate_room(demeter_params.fmem_node);
 	}
 	batch->nr = 0;
 	batch->ns = 0;
 }
 
-static u64 isolate(const struct demeter_rank_entry *entry, int nid, u64 pages,
-		   struct demeter_folio_list *list, struct demeter_refusals *why)
+/* Take up to @pages of @tier from [@at, @end), where they are known to be. */
+static u64 isolate_between(struct demeter_target *target, enum demeter_tier tier, u64 at, u64 end,
+			   u64 pages, struct demeter_folio_list *list, struct demeter_refusals *why)
+{
+	int nid = tier == DEMETER_FMEM ? demeter_params.fmem_node : demeter_params.smem_node;
+	u64 before = demeter_folio_list_pages(list), taken = 0, stop, held_ns;
+
+	while (at < end && taken < pages && !demeter_worker_should_stop()) {
+		at = demeter_resident_next(&target->resident, at, end, tier, &stop);
+		if (at >= end)
+			break;
+		held_ns = demeter_worker_clock();
+		if (demeter_scan_isolate_slice(target->mm, &at, stop, nid, pages - taken, list,
+					       why))
+			break;
+		held_ns = demeter_worker_clock() - held_ns;
+		demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);
+		taken = demeter_folio_list_pages(list) - before;
+		cond_resched();
+	}
+	return at;
+}
+
+/*
+ * Take up to @pages of @tier from a range, from where the last search ended, and
+ * from its beginning when nothing is left above. [*from, *to) is what was searched.
+ */
+static u64 isolate(const struct demeter_rank_entry *entry, enum demeter_tier tier, u64 pages,
+		   struct demeter_folio_list *list, struct demeter_refusals *why, u64 *from,
+		   u64 *to)
 {
 	struct demeter_target *target = demeter_target_of(entry->space);
-	u64 before = demeter_folio_list_pages(list);
+	struct demeter_count *count;
+	u64 since_ns, taken;
 
+	*from = entry->start;
+	*to = entry->start;
 	if (!target || !mmget_not_zero(target->mm))
 		return 0;
-	demeter_scan_isolate(target->mm, entry->start, entry->end, nid, pages, list, why);
-	mmput(target->mm);
-	return demeter_folio_list_pages(list) - before;
+	count = demeter_target_count(target, entry->start);
+	if (count)
+		*from = clamp(count->next[tier], entry->start, entry->end);
+	*to = isolate_between(target, tier, *from, entry->end, pages, list, why);
+	if (!demeter_folio_list_pages(list) && *from > entry->start) {
+		*to = isolate_between(target, tier, entry->start, *from, pages, list, why);
+		*from = entry->start;
+	}
+	mmput_async(target->mm);
+	if (count) {
+		since_ns = demeter_target_lock(target);
+		count->next[tier] = *to;
+		demeter_target_unlock(target, since_ns);
+	}
+	taken = demeter_folio_list_pages(list);
+	if (!taken)
+		target->pass.wanted = true;
+	return taken;
 }
 
 static void splice(struct demeter_folio_list *to, struct demeter_folio_list *from)
@@ -201,49 +287,57 @@ static void splice(struct demeter_folio_list *to, struct demeter_folio_list *fro
 	from->huge_pages = 0;
 }
 
-/* Bring both sides to the same orders; @skip_pages were dealt with in batches before. */
-static void match_sizes(const struct demeter_rank_entry *entry, u64 skip_pages,
+/* Bring both sides to the same orders; hot pages were found from @from on. */
+static void match_sizes(const struct demeter_rank_entry *entry, u64 from,
 			struct demeter_folio_list *hot, struct demeter_folio_list *cold,
 			struct demeter_refusals *why)
 {
 	struct demeter_target *target = demeter_target_of(entry->space);
-	struct demeter_huge_source from = {
+	struct demeter_huge_source source = {
 		.mm = target && mmget_not_zero(target->mm) ? target->mm : NULL,
-		.start = entry->start,
+		.start = from,
 		.end = entry->end,
-		.collapse_from = entry->start + (skip_pages << PAGE_SHIFT),
+		.collapse_from = from,
 		.nid = demeter_params.smem_node,
 	};
 
-	demeter_huge_match(&from, hot, cold, why);
-	if (from.mm)
-		mmput(from.mm);
+	demeter_huge_match(&source, hot, cold, why);
+	if (source.mm)
+		mmput_async(source.mm);
 }
 
-/* Isolate what one step moves. Large steps are cut: returns pages taken of @left. */
-static u64 batch_add(struct batch *batch, const struct demeter_plan_step *step, u64 left,
-		     const struct demeter_rank_entry *ranked, struct demeter_refusals *why)
+/* Isolate what step @at moves. Large steps are cut: returns pages taken of @left. */
+static u64 batch_add(struct demeter_context *ctx, struct batch *batch, u32 at, u64 left,
+		     struct demeter_refusals *why)
 {
-	u64 start = demeter_worker_clock();
+	const struct demeter_plan_step *step = &ctx->plan.step[at];
+	const struct demeter_rank_entry *warm = &ctx->entries[step->hot];
+	const struct demeter_rank_entry *cool = &ctx->entries[step->cold];
+	u64 start = demeter_worker_clock(), hot_pages, huge_pages, cold_pages = 0, ns;
+	struct demeter_span *span = &ctx->span[at];
 	struct demeter_folio_list hot, cold;
-	u64 hot_pages, cold_pages = 0, skip_pages, ns;
 
 	demeter_folio_list_init(&hot);
 	demeter_folio_list_init(&cold);
-	skip_pages = step->pages - left;
+	*span = (struct demeter_span){};
 	left = min_t(u64, left, BATCH_HUGE_PAGES);
-	hot_pages = isolate(&ranked[step->hot], demeter_params.smem_node, left, &hot, why);
+	hot_pages = isolate(warm, DEMETER_SMEM, left, &hot, why, &span->hot_from, &span->hot_to);
 	if (!hot_pages)
-		note_outcome(&ranked[step->hot], DEMETER_SMEM, false);
+		note_outcome(warm, DEMETER_SMEM, false);
 	if (hot_pages && step->kind == DEMETER_PLAN_SWAP) {
-		cold_pages = isolate(&ranked[step->cold], demeter_params.fmem_node, hot_pages,
-				     &cold, why);
+		cold_pages = isolate(cool, DEMETER_FMEM, hot_pages, &cold, why, &span->cold_from,
+				     &span->cold_to);
+		huge_pages = hot.huge_pages;
 		if (!cold_pages)
-			note_outcome(&ranked[step->cold], DEMETER_FMEM, false);
+			note_outcome(cool, DEMETER_FMEM, false);
 		else
-			match_sizes(&ranked[step->hot], skip_pages, &hot, &cold, why);
+			match_sizes(warm, span->hot_from, &hot, &cold, why);
+		/* A collapse takes more in than was found at first. */
+		if (hot.huge_pages != huge_pages)
+			span->hot_to = warm->end;
 		hot_pages = min(demeter_folio_list_pages(&hot), cold_pages);
 	}
+	span->pages = hot_pages;
 	splice(&batch->hot, &hot);
 	splice(&batch->cold, &cold);
 	ns = demeter_worker_clock() - start;
@@ -278,14 +372,14 @@ static bool batch_overlaps(const struct batch *batch, const struct demeter_plan 
 }
 
 /**
- * demeter_execute() - carry out a plan
- * @plan: the plan
- * @ranked: the entries it refers to
+ * demeter_execute() - carry out the plan
+ * @ctx: the plan, and the entries it refers to
  *
- * Stops early when the worker is asked to. Caller holds demeter_lock.
+ * For the worker. Stops early when it is asked to.
  */
-void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_entry *ranked)
+void demeter_execute(struct demeter_context *ctx)
 {
+	const struct demeter_plan *plan = &ctx->plan;
 	struct demeter_refusals why = {};
 	struct batch batch = {};
 	u32 i;
@@ -298,27 +392,28 @@ void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_
 		const struct demeter_plan_step *step = &plan->step[i];
 		u64 left = step->pages;
 
-		trace_demeter_step(step, &ranked[step->hot],
-				   step->kind == DEMETER_PLAN_SWAP ? &ranked[step->cold] : NULL);
+		trace_demeter_step(step, &ctx->entries[step->hot],
+				   step->kind == DEMETER_PLAN_SWAP ? &ctx->entries[step->cold]
+								   : NULL);
 		if (step->kind != batch.kind || batch_overlaps(&batch, plan, step)) {
-			batch_flush(&batch, plan, ranked, &why);
+			batch_flush(ctx, &batch, &why);
 			batch.kind = step->kind;
 		}
 		while (left && !demeter_worker_should_stop()) {
-			u64 taken = batch_add(&batch, step, left, ranked, &why);
+			u64 taken = batch_add(ctx, &batch, i, left, &why);
 
 			if (!batch.nr)
 				batch.first = i;
 			batch.nr = i + 1 - batch.first;
 			left -= min(left, taken);
 			if (left || batch_is_full(&batch)) {
-				batch_flush(&batch, plan, ranked, &why);
+				batch_flush(ctx, &batch, &why);
 				cond_resched();
 			}
 			if (!taken)
 				break;
 		}
 	}
-	batch_flush(&batch, plan, ranked, &why);
+	batch_flush(ctx, &batch, &why);
 	note_refusals(&why);
 }

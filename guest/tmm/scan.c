@@ -12,13 +12,14 @@
 #include <linux/mmap_lock.h>
 #include <linux/sched/signal.h>
 #include <linux/vmstat.h>
+#include <demeter/resident.h>
 
 #include "folio_check.h"
 #include "kernel_calls.h"
 #include "scan.h"
 
-/* Range walked in one go under mmap_lock: 8192 page-table entries at most. */
-#define DEMETER_SCAN_CHUNK_BYTES (32UL << 20)
+/* Range walked in one go under mmap_lock: 2048 page-table entries at most. */
+#define DEMETER_SCAN_CHUNK_BYTES (8UL << 20)
 
 /* The walker's callbacks may stop it by returning this. */
 #define DEMETER_SCAN_STOP 1
@@ -48,24 +49,41 @@ void demeter_folio_list_putback(struct demeter_folio_list *list)
 	demeter_folio_list_init(list);
 }
 
+/* Walk [start, end) in one hold of mmap_lock. */
+static int demeter_scan_once(struct mm_struct *mm, u64 start, u64 end,
+			     const struct mm_walk_ops *ops, void *private)
+{
+	int ret;
+
+	if (fatal_signal_pending(current) || mmap_read_lock_killable(mm))
+		return -EINTR;
+	ret = demeter_call(walk_page_range)(mm, start, end, ops, private);
+	mmap_read_unlock(mm);
+	return ret;
+}
+
+/* Where a chunk that begins at @at ends: no THP straddles two. */
+static u64 demeter_scan_chunk_end(u64 at, u64 end)
+{
+	return min((at | (DEMETER_SCAN_CHUNK_BYTES - 1)) + 1, end);
+}
+
+static u64 demeter_scan_last(u64 end)
+{
+	return min_t(u64, PAGE_ALIGN(end), TASK_SIZE_MAX);
+}
+
 /* Walk [start, end) in chunks, dropping mmap_lock in between. */
 static int demeter_scan_chunks(struct mm_struct *mm, u64 start, u64 end,
 			       const struct mm_walk_ops *ops, void *private)
 {
-	unsigned long at = start & PAGE_MASK;
-	unsigned long last = min_t(u64, PAGE_ALIGN(end), TASK_SIZE_MAX);
+	u64 at = start & PAGE_MASK, last = demeter_scan_last(end);
 	int ret = 0;
 
-	while (at < last) {
-		/* Chunks end on chunk boundaries, so no THP straddles two. */
-		unsigned long next = min((at | (DEMETER_SCAN_CHUNK_BYTES - 1)) + 1, last);
+	while (at < last && !ret) {
+		u64 next = demeter_scan_chunk_end(at, last);
 
-		if (fatal_signal_pending(current) || mmap_read_lock_killable(mm))
-			return -EINTR;
-		ret = demeter_call(walk_page_range)(mm, at, next, ops, private);
-		mmap_read_unlock(mm);
-		if (ret)
-			break;
+		ret = demeter_scan_once(mm, at, next, ops, private);
 		at = next;
 		cond_resched();
 	}
@@ -117,6 +135,7 @@ static int demeter_scan_test_walk(unsigned long start, unsigned long end, struct
 
 struct demeter_isolate {
 	int nid;
+	u64 at; /* end of the last entry looked at */
 	u64 budget_pages;
 	struct demeter_folio_list *out;
 	struct demeter_refusals *why;
@@ -158,6 +177,7 @@ static int demeter_isolate_pte(pte_t *ptep, unsigned long addr, unsigned long ne
 	pte_t pte = ptep_get(ptep);
 	struct page *page = demeter_pte_page(pte);
 
+	iso->at = next;
 	if (!page || page_to_nid(page) != iso->nid)
 		return 0;
 	if (is_zero_pfn(pte_pfn(pte))) {
@@ -189,7 +209,13 @@ static int demeter_isolate_huge(struct mm_walk *walk, struct folio *folio, u64 p
 static int demeter_isolate_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
 			       struct mm_walk *walk)
 {
-	return demeter_visit_pmd(pmdp, (next - addr) >> PAGE_SHIFT, walk, demeter_isolate_huge);
+	struct demeter_isolate *iso = walk->private;
+	int ret;
+
+	ret = demeter_visit_pmd(pmdp, (next - addr) >> PAGE_SHIFT, walk, demeter_isolate_huge);
+	if (walk->action == ACTION_CONTINUE)
+		iso->at = next;
+	return ret;
 }
 
 static int demeter_isolate_hugetlb(pte_t *ptep, unsigned long hmask, unsigned long addr,
@@ -226,39 +252,103 @@ int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 
 	return demeter_scan_chunks(mm, start, end, &demeter_isolate_ops, &iso);
 }
 
+int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, u64 max_pages,
+			       struct demeter_folio_list *out, struct demeter_refusals *why)
+{
+	u64 start = *at & PAGE_MASK;
+	u64 next = demeter_scan_chunk_end(start, demeter_scan_last(end));
+	struct demeter_isolate iso = {
+		.nid = nid,
+		.at = start,
+		.budget_pages = max_pages,
+		.out = out,
+		.why = why,
+	};
+	int ret;
+
+	if (!max_pages)
+		return 0;
+	if (start >= next) {
+		*at = end;
+		return 0;
+	}
+	/* What this CPU put back or faulted in just now may wait in its batch. */
+	demeter_call(lru_add_drain)();
+	ret = demeter_scan_once(mm, start, next, &demeter_isolate_ops, &iso);
+	/* The end of a slice that found nothing more is the end of its range. */
+	*at = ret ? iso.at : next;
+	return ret == DEMETER_SCAN_STOP ? 0 : ret;
+}
+
 /* ---- counting ---- */
 
-struct demeter_count {
+struct demeter_count_walk {
 	int fmem_nid;
 	int smem_nid;
 	u64 *pages;
+	struct demeter_scan_slice *slice; /* NULL: all of it into @pages */
+	u64 base;			  /* address of the first cell */
+	u64 at;				  /* the entry that is looked at */
+	u64 stop;			  /* where the slice ended early */
 };
+
+static void demeter_count_add(struct demeter_count_walk *count, u32 tier, u64 pages)
+{
+	const struct demeter_scan_slice *slice = count->slice;
+	u64 at = count->at - count->base, end = at + (pages << PAGE_SHIFT);
+
+	if (!slice) {
+		count->pages[tier] += pages;
+		return;
+	}
+	/* A huge page may cover many cells; nothing covers parts of several. */
+	while (at < end) {
+		u64 cell = at >> slice->cell_shift;
+		u64 next = min((cell + 1) << slice->cell_shift, end);
+
+		slice->cells->pages[cell][tier] += (next - at) >> PAGE_SHIFT;
+		at = next;
+	}
+}
 
 static int demeter_count_folio(struct mm_walk *walk, struct folio *folio, u64 pages)
 {
-	struct demeter_count *count = walk->private;
+	struct demeter_count_walk *count = walk->private;
 	int nid = folio_nid(folio);
 
 	if (!folio_test_anon(folio))
 		return 0;
 	if (nid == count->fmem_nid)
-		count->pages[0] += pages;
+		demeter_count_add(count, 0, pages);
 	else if (nid == count->smem_nid)
-		count->pages[1] += pages;
+		demeter_count_add(count, 1, pages);
 	return 0;
 }
 
 static int demeter_count_pte(pte_t *ptep, unsigned long addr, unsigned long next,
 			     struct mm_walk *walk)
 {
+	struct demeter_count_walk *count = walk->private;
 	struct page *page = demeter_pte_page(ptep_get(ptep));
 
+	count->at = addr;
+	if (count->slice)
+		count->slice->entries++;
 	return page ? demeter_count_folio(walk, page_folio(page), 1) : 0;
 }
 
 static int demeter_count_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
 			     struct mm_walk *walk)
 {
+	struct demeter_count_walk *count = walk->private;
+
+	count->at = addr;
+	if (count->slice && count->slice->entries >= count->slice->max_entries) {
+		count->stop = addr;
+		return DEMETER_SCAN_STOP;
+	}
+	if (count->slice)
+		count->slice->entries++;
 	return demeter_visit_pmd(pmdp, (next - addr) >> PAGE_SHIFT, walk, demeter_count_folio);
 }
 
@@ -270,7 +360,7 @@ static const struct mm_walk_ops demeter_count_ops = { .pmd_entry = demeter_count
 int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid, int smem_nid,
 		       u64 pages[2])
 {
-	struct demeter_count count = {
+	struct demeter_count_walk count = {
 		.fmem_nid = fmem_nid,
 		.smem_nid = smem_nid,
 		.pages = pages,
@@ -279,4 +369,24 @@ int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid, i
 	pages[0] = 0;
 	pages[1] = 0;
 	return demeter_scan_chunks(mm, start, end, &demeter_count_ops, &count);
+}
+
+int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_scan_slice *slice)
+{
+	u64 leaf_bytes = (u64)DEMETER_LEAF_CELLS << slice->cell_shift;
+	struct demeter_count_walk count = {
+		.fmem_nid = slice->fmem_nid,
+		.smem_nid = slice->smem_nid,
+		.slice = slice,
+		.base = *at & ~(leaf_bytes - 1),
+	};
+	u64 last = demeter_scan_last(end);
+	int ret = 0;
+
+	if (*at < last)
+		ret = demeter_scan_once(mm, *at, last, &demeter_count_ops, &count);
+	if (ret == -EINTR)
+		return ret;
+	*at = ret == DEMETER_SCAN_STOP ? count.stop : end;
+	return 0;
 }

@@ -15,6 +15,7 @@
 
 struct mm_struct;
 struct folio;
+struct demeter_cells;
 
 /**
  * struct demeter_folio_list - isolated folios, sorted by the two orders that move
@@ -73,6 +74,51 @@ static inline u64 demeter_folio_list_pages(const struct demeter_folio_list *list
  */
 int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 max_pages,
 			 struct demeter_folio_list *out, struct demeter_refusals *why);
+
+/**
+ * demeter_scan_isolate_slice() - the same, in one hold of mmap_lock
+ * @mm: address space
+ * @at: first byte; moved to where the slice ended
+ * @end: one past the last byte
+ * @nid: only folios on this node
+ * @max_pages: as above
+ * @out: folios are appended
+ * @why: refusals of pages on @nid are added
+ *
+ * Return: 0, or -EINTR with @at where the walk ended.
+ */
+int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, u64 max_pages,
+			       struct demeter_folio_list *out, struct demeter_refusals *why);
+
+/**
+ * struct demeter_scan_slice - a walk that counts by cell, in one hold of mmap_lock
+ * @fmem_nid: node of the fast tier
+ * @smem_nid: node of the slow tier
+ * @cell_shift: log2 of the bytes of a cell
+ * @max_entries: stop at the next 2 MiB once so many entries were looked at
+ * @cells: out: pages found, cleared by the caller
+ * @entries: out: entries of page tables looked at are added
+ */
+struct demeter_scan_slice {
+	int fmem_nid;
+	int smem_nid;
+	u32 cell_shift;
+	u64 max_entries;
+	struct demeter_cells *cells;
+	u64 entries;
+};
+
+/**
+ * demeter_scan_cells() - count resident anonymous pages of a part of a leaf
+ * @mm: address space
+ * @at: first byte, a multiple of a cell; moved to where the slice ended, a
+ *	multiple of a cell unless it is @end
+ * @end: one past the last byte, in the same leaf
+ * @slice: how, and what came of it
+ *
+ * Return: 0, or -EINTR when @at has not moved.
+ */
+int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_scan_slice *slice);
 
 /**
  * demeter_scan_count() - count resident anonymous pages of a range per tier

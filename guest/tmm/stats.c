@@ -10,6 +10,19 @@ struct demeter_stats demeter_stats;
 DEFINE_PER_CPU(struct demeter_cpu_stats, demeter_cpu_stats);
 
 /**
+ * demeter_stats_max() - keep the largest of many values
+ * @most: the largest so far
+ * @value: another one
+ */
+void demeter_stats_max(u64 *most, u64 value)
+{
+	u64 seen = READ_ONCE(*most);
+
+	while (value > seen && !try_cmpxchg64(most, &seen, value))
+		;
+}
+
+/**
  * demeter_stats_refused_pages() - pages refused, all reasons together
  *
  * Return: 4 KiB pages.

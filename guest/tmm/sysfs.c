@@ -24,6 +24,7 @@ static struct kobject *refused_dir;
 static struct kobject *time_dir;
 static struct kobject *sampler_dir;
 static struct kobject *touch_dir;
+static struct kobject *epoch_dir;
 
 /* params/ and the other numbers that can be set */
 
@@ -342,6 +343,25 @@ static struct attribute *sampler_stats_attrs[] = {
 
 static const struct attribute_group sampler_stats_group = { .attrs = sampler_stats_attrs };
 
+/* stats/epoch/ */
+
+STAT(denied_splits, READ_ONCE(demeter_stats.denied_splits));
+STAT(unranked_ranges, READ_ONCE(demeter_stats.unranked_ranges));
+STAT(walked_entries, READ_ONCE(demeter_stats.walked_entries));
+STAT(unwalked_bytes, READ_ONCE(demeter_stats.unwalked_bytes));
+STAT(lock_held_max_ns, READ_ONCE(demeter_stats.lock_held_max_ns));
+STAT(mmap_lock_held_max_ns, READ_ONCE(demeter_stats.mmap_lock_held_max_ns));
+STAT(cpu_max_ns, READ_ONCE(demeter_stats.epoch_max_ns));
+
+static struct attribute *epoch_attrs[] = {
+	&denied_splits_attr.attr,    &unranked_ranges_attr.attr,
+	&walked_entries_attr.attr,   &unwalked_bytes_attr.attr,
+	&lock_held_max_ns_attr.attr, &mmap_lock_held_max_ns_attr.attr,
+	&cpu_max_ns_attr.attr,	     NULL,
+};
+
+static const struct attribute_group epoch_group = { .attrs = epoch_attrs };
+
 /* stats/refused/ and stats/time_ns/: a file for each index of an array */
 
 static struct kobj_attribute refused_attr[DEMETER_REFUSALS];
@@ -429,6 +449,8 @@ int demeter_sysfs_init(void)
 	if (!ret)
 		ret = dir_make(&touch_dir, "touch", stats_dir, &demeter_touch_stats_group);
 	if (!ret)
+		ret = dir_make(&epoch_dir, "epoch", stats_dir, &epoch_group);
+	if (!ret)
 		ret = demeter_dump_init(root_dir);
 	if (ret)
 		demeter_sysfs_exit();
@@ -444,6 +466,7 @@ void demeter_sysfs_exit(void)
 		demeter_dump_exit(root_dir);
 	/* Never made after one that failed, and putting NULL does nothing. */
 	kobject_put(touch_dir);
+	kobject_put(epoch_dir);
 	kobject_put(sampler_dir);
 	kobject_put(time_dir);
 	kobject_put(refused_dir);

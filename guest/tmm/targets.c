@@ -7,8 +7,10 @@
  * epoch, so that a process exits when it wants to. The worker notices and
  * forgets it.
  *
- * Writers hold demeter_lock. The drain looks a target up by mm under RCU and
- * reads nothing of it but @mm and @space.
+ * Writers hold demeter_lock, for as long as it takes to link or unlink a target.
+ * Whoever walks the targets does so under demeter_targets_read_lock(), and one
+ * that was found stays until that is unlocked, removed or not. The drain looks a
+ * target up by mm under RCU and reads nothing of it but @mm and @space.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
@@ -32,18 +34,61 @@
 #define DISCOVER_PROCESSES 512
 /* Areas are looked at again after this many epochs, changed or not. */
 #define REFRESH_EPOCHS	   8
+/* Ranges that a target begins with, and that it may have however small it is. */
+#define FIRST_RANGES	   64
+#define LEAST_RANGES	   256
+/* Ranges of one target at most, and of all, shared by size. */
+#define MOST_RANGES	   16384
+#define ALL_RANGES	   32768
 
 enum { AREA_HEAP, AREA_MMAP };
 
 static DEFINE_HASHTABLE(targets_by_mm, 7);
 static DEFINE_XARRAY_ALLOC1(targets_by_space);
+DEFINE_STATIC_SRCU(targets_srcu);
 static u32 next_space;
 static u32 nr_targets;
 
 /* Under demeter_lock. */
 static struct cgroup *target_cgroup;
 static char target_cgroup_path[256];
+/* The worker's, but set to 0 under demeter_lock for a new cgroup. */
 static u32 discover_wait;
+
+/**
+ * demeter_targets_read_lock() - keep targets from being freed
+ *
+ * Sleeping is fine, and nobody waits for it.
+ *
+ * Return: for demeter_targets_read_unlock().
+ */
+int demeter_targets_read_lock(void)
+{
+	return srcu_read_lock(&targets_srcu);
+}
+
+/**
+ * demeter_targets_read_unlock() - use no target any more
+ * @index: as returned when it was locked
+ */
+void demeter_targets_read_unlock(int index)
+{
+	srcu_read_unlock(&targets_srcu, index);
+}
+
+static u64 registry_lock(void)
+{
+	mutex_lock(&demeter_lock);
+	return demeter_worker_clock();
+}
+
+static void registry_unlock(u64 since_ns)
+{
+	u64 held_ns = demeter_worker_clock() - since_ns;
+
+	mutex_unlock(&demeter_lock);
+	demeter_stats_max(&demeter_stats.lock_held_max_ns, held_ns);
+}
 
 /**
  * demeter_targets_space_of() - number of a managed address space
@@ -75,11 +120,11 @@ bool demeter_targets_space_of(const struct mm_struct *mm, u32 *space)
  * demeter_target_of() - the target with a number
  * @space: number of the address space
  *
- * Return: the target, valid under demeter_lock, or NULL when it is gone.
+ * Return: the target, valid until demeter_targets_read_unlock() or under
+ * demeter_lock, or NULL when it is gone.
  */
 struct demeter_target *demeter_target_of(u32 space)
 {
-	lockdep_assert_held(&demeter_lock);
 	return xa_load(&targets_by_space, space);
 }
 
@@ -87,14 +132,13 @@ struct demeter_target *demeter_target_of(u32 space)
  * demeter_target_next() - walk the targets
  * @space: where to go on from, 0 to begin; set to the number of the one returned
  *
- * Return: the next target, or NULL.
+ * Return: the next target, valid as from demeter_target_of(), or NULL.
  */
 struct demeter_target *demeter_target_next(u32 *space)
 {
 	unsigned long index = *space + 1ul;
 	struct demeter_target *target;
 
-	lockdep_assert_held(&demeter_lock);
 	target = xa_find(&targets_by_space, &index, U32_MAX, XA_PRESENT);
 	if (target)
 		*space = index;
@@ -139,7 +183,7 @@ static void ranges_params_now(struct demeter_ranges_params *params)
 	*params = (struct demeter_ranges_params){
 		.split_samples = READ_ONCE(demeter_params.split_samples),
 		.significance = READ_ONCE(demeter_params.significance),
-		.vcpus = num_online_cpus(),
+		.vcpus = 1, /* see core/ranges.c */
 		.merge_epochs = READ_ONCE(demeter_params.merge_epochs),
 		.granule_bytes = READ_ONCE(demeter_params.granule_bytes),
 	};
@@ -147,52 +191,81 @@ static void ranges_params_now(struct demeter_ranges_params *params)
 
 static void target_free(struct demeter_target *target)
 {
-	kvfree(target->range);
+	demeter_recount_forget(target);
+	kvfree(target->ranges.range);
 	kvfree(target->count);
 	kvfree(target->spare);
+	/* The drain may still compare its mm. */
 	kfree_rcu(target, rcu);
 }
 
-static int target_add(struct mm_struct *mm, pid_t pid, enum demeter_origin origin)
+static void target_free_srcu(struct rcu_head *head)
 {
+	struct demeter_target *target = container_of(head, struct demeter_target, rcu);
+
+	mmdrop(target->mm);
+	target_free(target);
+}
+
+static struct demeter_target *target_alloc(struct mm_struct *mm, pid_t pid,
+					   enum demeter_origin origin)
+{
+	struct demeter_target *target = kzalloc(sizeof(*target), GFP_KERNEL);
 	struct demeter_ranges_params params;
-	struct demeter_target *target;
+	struct demeter_range *range;
+
+	if (!target)
+		return NULL;
+	range = kvcalloc(FIRST_RANGES, sizeof(*range), GFP_KERNEL);
+	ranges_params_now(&params);
+	if (!range || demeter_ranges_init(&target->ranges, range, FIRST_RANGES, &params)) {
+		kvfree(range);
+		kfree(target);
+		return NULL;
+	}
+	mutex_init(&target->lock);
+	target->mm = mm;
+	target->pid = pid;
+	target->origin = origin;
+	demeter_recount_forget(target);
+	return target;
+}
+
+static int target_link(struct demeter_target *target)
+{
 	u32 unused;
 	int ret;
 
 	lockdep_assert_held(&demeter_lock);
-	if (demeter_targets_space_of(mm, &unused))
-		return 0;
+	if (demeter_targets_space_of(target->mm, &unused))
+		return -EEXIST;
 	if (nr_targets >= DEMETER_MAX_TARGETS)
 		return -ENOSPC;
-	target = kzalloc(sizeof(*target), GFP_KERNEL);
-	if (!target)
-		return -ENOMEM;
-	target->range = kvcalloc(DEMETER_TARGET_RANGES, sizeof(*target->range), GFP_KERNEL);
-	target->count = kvcalloc(DEMETER_TARGET_RANGES, sizeof(*target->count), GFP_KERNEL);
-	target->spare = kvcalloc(DEMETER_TARGET_RANGES, sizeof(*target->spare), GFP_KERNEL);
-	ret = -ENOMEM;
-	if (!target->range || !target->count || !target->spare)
-		goto fail;
-	ranges_params_now(&params);
-	ret = demeter_ranges_init(&target->ranges, target->range, DEMETER_TARGET_RANGES, &params);
-	if (ret)
-		goto fail;
-	target->mm = mm;
-	target->pid = pid;
-	target->origin = origin;
 	ret = xa_alloc_cyclic(&targets_by_space, &target->space, target, xa_limit_32b, &next_space,
 			      GFP_KERNEL);
 	if (ret < 0)
-		goto fail;
-	mmgrab(mm);
-	hash_add_rcu(targets_by_mm, &target->node, (unsigned long)mm);
+		return ret;
+	mmgrab(target->mm);
+	hash_add_rcu(targets_by_mm, &target->node, (unsigned long)target->mm);
 	WRITE_ONCE(nr_targets, nr_targets + 1);
-	trace_demeter_target(true, target->space, pid, origin);
+	trace_demeter_target(true, target->space, target->pid, target->origin);
 	return 0;
-fail:
-	target_free(target);
-	return ret;
+}
+
+static int target_add(struct mm_struct *mm, pid_t pid, enum demeter_origin origin)
+{
+	struct demeter_target *target = target_alloc(mm, pid, origin);
+	u64 since_ns;
+	int ret;
+
+	if (!target)
+		return -ENOMEM;
+	since_ns = registry_lock();
+	ret = target_link(target);
+	registry_unlock(since_ns);
+	if (ret)
+		target_free(target);
+	return ret == -EEXIST ? 0 : ret;
 }
 
 static void target_remove(struct demeter_target *target)
@@ -202,19 +275,20 @@ static void target_remove(struct demeter_target *target)
 	hash_del_rcu(&target->node);
 	xa_erase(&targets_by_space, target->space);
 	WRITE_ONCE(nr_targets, nr_targets - 1);
-	mmdrop(target->mm);
-	target_free(target);
+	call_srcu(&targets_srcu, &target->rcu, target_free_srcu);
 }
 
 static void targets_forget_dead(void)
 {
 	struct demeter_target *target;
+	u64 since_ns = registry_lock();
 	u32 space = 0;
 
 	while ((target = demeter_target_next(&space))) {
 		if (!atomic_read(&target->mm->mm_users))
 			target_remove(target);
 	}
+	registry_unlock(since_ns);
 }
 
 /* The address space of a process, with mm_users held, and its thread group. */
@@ -250,10 +324,8 @@ int demeter_targets_add_pid(pid_t pid)
 	mm = mm_of_pid(pid, &tgid);
 	if (!mm)
 		return -ESRCH;
-	mutex_lock(&demeter_lock);
 	targets_forget_dead();
 	ret = target_add(mm, tgid, DEMETER_BY_PID);
-	mutex_unlock(&demeter_lock);
 	mmput(mm);
 	return ret;
 }
@@ -267,6 +339,7 @@ int demeter_targets_add_pid(pid_t pid)
 int demeter_targets_remove_pid(pid_t pid)
 {
 	struct mm_struct *mm;
+	u64 since_ns;
 	pid_t tgid;
 	u32 space;
 	int ret = -ENOENT;
@@ -274,12 +347,12 @@ int demeter_targets_remove_pid(pid_t pid)
 	mm = mm_of_pid(pid, &tgid);
 	if (!mm)
 		return -ESRCH;
-	mutex_lock(&demeter_lock);
+	since_ns = registry_lock();
 	if (demeter_targets_space_of(mm, &space)) {
 		target_remove(demeter_target_of(space));
 		ret = 0;
 	}
-	mutex_unlock(&demeter_lock);
+	registry_unlock(since_ns);
 	mmput(mm);
 	return ret;
 }
@@ -287,7 +360,10 @@ int demeter_targets_remove_pid(pid_t pid)
 #ifdef CONFIG_CGROUPS
 static bool in_target_cgroup(struct task_struct *task)
 {
-	return target_cgroup && task_under_cgroup_hierarchy(task, target_cgroup);
+	/* RCU keeps a cgroup that is exchanged meanwhile. */
+	struct cgroup *cgroup = READ_ONCE(target_cgroup);
+
+	return cgroup && task_under_cgroup_hierarchy(task, cgroup);
 }
 
 static int cgroup_find(const char *path, struct cgroup **found)
@@ -329,6 +405,7 @@ int demeter_targets_set_cgroup(const char *path)
 {
 	struct demeter_target *target;
 	struct cgroup *cgroup = NULL;
+	u64 since_ns;
 	u32 space = 0;
 	int ret;
 
@@ -339,15 +416,15 @@ int demeter_targets_set_cgroup(const char *path)
 		if (ret)
 			return ret;
 	}
-	mutex_lock(&demeter_lock);
+	since_ns = registry_lock();
 	while ((target = demeter_target_next(&space))) {
 		if (target->origin == DEMETER_BY_CGROUP)
 			target_remove(target);
 	}
 	swap(cgroup, target_cgroup);
 	strscpy(target_cgroup_path, path, sizeof(target_cgroup_path));
-	discover_wait = 0;
-	mutex_unlock(&demeter_lock);
+	WRITE_ONCE(discover_wait, 0);
+	registry_unlock(since_ns);
 	cgroup_forget(cgroup);
 	return 0;
 }
@@ -361,76 +438,115 @@ int demeter_targets_set_cgroup(const char *path)
  */
 ssize_t demeter_targets_cgroup_path(char *buf, size_t size)
 {
+	u64 since_ns = registry_lock();
 	ssize_t ret;
 
-	mutex_lock(&demeter_lock);
 	ret = scnprintf(buf, size, "%s\n", target_cgroup_path);
-	mutex_unlock(&demeter_lock);
+	registry_unlock(since_ns);
 	return ret;
 }
 
+/**
+ * struct candidate - a process to take on
+ * @mm: its address space; holds mm_count
+ * @tgid: thread group
+ * @origin: why
+ * @anon_pages: how large it is
+ */
 struct candidate {
 	struct mm_struct *mm;
 	pid_t tgid;
 	enum demeter_origin origin;
+	u64 anon_pages;
 };
 
-static bool wanted(struct task_struct *task, struct mm_struct *mm, u64 min_bytes,
-		   enum demeter_origin *origin)
+static bool wanted(struct task_struct *task, u64 min_bytes, struct candidate *candidate)
 {
+	candidate->anon_pages = get_mm_counter(candidate->mm, MM_ANONPAGES);
 	if (in_target_cgroup(task)) {
-		*origin = DEMETER_BY_CGROUP;
+		candidate->origin = DEMETER_BY_CGROUP;
 		return true;
 	}
-	*origin = DEMETER_BY_SIZE;
-	return min_bytes && (u64)get_mm_counter(mm, MM_ANONPAGES) << PAGE_SHIFT >= min_bytes;
+	candidate->origin = DEMETER_BY_SIZE;
+	return min_bytes && candidate->anon_pages << PAGE_SHIFT >= min_bytes;
 }
 
-/**
- * demeter_targets_discover() - take on processes by cgroup and by size
- *
- * Cheap enough for every epoch: a few words of each process are read, and with
- * many processes it is done less often.
- */
-void demeter_targets_discover(void)
+/* Keep the @max largest of all, largest first; of equals, those found first. */
+static u32 candidates_insert(struct candidate *found, u32 nr, u32 max,
+			     const struct candidate *candidate)
 {
-	u64 min_bytes = READ_ONCE(demeter_params.auto_min_bytes);
-	struct candidate found[DISCOVER_MAX];
-	struct task_struct *task;
-	u32 seen = 0, nr = 0, i, unused;
+	u32 at = nr;
 
-	lockdep_assert_held(&demeter_lock);
-	if (!min_bytes && !target_cgroup)
-		return;
-	if (discover_wait) {
-		discover_wait--;
-		return;
-	}
+	while (at && found[at - 1].anon_pages < candidate->anon_pages)
+		at--;
+	if (at == max)
+		return nr;
+	if (nr == max)
+		mmdrop(found[--nr].mm);
+	memmove(&found[at + 1], &found[at], (nr - at) * sizeof(*found));
+	found[at] = *candidate;
+	mmgrab(candidate->mm);
+	return nr + 1;
+}
+
+/* The largest processes that are wanted and not managed. Returns how many. */
+static u32 candidates_find(struct candidate *found, u32 max, u64 min_bytes)
+{
+	struct task_struct *task;
+	u32 seen = 0, nr = 0, unused;
+
 	rcu_read_lock();
 	for_each_process(task) {
-		struct mm_struct *mm;
+		struct candidate candidate = {};
 
 		seen++;
 		if (task->flags & PF_KTHREAD)
 			continue;
 		task_lock(task);
-		mm = task->mm;
-		if (mm && !demeter_targets_space_of(mm, &unused) &&
-		    wanted(task, mm, min_bytes, &found[nr].origin)) {
-			mmgrab(mm);
-			found[nr].mm = mm;
-			found[nr++].tgid = task_tgid_nr(task);
-		}
+		candidate.mm = task->mm;
+		candidate.tgid = task_tgid_nr(task);
+		if (candidate.mm && !demeter_targets_space_of(candidate.mm, &unused) &&
+		    wanted(task, min_bytes, &candidate))
+			nr = candidates_insert(found, nr, max, &candidate);
 		task_unlock(task);
-		if (nr == DISCOVER_MAX)
-			break;
 	}
 	rcu_read_unlock();
-	discover_wait = nr == DISCOVER_MAX ? 0 : seen / DISCOVER_PROCESSES;
+	WRITE_ONCE(discover_wait, nr == max ? 0 : seen / DISCOVER_PROCESSES);
+	return nr;
+}
+
+/**
+ * demeter_targets_discover() - take on processes by cgroup and by size
+ *
+ * The largest first. Cheap enough for every epoch: a few words of each process are
+ * read, with many processes it is done less often, and with as many targets as
+ * there can be not at all.
+ */
+void demeter_targets_discover(void)
+{
+	u64 min_bytes = READ_ONCE(demeter_params.auto_min_bytes);
+	struct candidate found[DISCOVER_MAX];
+	u32 room = DEMETER_MAX_TARGETS - min_t(u32, demeter_targets_nr(), DEMETER_MAX_TARGETS);
+	u32 nr, i;
+
+	if (!min_bytes && !READ_ONCE(target_cgroup))
+		return;
+	if (READ_ONCE(discover_wait)) {
+		WRITE_ONCE(discover_wait, discover_wait - 1);
+		return;
+	}
+	if (!room) {
+		pr_warn_once("no more than %u processes are managed; next: raise auto_min_bytes\n",
+			     DEMETER_MAX_TARGETS);
+		return;
+	}
+	nr = candidates_find(found, min_t(u32, room, DISCOVER_MAX), min_bytes);
 	for (i = 0; i < nr; i++) {
-		if (target_add(found[i].mm, found[i].tgid, found[i].origin))
-			pr_warn_ratelimited("process %d is not managed: no memory, or too many\n",
-					    found[i].tgid);
+		int ret = target_add(found[i].mm, found[i].tgid, found[i].origin);
+
+		if (ret)
+			pr_warn_ratelimited("process %d is not managed (%d); next: free memory\n",
+					    found[i].tgid, ret);
 		mmdrop(found[i].mm);
 	}
 }
@@ -493,31 +609,65 @@ static void refresh_areas(struct demeter_target *target)
 		pr_warn_once("areas of process %d were not accepted\n", target->pid);
 }
 
+/* New parameters. A new granule may not fit the old bounds: begin anew then. */
+static void refresh_params(struct demeter_target *target,
+			   const struct demeter_ranges_params *params)
+{
+	struct demeter_ranges *rs = &target->ranges;
+
+	if (!memcmp(params, &rs->params, sizeof(*params)))
+		return;
+	if (demeter_ranges_set_params(rs, params)) {
+		demeter_ranges_init(rs, rs->range, rs->capacity, params);
+		target->seen_epoch = 0;
+		target->samples_seen = 0;
+		target->denied_seen = 0;
+	}
+	if (demeter_resident_cell_shift(params->granule_bytes) != target->resident.cell_shift)
+		demeter_recount_forget(target);
+}
+
+/* Room for all splits of the next epoch, as far as the target's share goes. */
+static void refresh_room(struct demeter_target *target, u64 all_pages)
+{
+	u64 share = mul_u64_u64_div_u64(ALL_RANGES, target->anon_pages, max(all_pages, 1ull));
+	u32 most = clamp_t(u64, share, LEAST_RANGES, MOST_RANGES);
+	u32 capacity = demeter_ranges_room_wanted(&target->ranges, most);
+	struct demeter_range *range;
+
+	if (capacity == target->ranges.capacity)
+		return;
+	range = kvcalloc(capacity, sizeof(*range), GFP_KERNEL | __GFP_NOWARN);
+	kvfree(demeter_ranges_grow(&target->ranges, range, capacity));
+}
+
 /**
  * demeter_targets_refresh() - forget who exited; follow parameters and layouts
+ *
+ * For the worker.
  */
 void demeter_targets_refresh(void)
 {
 	struct demeter_ranges_params params;
 	struct demeter_target *target;
+	u64 all_pages = 0;
 	u32 space = 0;
 
-	lockdep_assert_held(&demeter_lock);
 	ranges_params_now(&params);
 	while ((target = demeter_target_next(&space))) {
+		target->anon_pages = get_mm_counter(target->mm, MM_ANONPAGES);
+		all_pages += target->anon_pages;
+	}
+	space = 0;
+	while ((target = demeter_target_next(&space))) {
 		if (!mmget_not_zero(target->mm)) {
-			target_remove(target);
+			targets_forget_dead();
 			continue;
 		}
-		/* A new granule may not fit the old bounds: begin anew then. */
-		if (memcmp(&params, &target->ranges.params, sizeof(params)) &&
-		    demeter_ranges_set_params(&target->ranges, &params)) {
-			demeter_ranges_init(&target->ranges, target->range, DEMETER_TARGET_RANGES,
-					    &params);
-			target->seen_epoch = 0;
-		}
+		refresh_params(target, &params);
 		refresh_areas(target);
-		mmput(target->mm);
+		refresh_room(target, all_pages);
+		mmput_async(target->mm);
 	}
 }
 
@@ -527,12 +677,13 @@ void demeter_targets_refresh(void)
 void demeter_targets_exit(void)
 {
 	struct demeter_target *target;
+	u64 since_ns = registry_lock();
 	u32 space = 0;
 
-	mutex_lock(&demeter_lock);
 	while ((target = demeter_target_next(&space)))
 		target_remove(target);
-	mutex_unlock(&demeter_lock);
+	registry_unlock(since_ns);
+	srcu_barrier(&targets_srcu);
 	xa_destroy(&targets_by_space);
 	cgroup_forget(target_cgroup);
 	target_cgroup = NULL;

@@ -3,18 +3,27 @@
  * Demeter's tiered memory manager: what its files share.
  *
  * A sample travels sampler_*.c -> drain.c -> (channel) -> classify.c ->
- * execute.c; targets.c knows the managed address spaces; sysfs.c, stats.c,
- * dump.c and trace.h show what happened. touch.h describes the files of the
- * sampler that needs no PMU.
+ * execute.c; targets.c knows the managed address spaces, recount.c what is
+ * resident in them; sysfs.c, stats.c, dump.c and trace.h show what happened.
+ *
+ * What an epoch decides with is the epoch worker's own, and no lock protects it:
+ * the ranges of every target, the cells of what is resident, cursors, and struct
+ * demeter_context. What others may read is published by target: an array of
+ * struct demeter_count, made anew each epoch and exchanged under the target's lock.
+ * So no lock is held across a walk of page tables, a classification or a move,
+ * nor while anything is freed that an address space holds.
  *
  * Locks, outermost first:
  *
  * demeter_control_lock (mutex) protects the on/off state, the choice of the
  *	sampler and the parameters that can only change with it.
- * demeter_lock (mutex) protects the registry of targets for writers, the
- *	ranges and page counts of every target, and the planner's state. The
- *	epoch worker holds it for a whole epoch.
- * mmap_lock of a target is taken for reading under demeter_lock.
+ * demeter_lock (mutex) protects the registry of targets for writers, and the
+ *	choice of the cgroup. Held for some lookups and insertions at most.
+ * demeter_targets_read_lock() (SRCU) keeps every target that was found from
+ *	being freed. The worker holds it for an epoch; nobody waits for it.
+ * demeter_target.lock (mutex) protects what the target has published.
+ * mmap_lock of a target is taken for reading, under none of the mutexes, for
+ *	one slice of a walk.
  * RCU protects the lookup of a target by its mm from the drain.
  *
  * The drain runs under the run queue lock or in an interrupt with interrupts
@@ -26,12 +35,14 @@
 #include <linux/kobject.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
+#include <linux/srcu.h>
 #include <linux/types.h>
 
 #include <demeter/channel.h>
 #include <demeter/plan.h>
 #include <demeter/ranges.h>
 #include <demeter/rank.h>
+#include <demeter/resident.h>
 #include <demeter_model.h>
 
 #include "refusal.h"
@@ -40,10 +51,11 @@
 struct mm_struct;
 struct task_struct;
 
-#define DEMETER_MAX_TARGETS   64   /* managed address spaces */
-#define DEMETER_TARGET_RANGES 512  /* ranges of one of them */
-#define DEMETER_MAX_ENTRIES   4096 /* ranges ranked together */
-#define DEMETER_MAX_STEPS     512  /* steps of one epoch's plan */
+#define DEMETER_MAX_TARGETS 1024 /* managed address spaces */
+
+/* Of 4 KiB pages; first guesses until something was measured. */
+#define DEMETER_FIRST_SWAP_COST_NS 3000
+#define DEMETER_FIRST_MOVE_COST_NS 2000
 
 /**
  * struct demeter_params - parameters, as named in sysfs and at load time
@@ -90,21 +102,47 @@ extern struct demeter_params demeter_params;
 enum demeter_origin { DEMETER_BY_PID, DEMETER_BY_CGROUP, DEMETER_BY_SIZE };
 
 /**
- * struct demeter_count - what is resident in one range, and how moving it went
+ * struct demeter_count - one range as published, and how moving it went
  * @start: first byte, as in the range
  * @end: one past the last byte
+ * @rate: see struct demeter_range
  * @pages: resident anonymous 4 KiB pages by tier
- * @stale: pages moved since
- * @back_off: by tier: log2 of the epochs to leave the range alone next time
+ * @next: by tier: where to look for pages to move next time, 0 = at @start
+ * @born_epoch: see struct demeter_range
  * @retry_epoch: by tier: not before this epoch
+ * @area: see struct demeter_range
+ * @back_off: by tier: log2 of the epochs to leave the range alone next time
  */
 struct demeter_count {
 	u64 start;
 	u64 end;
+	u64 rate;
 	u64 pages[DEMETER_TIERS];
-	bool stale;
-	u8 back_off[DEMETER_TIERS];
+	u64 next[DEMETER_TIERS];
+	u32 born_epoch;
 	u32 retry_epoch[DEMETER_TIERS];
+	u8 area;
+	u8 back_off[DEMETER_TIERS];
+};
+
+/**
+ * struct demeter_pass - a walk over all of an address space, in slices
+ * @running: begun and not yet at its end
+ * @wanted: pages were not where they were believed to be
+ * @cursor: where the next slice begins
+ * @anon_pages: anonymous pages when it began
+ * @epoch: epoch in which the last one ended
+ * @ended_ns: when that was, 0 = never
+ * @cost_ns: CPU time of the last one, or of the one that runs so far
+ */
+struct demeter_pass {
+	bool running;
+	bool wanted;
+	u64 cursor;
+	u64 anon_pages;
+	u32 epoch;
+	u64 ended_ns;
+	u64 cost_ns;
 };
 
 /**
@@ -117,16 +155,20 @@ struct demeter_count {
  *	while samples with it may be queued
  * @pid: thread group when it was added, for people to read
  * @origin: how it came to be a target
- * @ranges: classification; demeter_lock
- * @range: memory of @ranges
- * @count: sorted by address, one for each range; demeter_lock
- * @spare: the array to build the next @count in
+ * @lock: protects @count, @nr_counts and @count_epoch against readers; the
+ *	worker, who alone writes them, reads them without
+ * @count: published, sorted by address
  * @nr_counts: length of @count
- * @anon_pages: anonymous pages when everything was counted last
+ * @count_capacity: room in @count
+ * @count_epoch: epoch of @ranges when it was published
+ * @ranges: classification; the worker's, as is all below
+ * @spare: the array to build the next @count in
+ * @spare_capacity: room in @spare
+ * @resident: pages by cell
+ * @pass: the walk that corrects @resident
  * @samples_seen: samples of @ranges at the end of the last epoch
- * @counted_epoch: epoch in which everything was counted
- * @counted_ns: when that was, 0 = never
- * @count_cost_ns: CPU time that it took
+ * @denied_seen: denied splits of @ranges then
+ * @anon_pages: anonymous pages at the beginning of the epoch
  * @seen_brk: end of the heap when the areas were set last
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
@@ -139,21 +181,76 @@ struct demeter_target {
 	u32 space;
 	pid_t pid;
 	enum demeter_origin origin;
-	struct demeter_ranges ranges;
-	struct demeter_range *range;
+
+	struct mutex lock; /* the next four, against readers */
 	struct demeter_count *count;
-	struct demeter_count *spare;
 	u32 nr_counts;
-	u64 anon_pages;
+	u32 count_capacity;
+	u32 count_epoch;
+
+	struct demeter_ranges ranges;
+	struct demeter_count *spare;
+	u32 spare_capacity;
+	struct demeter_resident resident;
+	struct demeter_pass pass;
 	u64 samples_seen;
-	u32 counted_epoch;
-	u64 counted_ns;
-	u64 count_cost_ns;
+	u64 denied_seen;
+	u64 anon_pages;
 	unsigned long seen_brk;
 	unsigned long seen_total_vm;
 	int seen_map_count;
 	u32 seen_epoch;
 };
+
+/**
+ * struct demeter_span - where the pages of a step of the plan were taken
+ * @hot_from: first address looked at in the hot range
+ * @hot_to: one past the last
+ * @cold_from: the same in the cold range
+ * @cold_to: the same
+ * @pages: 4 KiB pages taken
+ */
+struct demeter_span {
+	u64 hot_from;
+	u64 hot_to;
+	u64 cold_from;
+	u64 cold_to;
+	u64 pages;
+};
+
+/**
+ * struct demeter_context - what the epoch worker decides with
+ * @entries: ranges of all targets, ranked together
+ * @max_entries: room in @entries
+ * @plan: the plan; room for as many steps as its capacity says
+ * @plan_state: what the planner remembers
+ * @span: by step of the plan: where its pages of the running batch came from
+ * @cells: what a slice of a walk finds
+ * @spare_leaf: to be used when a slice finds something in a new place
+ * @first_space: the target whose walk goes on first in the next epoch
+ * @swap_cost_ns: measured cost of exchanging a pair of 4 KiB pages
+ * @move_cost_ns: measured cost of moving a 4 KiB page into free FMEM
+ * @fill_paused_until_epoch: free FMEM took nothing
+ * @refusing_pages: of free FMEM, while paused
+ *
+ * The worker's own; others read single words of it.
+ */
+struct demeter_context {
+	struct demeter_rank_entry *entries;
+	u32 max_entries;
+	struct demeter_plan plan;
+	struct demeter_plan_state plan_state;
+	struct demeter_span *span;
+	struct demeter_cells *cells;
+	struct demeter_leaf *spare_leaf;
+	u32 first_space;
+	u64 swap_cost_ns;
+	u64 move_cost_ns;
+	u64 fill_paused_until_epoch;
+	u64 refusing_pages;
+};
+
+extern struct demeter_context demeter_context;
 
 /* main.c */
 extern struct mutex demeter_control_lock;
@@ -182,6 +279,8 @@ u64 demeter_drain_discard(void);
 u64 demeter_drain_lost(void);
 
 /* targets.c */
+int demeter_targets_read_lock(void);
+void demeter_targets_read_unlock(int index);
 void demeter_targets_exit(void);
 int demeter_targets_add_pid(pid_t pid);
 int demeter_targets_remove_pid(pid_t pid);
@@ -194,6 +293,17 @@ struct demeter_target *demeter_target_of(u32 space);
 struct demeter_target *demeter_target_next(u32 *space);
 u32 demeter_targets_nr(void);
 u32 demeter_targets_hold(struct mm_struct **mm, u32 capacity);
+
+/* publish.c */
+u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *entries, u32 nr,
+		    u32 capacity);
+struct demeter_count *demeter_target_count(struct demeter_target *target, u64 start);
+u64 demeter_target_lock(struct demeter_target *target);
+void demeter_target_unlock(struct demeter_target *target, u64 since_ns);
+
+/* recount.c */
+void demeter_recount(struct demeter_context *ctx);
+void demeter_recount_forget(struct demeter_target *target);
 
 /* classify.c */
 int demeter_worker_start(void);
@@ -213,11 +323,10 @@ void demeter_model_report_epoch(void);
 void demeter_model_report_stop(void);
 
 /* execute.c */
-void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_entry *ranked);
+void demeter_execute(struct demeter_context *ctx);
 u64 demeter_swap_cost_ns(void);
 u64 demeter_fillable_pages(u64 room_pages);
 u64 demeter_move_cost_ns(void);
-struct demeter_count *demeter_target_count(struct demeter_target *target, u64 start);
 
 /* stats.c */
 
@@ -234,6 +343,13 @@ struct demeter_count *demeter_target_count(struct demeter_target *target, u64 st
  * @ranges: ranges now
  * @splits: splits of ranges
  * @merges: merges of ranges
+ * @denied_splits: splits not made for want of room
+ * @unranked_ranges: ranges left out of the ranking for want of memory
+ * @walked_entries: entries of page tables looked at to count what is resident
+ * @unwalked_bytes: what the walks that have begun have not reached yet, now
+ * @lock_held_max_ns: longest that a lock of this module was held
+ * @mmap_lock_held_max_ns: longest that the worker held a target's mmap_lock
+ * @epoch_max_ns: most CPU time that an epoch took, without moving pages
  * @promoted_pages: 4 KiB pages moved from SMEM to FMEM, exchanged or filled
  * @demoted_pages: 4 KiB pages moved from FMEM to SMEM
  * @filled_pages: of @promoted_pages, those moved into free FMEM
@@ -254,6 +370,13 @@ struct demeter_stats {
 	u64 ranges;
 	u64 splits;
 	u64 merges;
+	u64 denied_splits;
+	u64 unranked_ranges;
+	u64 walked_entries;
+	u64 unwalked_bytes;
+	u64 lock_held_max_ns;
+	u64 mmap_lock_held_max_ns;
+	u64 epoch_max_ns;
 	u64 promoted_pages;
 	u64 demoted_pages;
 	u64 filled_pages;
@@ -290,15 +413,13 @@ struct demeter_cpu_stats {
 
 DECLARE_PER_CPU(struct demeter_cpu_stats, demeter_cpu_stats);
 
+void demeter_stats_max(u64 *most, u64 value);
 u64 demeter_stats_refused_pages(void);
 u64 demeter_stats_stray_samples(void);
 u64 demeter_stats_cpu_sum(size_t offset);
 u64 demeter_stats_stage_ns(enum demeter_stage stage);
 void demeter_stats_update_lost(void);
 void demeter_stats_settle_lost(void);
-
-/* provider.c */
-void demeter_provider_epoch_ended(void);
 
 /* sysfs.c */
 int demeter_sysfs_init(void);

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Recount: what is resident where, by walking page tables a slice at a time.
+ *
+ * What Demeter moves it books itself (execute.c); what the kernel did meanwhile,
+ * faults above all, only a walk shows. A walk over a whole address space is a
+ * pass. It begins when the process has grown or shrunk, when pages were not where
+ * they were believed to be, or after a while; it goes on from a cursor, so many
+ * entries an epoch, for all targets together; and what it has not reached yet is
+ * told in stats/unwalked_bytes.
+ */
+#include <linux/mm.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/timekeeping.h>
+
+#include "scan.h"
+#include "tmm.h"
+
+/* Entries of page tables looked at in an epoch, all targets together. */
+#define EPOCH_ENTRIES	     (256u * 1024)
+/* Of these in one hold of mmap_lock; and what one costs however empty it is. */
+#define SLICE_ENTRIES	     2048u
+#define SLICE_COST_ENTRIES   16u
+/* A target that has not changed is walked again after this many epochs. */
+#define PASS_EPOCHS	     16
+/* A target has changed when its anonymous memory did by this, or by 1/64. */
+#define CHANGED_PAGES	     512
+/* Parts of a CPU that passes may take: of a changed and an unchanged target. */
+#define PASS_SHARE_CHANGED   32
+#define PASS_SHARE_UNCHANGED 512
+/* Most leaves of a target: 64 TiB at 2 MiB a cell. */
+#define MAX_LEAVES	     65536u
+
+/* The first address at or above @at that is in an area, and the end of that area. */
+static bool next_part(const struct demeter_ranges *rs, u64 at, u64 *start, u64 *end)
+{
+	bool found = false;
+	u32 i;
+
+	for (i = 0; i < DEMETER_MAX_AREAS; i++) {
+		if (rs->area[i].end <= at || rs->area[i].start == rs->area[i].end)
+			continue;
+		if (found && rs->area[i].start >= *start)
+			continue;
+		found = true;
+		*start = max(rs->area[i].start, at);
+		*end = rs->area[i].end;
+	}
+	return found;
+}
+
+static u64 unwalked_bytes(const struct demeter_target *target)
+{
+	u64 at = target->pass.cursor, sum = 0, start, end;
+
+	while (target->pass.running && next_part(&target->ranges, at, &start, &end)) {
+		sum += end - start;
+		at = end;
+	}
+	return sum;
+}
+
+static bool pass_is_due(const struct demeter_target *target)
+{
+	const struct demeter_pass *pass = &target->pass;
+	u64 anon = target->anon_pages;
+	u64 change = anon > pass->anon_pages ? anon - pass->anon_pages : pass->anon_pages - anon;
+	u64 elapsed_ns = ktime_get_ns() - pass->ended_ns;
+
+	if (!pass->ended_ns)
+		return true;
+	if (pass->wanted || change > CHANGED_PAGES || change > pass->anon_pages / 64)
+		return elapsed_ns >= pass->cost_ns * PASS_SHARE_CHANGED;
+	return target->ranges.epoch - pass->epoch >= PASS_EPOCHS &&
+	       elapsed_ns >= pass->cost_ns * PASS_SHARE_UNCHANGED;
+}
+
+static bool leaf_is_needed(const struct demeter_target *target, const struct demeter_leaf *leaf)
+{
+	u64 start, end;
+
+	if (!(leaf->sum[DEMETER_FMEM] | leaf->sum[DEMETER_SMEM]))
+		return false;
+	return next_part(&target->ranges, leaf->start, &start, &end) &&
+	       start < leaf->start + demeter_resident_leaf_bytes(&target->resident);
+}
+
+static void pass_end(struct demeter_target *target)
+{
+	struct demeter_resident *res = &target->resident;
+	u32 from, to = 0;
+
+	target->pass.running = false;
+	target->pass.epoch = target->ranges.epoch;
+	target->pass.ended_ns = ktime_get_ns();
+	for (from = 0; from < res->nr; from++) {
+		if (leaf_is_needed(target, res->leaf[from]))
+			res->leaf[to++] = res->leaf[from];
+		else
+			kfree(res->leaf[from]);
+	}
+	res->nr = to;
+}
+
+/* Room for one more leaf, in the array and in reserve. */
+static bool leaf_room(struct demeter_context *ctx, struct demeter_resident *res)
+{
+	struct demeter_leaf **longer;
+	u32 capacity;
+
+	if (!ctx->spare_leaf)
+		ctx->spare_leaf = kmalloc(sizeof(*ctx->spare_leaf), GFP_KERNEL | __GFP_NOWARN);
+	if (!ctx->spare_leaf)
+		return false;
+	if (res->nr < res->capacity)
+		return true;
+	capacity = res->capacity ? res->capacity * 2 : 4;
+	if (capacity > MAX_LEAVES)
+		return false;
+	longer = kvcalloc(capacity, sizeof(*longer), GFP_KERNEL | __GFP_NOWARN);
+	if (!longer)
+		return false;
+	if (res->nr)
+		memcpy(longer, res->leaf, res->nr * sizeof(*longer));
+	kvfree(res->leaf);
+	res->leaf = longer;
+	res->capacity = capacity;
+	return true;
+}
+
+/* Walk up to @entries, from the cursor on. Returns how many it took. */
+static u64 pass_go_on(struct demeter_context *ctx, struct demeter_target *target, u64 entries)
+{
+	struct demeter_pass *pass = &target->pass;
+	u64 leaf_bytes = demeter_resident_leaf_bytes(&target->resident);
+	u64 begun_ns = demeter_worker_clock(), took = 0, start, end;
+
+	while (took < entries && !demeter_worker_should_stop()) {
+		struct demeter_scan_slice slice = {
+			.fmem_nid = demeter_params.fmem_node,
+			.smem_nid = demeter_params.smem_node,
+			.cell_shift = target->resident.cell_shift,
+			.max_entries = SLICE_ENTRIES,
+			.cells = ctx->cells,
+		};
+		u64 at, held_ns;
+
+		if (!next_part(&target->ranges, pass->cursor, &start, &end)) {
+			pass_end(target);
+			break;
+		}
+		end = min(end, (start | (leaf_bytes - 1)) + 1);
+		at = start;
+		memset(ctx->cells, 0, sizeof(*ctx->cells));
+		held_ns = demeter_worker_clock();
+		if (demeter_scan_cells(target->mm, &at, end, &slice))
+			break;
+		held_ns = demeter_worker_clock() - held_ns;
+		demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);
+		/* Without memory the pages stay unknown, and where they are. */
+		if (leaf_room(ctx, &target->resident) &&
+		    demeter_resident_set(&target->resident, start, at, ctx->cells,
+					 ctx->spare_leaf) == 1)
+			ctx->spare_leaf = NULL;
+		pass->cursor = at;
+		took += slice.entries + SLICE_COST_ENTRIES;
+		WRITE_ONCE(demeter_stats.walked_entries,
+			   demeter_stats.walked_entries + slice.entries);
+		cond_resched();
+	}
+	pass->cost_ns += demeter_worker_clock() - begun_ns;
+	return took;
+}
+
+/* Begin what is due. Returns how many passes run. */
+static u32 begin_passes(void)
+{
+	struct demeter_target *target;
+	u32 space = 0, running = 0;
+
+	while ((target = demeter_target_next(&space))) {
+		struct demeter_pass *pass = &target->pass;
+
+		if (!pass->running && pass_is_due(target)) {
+			pass->running = true;
+			pass->wanted = false;
+			pass->cursor = 0;
+			pass->cost_ns = 0;
+			pass->anon_pages = target->anon_pages;
+		}
+		running += pass->running;
+	}
+	return running;
+}
+
+/**
+ * demeter_recount() - correct what is believed to be resident, as far as an epoch's share goes
+ * @ctx: the worker's
+ */
+void demeter_recount(struct demeter_context *ctx)
+{
+	u32 running = begin_passes(), space = 0, first = 0, round;
+	u64 left = EPOCH_ENTRIES, unwalked = 0;
+	struct demeter_target *target;
+
+	/* An equal share each; whoever comes first takes what others leave. */
+	for (round = 0; round < 2 && running; round++) {
+		space = round ? 0 : ctx->first_space;
+		while (left && (target = demeter_target_next(&space))) {
+			u64 share = max_t(u64, EPOCH_ENTRIES / running, SLICE_ENTRIES);
+
+			if (!target->pass.running || !mmget_not_zero(target->mm))
+				continue;
+			left -= min(left, pass_go_on(ctx, target, min(share, left)));
+			mmput_async(target->mm);
+			if (target->pass.running)
+				first = space;
+		}
+	}
+	ctx->first_space = first;
+
+	space = 0;
+	while ((target = demeter_target_next(&space)))
+		unwalked += unwalked_bytes(target);
+	WRITE_ONCE(demeter_stats.unwalked_bytes, unwalked);
+}
+
+/**
+ * demeter_recount_forget() - free what is known of a target's pages, and begin anew
+ * @target: a target that no other task can see, or the worker's
+ */
+void demeter_recount_forget(struct demeter_target *target)
+{
+	struct demeter_resident *res = &target->resident;
+	u32 i;
+
+	for (i = 0; i < res->nr; i++)
+		kfree(res->leaf[i]);
+	kvfree(res->leaf);
+	*res = (struct demeter_resident){
+		.cell_shift = demeter_resident_cell_shift(target->ranges.params.granule_bytes),
+	};
+	target->pass = (struct demeter_pass){};
+}

@@ -1,0 +1,40 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# usage: epoch-bench.sh PROCESSES GIB_EACH PLACES_EACH HOT_EACH ROUNDS
+# What an epoch costs with large address spaces, and how long locks are held, as
+# demeter.ko measures it itself. Fails above 50 ms of CPU or 1 ms of a lock.
+set -u
+stats=/sys/kernel/mm/demeter/stats
+/tmp/sparse_spaces "$@" &
+program=$!
+most_targets=0 most_ranges=0
+while kill -0 "$program" 2>/dev/null; do
+	sleep 0.2
+	targets=$(cat $stats/targets) ranges=$(cat $stats/ranges)
+	[ "$targets" -le "$most_targets" ] || most_targets=$targets
+	[ "$ranges" -le "$most_ranges" ] || most_ranges=$ranges
+done
+wait "$program" || { echo "not ok - the program failed"; exit 1; }
+epochs=$(cat $stats/epochs)
+scan=$(cat $stats/time_ns/scan) classify=$(cat $stats/time_ns/classify) rank=$(cat $stats/time_ns/rank)
+echo "$1 processes of $2 GiB, $3 pages each: at most $most_targets targets, $most_ranges ranges; $epochs epochs"
+echo "mean of an epoch, us: scan $((scan / epochs / 1000)), classify $((classify / epochs / 1000)), rank $((rank / epochs / 1000))"
+for file in samples stray_samples lost_samples promoted_pages demoted_pages; do
+	echo "$file $(cat $stats/$file)"
+done
+for file in "$stats"/epoch/*; do
+	echo "${file##*/} $(cat "$file")"
+done
+status=0
+check() {
+	if [ "$(cat "$stats/epoch/$1")" -le "$2" ]; then
+		echo "ok - $1 is at most $2"
+	else
+		echo "not ok - $1 is above $2"
+		status=1
+	fi
+}
+check cpu_max_ns 50000000
+check lock_held_max_ns 1000000
+check mmap_lock_held_max_ns 1000000
+exit $status
