@@ -13,20 +13,27 @@
 
 #include <linux/kprobes.h>
 #include <linux/mm.h>
+#include <linux/moduleparam.h>
 #include <linux/psi.h>
 #include <linux/seq_file.h>
 #include <linux/static_call.h>
+#include <linux/utsname.h>
 
+#include "../compat/known_kernels.h"
 #include "balloon.h"
 #include "kernel_symbols.h"
 
 DEFINE_STATIC_CALL_NULL(demeter_balloon_sc_kallsyms_lookup_name,
-			demeter_balloon_proto_kallsyms_lookup_name);
+			demeter_balloon_type_kallsyms_lookup_name);
 DEFINE_STATIC_CALL_NULL(demeter_balloon_sc_isolate_free_page,
-			demeter_balloon_proto_isolate_free_page);
+			demeter_balloon_type_isolate_free_page);
 DEFINE_STATIC_CALL_NULL(demeter_balloon_sc_setup_per_zone_wmarks,
-			demeter_balloon_proto_setup_per_zone_wmarks);
-DEFINE_STATIC_CALL_NULL(demeter_balloon_sc_psi_show, demeter_balloon_proto_psi_show);
+			demeter_balloon_type_setup_per_zone_wmarks);
+DEFINE_STATIC_CALL_NULL(demeter_balloon_sc_psi_show, demeter_balloon_type_psi_show);
+
+static char *kernels = DEMETER_KNOWN_KERNELS;
+module_param(kernels, charp, 0444);
+MODULE_PARM_DESC(kernels, "Kernel series known to work, default " DEMETER_KNOWN_KERNELS);
 
 static bool have_isolate_free_page;
 static bool have_setup_per_zone_wmarks;
@@ -35,7 +42,7 @@ static struct psi_group *psi_system_group; /* set if psi_show() was found too */
 static bool find_lookup(void)
 {
 	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
-	typeof(demeter_balloon_proto_kallsyms_lookup_name) *lookup;
+	typeof(demeter_balloon_type_kallsyms_lookup_name) *lookup;
 
 	if (register_kprobe(&probe))
 		return false;
@@ -56,6 +63,11 @@ void demeter_kernel_symbols_find(void)
 	struct static_key *page_owner;
 	void *function;
 
+	if (!demeter_kernel_is_known(kernels, init_utsname()->release)) {
+		pr_warn("Linux %s is not among %s: pages are zeroed to inflate, no pressure is reported; next: boot a known one, or, to try it on a machine that may crash, load the module with kernels=SERIES, such as 6.1\n",
+			init_utsname()->release, kernels);
+		return;
+	}
 	if (!find_lookup()) {
 		pr_notice("no kallsyms: pages are zeroed to inflate, no pressure is reported\n");
 		return;
@@ -65,19 +77,19 @@ void demeter_kernel_symbols_find(void)
 	function = find("__isolate_free_page");
 	if (function && !(page_owner && static_key_enabled(page_owner))) {
 		static_call_update(demeter_balloon_sc_isolate_free_page,
-				   (typeof(demeter_balloon_proto_isolate_free_page) *)function);
+				   (typeof(demeter_balloon_type_isolate_free_page) *)function);
 		have_isolate_free_page = true;
 	}
 	function = find("setup_per_zone_wmarks");
 	if (function) {
 		static_call_update(demeter_balloon_sc_setup_per_zone_wmarks,
-				   (typeof(demeter_balloon_proto_setup_per_zone_wmarks) *)function);
+				   (typeof(demeter_balloon_type_setup_per_zone_wmarks) *)function);
 		have_setup_per_zone_wmarks = true;
 	}
 	function = find("psi_show");
 	if (function) {
 		static_call_update(demeter_balloon_sc_psi_show,
-				   (typeof(demeter_balloon_proto_psi_show) *)function);
+				   (typeof(demeter_balloon_type_psi_show) *)function);
 		psi_system_group = find("psi_system");
 	}
 }

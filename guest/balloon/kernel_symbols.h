@@ -6,13 +6,16 @@
 #ifndef DEMETER_BALLOON_KERNEL_SYMBOLS_H
 #define DEMETER_BALLOON_KERNEL_SYMBOLS_H
 
-#include <linux/mm_types.h>
-#include <linux/psi_types.h>
-#include <linux/seq_file.h>
+#include <linux/kallsyms.h>
+#include <linux/mm.h>
+#include <linux/psi.h>
 
-unsigned long demeter_balloon_proto_kallsyms_lookup_name(const char *name);
-int demeter_balloon_proto_isolate_free_page(struct page *page, unsigned int order);
-void demeter_balloon_proto_setup_per_zone_wmarks(void);
-int demeter_balloon_proto_psi_show(struct seq_file *seq, struct psi_group *group, enum psi_res res);
+/* Declared in the kernel's headers, so that the compiler knows their types. */
+#define demeter_balloon_type_kallsyms_lookup_name kallsyms_lookup_name
+#define demeter_balloon_type_psi_show		  psi_show
+
+/* Not declared in all of them: the types are restated. */
+int demeter_balloon_type_isolate_free_page(struct page *page, unsigned int order);
+void demeter_balloon_type_setup_per_zone_wmarks(void);
 
 #endif /* DEMETER_BALLOON_KERNEL_SYMBOLS_H */

@@ -18,6 +18,7 @@
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
 
+#include "../compat/version.h"
 #include "../compat/virtio.h"
 #include "balloon.h"
 
@@ -400,4 +401,5 @@ static void __exit demeter_balloon_exit(void)
 module_init(demeter_balloon_init);
 module_exit(demeter_balloon_exit);
 MODULE_LICENSE("GPL");
+MODULE_VERSION(DEMETER_MODULE_VERSION);
 MODULE_DESCRIPTION("Balloons of a guest's memory tiers");

@@ -7,6 +7,7 @@
 #include <linux/pagemap.h>
 #include <linux/sched.h>
 #include <linux/static_call.h>
+#include <linux/stringify.h>
 
 #include "../compat/huge_memory.h"
 #include "huge.h"
@@ -16,9 +17,8 @@
 /* One call collapses this much: the LRU caches of all CPUs are drained in each. */
 #define COLLAPSE_CHUNK_BYTES (16ul << 20)
 
-DEFINE_STATIC_CALL_NULL(demeter_sc_do_madvise, demeter_proto_do_madvise);
-
-DEFINE_STATIC_CALL_NULL(demeter_sc_split, demeter_proto_split);
+DEMETER_DEFINE_CALL(do_madvise);
+DEMETER_DEFINE_CALL(split);
 
 static const unsigned long *thp_flags;
 static bool can_collapse;
@@ -40,16 +40,13 @@ static bool aim(struct static_call_key *key, void *trampoline, const char *name)
  */
 void demeter_huge_resolve(void)
 {
-	static const char *const names[] = DEMETER_COMPAT_SPLIT_NAMES;
-	int i;
-
 	thp_flags = (const unsigned long *)demeter_symbol_address("transparent_hugepage_flags");
 	can_collapse =
 		thp_flags && aim(&STATIC_CALL_KEY(demeter_sc_do_madvise),
 				 STATIC_CALL_TRAMP_ADDR(demeter_sc_do_madvise), "do_madvise");
-	for (i = 0; i < ARRAY_SIZE(names) && !can_split; i++)
-		can_split = aim(&STATIC_CALL_KEY(demeter_sc_split),
-				STATIC_CALL_TRAMP_ADDR(demeter_sc_split), names[i]);
+	can_split =
+		aim(&STATIC_CALL_KEY(demeter_sc_split), STATIC_CALL_TRAMP_ADDR(demeter_sc_split),
+		    __stringify(DEMETER_COMPAT_SPLIT));
 }
 
 /**

@@ -1,46 +1,53 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The unexported kernel functions that the relocation half calls, by wrapper.
+ * The unexported kernel functions that the relocation half calls.
  *
- * demeter_proto_*() only give the static calls their type; none is defined.
+ * demeter_type_*() only give the static calls their type; none is defined here.
  */
 #ifndef DEMETER_KERNEL_CALLS_H
 #define DEMETER_KERNEL_CALLS_H
 
+#include <linux/kallsyms.h>
 #include <linux/migrate.h>
 #include <linux/static_call.h>
 
 #include "../compat/folio.h"
+#include "../compat/huge_memory.h"
 #include "../compat/migrate.h"
 #include "../compat/pagewalk.h"
 #include "../compat/rmap.h"
 
-demeter_isolate_ret_t demeter_proto_folio_isolate_lru(struct folio *folio);
-void demeter_proto_folio_putback_lru(struct folio *folio);
-void demeter_proto_try_to_migrate(struct folio *folio, enum ttu_flags flags);
-void demeter_proto_remove_migration_ptes(struct folio *src, struct folio *dst, int flags);
-void demeter_proto_try_to_unmap_flush(void);
-struct anon_vma *demeter_proto_folio_get_anon_vma(struct folio *folio);
-void demeter_proto___put_anon_vma(struct anon_vma *anon_vma);
-void demeter_proto_lru_add_drain(void);
-int demeter_proto_walk_page_range(struct mm_struct *mm, unsigned long start, unsigned long end,
-				  const struct mm_walk_ops *ops, void *private);
-int demeter_proto_migrate_pages(struct list_head *from, demeter_new_folio_t get,
-				demeter_free_folio_t put, unsigned long private,
-				enum migrate_mode mode, int reason, unsigned int *succeeded);
-void demeter_proto_putback_movable_pages(struct list_head *list);
+/* Declared in the kernel's headers, so that the compiler knows their types. */
+#define demeter_type_kallsyms_lookup_name  kallsyms_lookup_name
+#define demeter_type_try_to_migrate	   try_to_migrate
+#define demeter_type_remove_migration_ptes remove_migration_ptes
+#define demeter_type_walk_page_range	   walk_page_range
+#define demeter_type_migrate_pages	   migrate_pages
+#define demeter_type_putback_movable_pages putback_movable_pages
+#define demeter_type_do_madvise		   do_madvise
+#define demeter_type_split		   DEMETER_COMPAT_SPLIT
 
-DECLARE_STATIC_CALL(demeter_sc_folio_isolate_lru, demeter_proto_folio_isolate_lru);
-DECLARE_STATIC_CALL(demeter_sc_folio_putback_lru, demeter_proto_folio_putback_lru);
-DECLARE_STATIC_CALL(demeter_sc_try_to_migrate, demeter_proto_try_to_migrate);
-DECLARE_STATIC_CALL(demeter_sc_remove_migration_ptes, demeter_proto_remove_migration_ptes);
-DECLARE_STATIC_CALL(demeter_sc_try_to_unmap_flush, demeter_proto_try_to_unmap_flush);
-DECLARE_STATIC_CALL(demeter_sc_folio_get_anon_vma, demeter_proto_folio_get_anon_vma);
-DECLARE_STATIC_CALL(demeter_sc___put_anon_vma, demeter_proto___put_anon_vma);
-DECLARE_STATIC_CALL(demeter_sc_lru_add_drain, demeter_proto_lru_add_drain);
-DECLARE_STATIC_CALL(demeter_sc_walk_page_range, demeter_proto_walk_page_range);
-DECLARE_STATIC_CALL(demeter_sc_migrate_pages, demeter_proto_migrate_pages);
-DECLARE_STATIC_CALL(demeter_sc_putback_movable_pages, demeter_proto_putback_movable_pages);
+/* Not declared: the types are restated. */
+demeter_isolate_ret_t demeter_type_folio_isolate_lru(struct folio *folio);
+void demeter_type_folio_putback_lru(struct folio *folio);
+void demeter_type_try_to_unmap_flush(void);
+
+/* demeter_sc_NAME is the call of a function whose type is that of demeter_type_NAME. */
+#define DEMETER_DECLARE_CALL(symbol) DECLARE_STATIC_CALL(demeter_sc_##symbol, demeter_type_##symbol)
+#define DEMETER_DEFINE_CALL(symbol)                                                                \
+	DEFINE_STATIC_CALL_NULL(demeter_sc_##symbol, demeter_type_##symbol)
+
+DEMETER_DECLARE_CALL(folio_isolate_lru);
+DEMETER_DECLARE_CALL(folio_putback_lru);
+DEMETER_DECLARE_CALL(try_to_migrate);
+DEMETER_DECLARE_CALL(remove_migration_ptes);
+DEMETER_DECLARE_CALL(try_to_unmap_flush);
+DEMETER_DECLARE_CALL(folio_get_anon_vma);
+DEMETER_DECLARE_CALL(__put_anon_vma);
+DEMETER_DECLARE_CALL(lru_add_drain);
+DEMETER_DECLARE_CALL(walk_page_range);
+DEMETER_DECLARE_CALL(migrate_pages);
+DEMETER_DECLARE_CALL(putback_movable_pages);
 
 /* demeter_call(function)(arguments): call an unexported kernel function. */
 #define demeter_call(symbol) static_call(demeter_sc_##symbol)
@@ -51,8 +58,8 @@ static inline int demeter_folio_mapcount(struct folio *folio)
 	return folio_mapcount(folio);
 }
 #else
-int demeter_proto_folio_mapcount(struct folio *folio);
-DECLARE_STATIC_CALL(demeter_sc_folio_mapcount, demeter_proto_folio_mapcount);
+#define demeter_type_folio_mapcount folio_mapcount
+DEMETER_DECLARE_CALL(folio_mapcount);
 
 static inline int demeter_folio_mapcount(struct folio *folio)
 {

@@ -18,6 +18,7 @@
 #include "huge.h"
 #include "symbols.h"
 #include "tmm.h"
+#include "version.h"
 #define CREATE_TRACE_POINTS
 #include "trace.h"
 
@@ -506,3 +507,4 @@ module_init(demeter_init);
 module_exit(demeter_exit);
 MODULE_DESCRIPTION("Demeter: tiered memory managed inside the guest");
 MODULE_LICENSE("GPL");
+MODULE_VERSION(DEMETER_MODULE_VERSION);

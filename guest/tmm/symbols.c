@@ -7,27 +7,32 @@
  * it finds the rest.
  */
 #include <linux/kprobes.h>
+#include <linux/moduleparam.h>
 #include <linux/printk.h>
+#include <linux/utsname.h>
 
+#include "../compat/known_kernels.h"
 #include "kernel_calls.h"
 #include "symbols.h"
 
-unsigned long demeter_proto_kallsyms_lookup_name(const char *name);
+static char *kernels = DEMETER_KNOWN_KERNELS;
+module_param(kernels, charp, 0444);
+MODULE_PARM_DESC(kernels, "Kernel series known to work, default " DEMETER_KNOWN_KERNELS);
 
-DEFINE_STATIC_CALL_NULL(demeter_sc_kallsyms_lookup_name, demeter_proto_kallsyms_lookup_name);
-DEFINE_STATIC_CALL_NULL(demeter_sc_folio_isolate_lru, demeter_proto_folio_isolate_lru);
-DEFINE_STATIC_CALL_NULL(demeter_sc_folio_putback_lru, demeter_proto_folio_putback_lru);
-DEFINE_STATIC_CALL_NULL(demeter_sc_try_to_migrate, demeter_proto_try_to_migrate);
-DEFINE_STATIC_CALL_NULL(demeter_sc_remove_migration_ptes, demeter_proto_remove_migration_ptes);
-DEFINE_STATIC_CALL_NULL(demeter_sc_try_to_unmap_flush, demeter_proto_try_to_unmap_flush);
-DEFINE_STATIC_CALL_NULL(demeter_sc_folio_get_anon_vma, demeter_proto_folio_get_anon_vma);
-DEFINE_STATIC_CALL_NULL(demeter_sc___put_anon_vma, demeter_proto___put_anon_vma);
-DEFINE_STATIC_CALL_NULL(demeter_sc_lru_add_drain, demeter_proto_lru_add_drain);
-DEFINE_STATIC_CALL_NULL(demeter_sc_walk_page_range, demeter_proto_walk_page_range);
-DEFINE_STATIC_CALL_NULL(demeter_sc_migrate_pages, demeter_proto_migrate_pages);
-DEFINE_STATIC_CALL_NULL(demeter_sc_putback_movable_pages, demeter_proto_putback_movable_pages);
+DEMETER_DEFINE_CALL(kallsyms_lookup_name);
+DEMETER_DEFINE_CALL(folio_isolate_lru);
+DEMETER_DEFINE_CALL(folio_putback_lru);
+DEMETER_DEFINE_CALL(try_to_migrate);
+DEMETER_DEFINE_CALL(remove_migration_ptes);
+DEMETER_DEFINE_CALL(try_to_unmap_flush);
+DEMETER_DEFINE_CALL(folio_get_anon_vma);
+DEMETER_DEFINE_CALL(__put_anon_vma);
+DEMETER_DEFINE_CALL(lru_add_drain);
+DEMETER_DEFINE_CALL(walk_page_range);
+DEMETER_DEFINE_CALL(migrate_pages);
+DEMETER_DEFINE_CALL(putback_movable_pages);
 #if !DEMETER_COMPAT_MAPCOUNT_INLINE
-DEFINE_STATIC_CALL_NULL(demeter_sc_folio_mapcount, demeter_proto_folio_mapcount);
+DEMETER_DEFINE_CALL(folio_mapcount);
 #endif
 
 struct demeter_symbol {
@@ -59,7 +64,7 @@ static bool demeter_lookup_ready;
 static int demeter_find_lookup(void)
 {
 	struct kprobe probe = { .symbol_name = "kallsyms_lookup_name" };
-	typeof(demeter_proto_kallsyms_lookup_name) *lookup;
+	typeof(kallsyms_lookup_name) *lookup;
 	int ret;
 
 	ret = register_kprobe(&probe);
@@ -89,6 +94,11 @@ int demeter_symbols_resolve(void)
 	size_t i;
 	int ret;
 
+	if (!demeter_kernel_is_known(kernels, init_utsname()->release)) {
+		pr_err("demeter: Linux %s is not known to work (%s are); next: boot one that is, or, to try it on a machine that may crash, load the module with kernels=SERIES, such as 6.1\n",
+		       init_utsname()->release, kernels);
+		return -EOPNOTSUPP;
+	}
 	ret = demeter_find_lookup();
 	if (ret)
 		return ret;

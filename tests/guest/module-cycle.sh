@@ -18,6 +18,19 @@ fail() {
 echo n >/sys/kernel/mm/lru_gen/enabled
 dmesg -C
 
+# A kernel that nobody has tried is refused, 6.1 for 6.12 as well, and what to do said.
+case $(uname -r) in
+6.1.*) others=6.12,7.3 ;;
+*) others=6.1,5.14 ;;
+esac
+if insmod /tmp/demeter.ko kernels=$others 2>/dev/null; then
+	fail "loaded on a kernel that is not in its list"
+fi
+dmesg | grep -q "is not known to work.*next:" || fail "the log does not say why it was refused"
+series=$(uname -r | cut -d. -f1-2)
+insmod /tmp/demeter.ko "kernels=$others,$series" || fail "refused on a kernel that was added"
+rmmod demeter
+
 /demeter/workloads gups --footprint 256M --hot 16M --updates 4000000000 >/dev/null &
 gups=$!
 sleep 1
@@ -45,4 +58,4 @@ isolated=$(awk '/^nr_isolated_anon/{print $2}' /proc/vmstat)
 if dmesg | grep -E 'BUG|Bad page|WARNING|rss-counter|Oops|Call Trace'; then
 	fail "the kernel log is not clean"
 fi
-echo "ok - $rounds loads and unloads under load, $moved pages promoted on the way"
+echo "ok - unknown kernels refused, $rounds loads and unloads under load, $moved pages promoted on the way"

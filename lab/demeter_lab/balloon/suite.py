@@ -350,6 +350,18 @@ def check_suspension(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     checks.that("counts agree then", not (words := counts_agree(daemon, name)), words)
 
 
+def check_unknown_kernel(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Do without functions that are not exported."""
+    guest.must("rmmod demeter_balloon")
+    guest.must(f"insmod /balloon/{DRIVER} kernels=5.14")
+    said = guest.run("dmesg | grep 'is not among 5.14: .*; next: '")[1].strip()
+    checks.that("an unknown kernel is told of", bool(said))
+    daemon.wait_stage(guest.name, "driven")
+    wanted = size_at(guest, 1, 0.6)
+    tier = daemon.resize(guest.name, 1, wanted)
+    checks.that("sizes change on it, too", tier["size_bytes"] == wanted, tier["last"])
+
+
 def faulty_guest(checks: Checks, directory: Path, kernel: str) -> None:
     """Let calls of the driver fail and take long."""
     daemon = Daemon(directory, ["faulty"])
@@ -364,6 +376,8 @@ def faulty_guest(checks: Checks, directory: Path, kernel: str) -> None:
             check_end_of_grace(checks, daemon, guest)
         with checks.part("suspension"):
             check_suspension(checks, daemon, guest)
+        with checks.part("unknown kernel"):
+            check_unknown_kernel(checks, daemon, guest)
         checks.that("data intact after faults", intact(guest))
         words = log_is_clean(guest)
         checks.that("kernel log is clean after faults", not words, words)
