@@ -166,7 +166,7 @@ static bool count_is_due(const struct demeter_target *target, u64 anon)
  */
 static void count_target(struct demeter_target *target, struct demeter_rank_entry *entry, u32 nr)
 {
-	u64 anon = get_mm_counter(target->mm, MM_ANONPAGES);
+	u64 anon = get_mm_rss(target->mm);
 	bool all = count_is_due(target, anon);
 	u64 start = demeter_worker_clock();
 	u32 old = 0, i;

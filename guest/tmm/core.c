@@ -3,6 +3,7 @@
  * The core of Demeter as part of this module: one translation unit that
  * includes the shared sources, which needs no object files outside guest/.
  */
+#include "../../core/areas.c"
 #include "../../core/ranges.c"
 #include "../../core/rank.c"
 #include "../../core/plan.c"

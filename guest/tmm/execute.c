@@ -145,12 +145,16 @@ static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
 	if (!batch->nr)
 		return;
 	if (!fill) {
-		moved = demeter_relocate_exchange(&batch->hot, &batch->cold,
-						  READ_ONCE(demeter_params.batch_pairs), why, NULL);
+		struct demeter_traded traded;
+
+		traded = demeter_relocate_trade(&batch->hot, &batch->cold, demeter_params.fmem_node,
+						demeter_params.smem_node,
+						READ_ONCE(demeter_params.batch_pairs), why);
+		moved = traded.promoted_pages;
 		ns = demeter_worker_clock() - start;
 		charge(DEMETER_STAGE_RELOCATE, ns);
 		learn(&swap_cost_ns, batch->ns + ns, moved);
-		demeter_stats.demoted_pages += moved;
+		demeter_stats.demoted_pages += traded.demoted_pages;
 		trace_demeter_exchange(wanted, moved, ns);
 	} else {
 		moved = demeter_relocate_migrate(&batch->hot, demeter_params.fmem_node, why, NULL);
@@ -178,7 +182,7 @@ static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
 	batch->ns = 0;
 }
 
-static u64 isolate(const struct demeter_rank_entry *entry, int nid, u64 pages,
+static u64 isolate(const struct demeter_rank_entry *entry, int nid, int to_nid, u64 pages,
 		   struct demeter_folio_list *list, struct demeter_refusals *why)
 {
 	struct demeter_target *target = demeter_target_of(entry->space);
@@ -186,7 +190,7 @@ static u64 isolate(const struct demeter_rank_entry *entry, int nid, u64 pages,
 
 	if (!target || !mmget_not_zero(target->mm))
 		return 0;
-	demeter_scan_isolate(target->mm, entry->start, entry->end, nid, pages, list, why);
+	demeter_scan_isolate(target->mm, entry->start, entry->end, nid, to_nid, pages, list, why);
 	mmput(target->mm);
 	return demeter_folio_list_pages(list) - before;
 }
@@ -195,10 +199,13 @@ static void splice(struct demeter_folio_list *to, struct demeter_folio_list *fro
 {
 	list_splice_tail_init(&from->small, &to->small);
 	list_splice_tail_init(&from->huge, &to->huge);
+	list_splice_tail_init(&from->other, &to->other);
 	to->small_pages += from->small_pages;
 	to->huge_pages += from->huge_pages;
+	to->other_pages += from->other_pages;
 	from->small_pages = 0;
 	from->huge_pages = 0;
+	from->other_pages = 0;
 }
 
 /* Bring both sides to the same orders; @skip_pages were dealt with in batches before. */
@@ -213,6 +220,7 @@ static void match_sizes(const struct demeter_rank_entry *entry, u64 skip_pages,
 		.end = entry->end,
 		.collapse_from = entry->start + (skip_pages << PAGE_SHIFT),
 		.nid = demeter_params.smem_node,
+		.to_nid = demeter_params.fmem_node,
 	};
 
 	demeter_huge_match(&from, hot, cold, why);
@@ -232,12 +240,13 @@ static u64 batch_add(struct batch *batch, const struct demeter_plan_step *step, 
 	demeter_folio_list_init(&cold);
 	skip_pages = step->pages - left;
 	left = min_t(u64, left, BATCH_HUGE_PAGES);
-	hot_pages = isolate(&ranked[step->hot], demeter_params.smem_node, left, &hot, why);
+	hot_pages = isolate(&ranked[step->hot], demeter_params.smem_node, demeter_params.fmem_node,
+			    left, &hot, why);
 	if (!hot_pages)
 		note_outcome(&ranked[step->hot], DEMETER_SMEM, false);
 	if (hot_pages && step->kind == DEMETER_PLAN_SWAP) {
-		cold_pages = isolate(&ranked[step->cold], demeter_params.fmem_node, hot_pages,
-				     &cold, why);
+		cold_pages = isolate(&ranked[step->cold], demeter_params.fmem_node,
+				     demeter_params.smem_node, hot_pages, &cold, why);
 		if (!cold_pages)
 			note_outcome(&ranked[step->cold], DEMETER_FMEM, false);
 		else
@@ -257,6 +266,7 @@ static bool batch_is_full(const struct batch *batch)
 	u64 pairs = READ_ONCE(demeter_params.batch_pairs);
 
 	return batch->hot.small_pages >= pairs || batch->cold.small_pages >= pairs ||
+	       batch->hot.other_pages >= pairs || batch->cold.other_pages >= pairs ||
 	       batch->hot.huge_pages >= BATCH_HUGE_PAGES ||
 	       batch->cold.huge_pages >= BATCH_HUGE_PAGES;
 }

@@ -16,6 +16,7 @@
 #include <linux/rcupdate.h>
 
 #include "huge.h"
+#include "placement.h"
 #include "symbols.h"
 #include "tmm.h"
 #define CREATE_TRACE_POINTS
@@ -475,6 +476,7 @@ static int __init demeter_init(void)
 	if (ret)
 		return ret;
 	demeter_huge_resolve();
+	demeter_placement_resolve();
 	ret = demeter_sysfs_init();
 	if (ret)
 		return ret;

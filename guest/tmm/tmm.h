@@ -193,6 +193,9 @@ struct demeter_target *demeter_target_of(u32 space);
 struct demeter_target *demeter_target_next(u32 *space);
 u32 demeter_targets_nr(void);
 
+/* areas.c */
+void demeter_target_refresh_areas(struct demeter_target *target);
+
 /* classify.c */
 int demeter_worker_start(void);
 void demeter_worker_stop(void);
