@@ -57,7 +57,8 @@ static int demeter_hammer_isolate(const struct demeter_hammer_area *area, u64 ma
 
 	if (!mm)
 		return -ESRCH;
-	ret = demeter_scan_isolate(mm, area->start, area->end, area->nid, max_pages, out, why);
+	ret = demeter_scan_isolate(mm, area->start, area->end, area->nid, NUMA_NO_NODE,
+				   max_pages, out, why);
 	mmput(mm);
 	return ret;
 }
@@ -75,6 +76,7 @@ static void demeter_hammer_match(struct demeter_hammer_exchange *req,
 		.end = req->hot.end,
 		.collapse_from = req->hot.start,
 		.nid = req->hot.nid,
+		.to_nid = NUMA_NO_NODE,
 	};
 
 	demeter_huge_match(&from, hot, cold, why);

@@ -5,6 +5,7 @@
  */
 #include "../tmm/refusal.c"
 #include "../tmm/symbols.c"
+#include "../tmm/binding.c"
 #include "../tmm/scan.c"
 #include "../tmm/huge.c"
 #include "../tmm/contents.c"

@@ -184,12 +184,16 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 	if (!batch->nr)
 		return;
 	if (!fill) {
-		moved = demeter_relocate_exchange(&batch->hot, &batch->cold,
-						  READ_ONCE(demeter_params.batch_pairs), why, NULL);
+		struct demeter_traded traded;
+
+		traded = demeter_relocate_trade(&batch->hot, &batch->cold, demeter_params.fmem_node,
+						demeter_params.smem_node,
+						READ_ONCE(demeter_params.batch_pairs), why);
+		moved = traded.promoted_pages;
 		ns = demeter_worker_clock() - start;
 		charge(DEMETER_STAGE_RELOCATE, ns);
 		learn(&ctx->swap_cost_ns, batch->ns + ns, moved);
-		demeter_stats.demoted_pages += moved;
+		demeter_stats.demoted_pages += traded.demoted_pages;
 		trace_demeter_exchange(wanted, moved, ns);
 	} else {
 		moved = demeter_relocate_migrate(&batch->hot, demeter_params.fmem_node, why, NULL);
@@ -223,6 +227,7 @@ static u64 isolate_between(struct demeter_target *target, enum demeter_tier tier
 			   u64 pages, struct demeter_folio_list *list, struct demeter_refusals *why)
 {
 	int nid = tier == DEMETER_FMEM ? demeter_params.fmem_node : demeter_params.smem_node;
+	int to_nid = tier == DEMETER_FMEM ? demeter_params.smem_node : demeter_params.fmem_node;
 	u64 before = demeter_folio_list_pages(list), taken = 0, stop, held_ns;
 
 	while (at < end && taken < pages && !demeter_worker_should_stop()) {
@@ -230,8 +235,8 @@ static u64 isolate_between(struct demeter_target *target, enum demeter_tier tier
 		if (at >= end)
 			break;
 		held_ns = demeter_worker_clock();
-		if (demeter_scan_isolate_slice(target->mm, &at, stop, nid, pages - taken, list,
-					       why))
+		if (demeter_scan_isolate_slice(target->mm, &at, stop, nid, to_nid,
+					       pages - taken, list, why))
 			break;
 		held_ns = demeter_worker_clock() - held_ns;
 		demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);
@@ -281,10 +286,13 @@ static void splice(struct demeter_folio_list *to, struct demeter_folio_list *fro
 {
 	list_splice_tail_init(&from->small, &to->small);
 	list_splice_tail_init(&from->huge, &to->huge);
+	list_splice_tail_init(&from->other, &to->other);
 	to->small_pages += from->small_pages;
 	to->huge_pages += from->huge_pages;
+	to->other_pages += from->other_pages;
 	from->small_pages = 0;
 	from->huge_pages = 0;
+	from->other_pages = 0;
 }
 
 /* Bring both sides to the same orders; hot pages were found from @from on. */
@@ -299,6 +307,7 @@ static void match_sizes(const struct demeter_rank_entry *entry, u64 from,
 		.end = entry->end,
 		.collapse_from = from,
 		.nid = demeter_params.smem_node,
+		.to_nid = demeter_params.fmem_node,
 	};
 
 	demeter_huge_match(&source, hot, cold, why);
@@ -351,6 +360,7 @@ static bool batch_is_full(const struct batch *batch)
 	u64 pairs = READ_ONCE(demeter_params.batch_pairs);
 
 	return batch->hot.small_pages >= pairs || batch->cold.small_pages >= pairs ||
+	       batch->hot.other_pages >= pairs || batch->cold.other_pages >= pairs ||
 	       batch->hot.huge_pages >= BATCH_HUGE_PAGES ||
 	       batch->cold.huge_pages >= BATCH_HUGE_PAGES;
 }

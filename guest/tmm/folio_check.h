@@ -8,25 +8,47 @@
 
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
+#include <linux/pagemap.h>
 #include <linux/vmstat.h>
 
 #include "kernel_calls.h"
 #include "refusal.h"
 
 /*
- * State that rules a folio out. A large folio qualifies only as a whole THP
- * under one PMD: partly mapped ones would take their deferred-split state to
- * the wrong folio, and other orders have no partner.
+ * Can this folio be exchanged, or only migrated? Shared memory and files are found
+ * through their mapping, which the exchange does not swap. A large folio can be
+ * exchanged only as a whole THP under one PMD: partly mapped ones would take their
+ * deferred-split state to the wrong folio, and other orders seldom have a partner.
+ */
+static inline bool demeter_folio_is_exchangeable(struct folio *folio)
+{
+	return folio_test_anon(folio) &&
+	       (!folio_test_large(folio) ||
+		(folio_order(folio) == HPAGE_PMD_ORDER && folio_entire_mapcount(folio)));
+}
+
+/* Is the file behind this mapped folio one whose folios can be migrated? */
+static inline bool demeter_file_migrates(struct folio *folio)
+{
+	struct address_space *mapping = folio_mapping(folio);
+
+	/* Without a method of its own, migration would have to write dirty folios out. */
+	return mapping && mapping->a_ops->migrate_folio;
+}
+
+/*
+ * State that rules a folio out, whichever way it would move. Callers hold a lock
+ * that keeps it mapped, or have it isolated.
  */
 static inline enum demeter_refusal demeter_folio_check(struct folio *folio)
 {
-	int mapcount;
+	bool anon = folio_test_anon(folio);
+	int mapcount, once;
 
 	if (folio_test_ksm(folio))
 		return DEMETER_REFUSED_KSM;
-	if (!folio_test_anon(folio))
-		return DEMETER_REFUSED_FILE;
-	if (folio_is_zone_device(folio) || folio_test_hwpoison(folio) || folio_test_private(folio))
+	if (folio_is_zone_device(folio) || folio_test_hwpoison(folio) ||
+	    (anon && folio_test_private(folio)))
 		return DEMETER_REFUSED_SPECIAL;
 	if (folio_test_mlocked(folio) || folio_test_unevictable(folio))
 		return DEMETER_REFUSED_MLOCKED;
@@ -42,7 +64,7 @@ static inline enum demeter_refusal demeter_folio_check(struct folio *folio)
 	 * MADV_FREE. Also keeps the isolated counters right: such folios count
 	 * as file pages, and the exchange would swap the bit that says so.
 	 */
-	if (!folio_test_swapbacked(folio))
+	if (anon && !folio_test_swapbacked(folio))
 		return DEMETER_REFUSED_LAZYFREE;
 	if (folio_maybe_dma_pinned(folio))
 		return DEMETER_REFUSED_PINNED;
@@ -50,15 +72,15 @@ static inline enum demeter_refusal demeter_folio_check(struct folio *folio)
 	mapcount = demeter_folio_mapcount(folio);
 	if (!mapcount)
 		return DEMETER_REFUSED_UNMAPPED;
-	if (folio_test_large(folio)) {
-		if (folio_order(folio) != HPAGE_PMD_ORDER || !folio_entire_mapcount(folio))
-			return DEMETER_REFUSED_MIXED_SIZE;
-	}
+	if (!anon && !demeter_file_migrates(folio))
+		return DEMETER_REFUSED_FILE;
 	/*
-	 * Shared pages could be moved too, but who pays for them and who
-	 * benefits is another question, and each mapping costs a flush.
+	 * What was meant to be shared is moved for all who map it. Copies on write
+	 * and page cache that several map could be moved too, but who pays for them
+	 * and who benefits is another question, and each mapping costs a flush.
 	 */
-	if (mapcount > 1)
+	once = folio_test_large(folio) && !folio_entire_mapcount(folio) ? folio_nr_pages(folio) : 1;
+	if (mapcount > once && (anon || !folio_test_swapbacked(folio)))
 		return DEMETER_REFUSED_SHARED;
 	return DEMETER_OK;
 }
@@ -71,6 +93,8 @@ static inline enum demeter_refusal demeter_folio_check_isolated(struct folio *fo
 {
 	enum demeter_refusal reason = demeter_folio_check(folio);
 
+	if (reason == DEMETER_OK && !demeter_folio_is_exchangeable(folio))
+		return folio_test_anon(folio) ? DEMETER_REFUSED_MIXED_SIZE : DEMETER_REFUSED_FILE;
 	if (reason == DEMETER_OK && folio_ref_count(folio) != 2)
 		return DEMETER_REFUSED_REFS;
 	return reason;

@@ -140,7 +140,8 @@ void demeter_huge_match(const struct demeter_huge_source *from, struct demeter_f
 		/* Only what is on the LRU can be collapsed. */
 		demeter_folio_list_putback(hot);
 		demeter_huge_collapse(from->mm, from->collapse_from, from->end, pages);
-		demeter_scan_isolate(from->mm, from->start, from->end, from->nid, pages, hot, why);
+		demeter_scan_isolate(from->mm, from->start, from->end, from->nid, from->to_nid,
+				     pages, hot, why);
 	}
 	if (hot->small_pages > cold->small_pages && cold->huge_pages > hot->huge_pages)
 		demeter_huge_split(cold, min(hot->small_pages - cold->small_pages,

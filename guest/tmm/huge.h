@@ -52,6 +52,7 @@ u64 demeter_huge_split(struct demeter_folio_list *list, u64 max_pages);
  * @end: one past the last byte
  * @collapse_from: first byte from which pages may be collapsed
  * @nid: node
+ * @to_nid: node that they are meant for, or below 0, see demeter_scan_isolate()
  */
 struct demeter_huge_source {
 	struct mm_struct *mm;
@@ -59,6 +60,7 @@ struct demeter_huge_source {
 	u64 end;
 	u64 collapse_from;
 	int nid;
+	int to_nid;
 };
 
 /**

@@ -16,6 +16,7 @@
 #include <linux/rcupdate.h>
 
 #include "huge.h"
+#include "binding.h"
 #include "symbols.h"
 #include "tmm.h"
 #include "version.h"
@@ -478,6 +479,7 @@ static int __init demeter_init(void)
 	if (ret)
 		return ret;
 	demeter_huge_resolve();
+	demeter_binding_resolve();
 	ret = demeter_sysfs_init();
 	if (ret)
 		return ret;

@@ -74,11 +74,11 @@ static struct demeter_migratable *demeter_new_folio(struct demeter_migratable *f
 
 /* Move one list of folios; returns pages moved, the list is empty afterwards. */
 static u64 demeter_migrate_list(struct list_head *folios, u64 *list_pages, int nid,
-				struct demeter_refusals *why)
+				u64 freed_pages, struct demeter_refusals *why)
 {
 	struct demeter_migrate migrate = {
 		.nid = nid,
-		.room_pages = demeter_relocate_room(nid),
+		.room_pages = max(demeter_relocate_room(nid), freed_pages),
 	};
 	unsigned int moved = 0;
 	u64 left;
@@ -100,15 +100,26 @@ static u64 demeter_migrate_list(struct list_head *folios, u64 *list_pages, int n
 	return moved;
 }
 
+u64 demeter_relocate_migrate_into(struct demeter_folio_list *folios, int nid, u64 freed_pages,
+				  struct demeter_refusals *why)
+{
+	u64 moved;
+
+	moved = demeter_migrate_list(&folios->huge, &folios->huge_pages, nid, freed_pages, why);
+	moved += demeter_migrate_list(&folios->small, &folios->small_pages, nid,
+				      freed_pages - min(moved, freed_pages), why);
+	moved += demeter_migrate_list(&folios->other, &folios->other_pages, nid,
+				      freed_pages - min(moved, freed_pages), why);
+	demeter_folio_list_init(folios);
+	return moved;
+}
+
 u64 demeter_relocate_migrate(struct demeter_folio_list *folios, int nid,
 			     struct demeter_refusals *why, u64 *spent_ns)
 {
 	u64 begin = ktime_get_ns();
-	u64 moved;
+	u64 moved = demeter_relocate_migrate_into(folios, nid, 0, why);
 
-	moved = demeter_migrate_list(&folios->huge, &folios->huge_pages, nid, why);
-	moved += demeter_migrate_list(&folios->small, &folios->small_pages, nid, why);
-	demeter_folio_list_init(folios);
 	if (spent_ns)
 		*spent_ns += ktime_get_ns() - begin;
 	return moved;

@@ -24,7 +24,7 @@
 #define SLICE_COST_ENTRIES   16u
 /* A target that has not changed is walked again after this many epochs. */
 #define PASS_EPOCHS	     16
-/* A target has changed when its anonymous memory did by this, or by 1/64. */
+/* A target has changed when its resident memory did by this, or by 1/64. */
 #define CHANGED_PAGES	     512
 /* Parts of a CPU that passes may take: of a changed and an unchanged target. */
 #define PASS_SHARE_CHANGED   32
@@ -64,13 +64,13 @@ static u64 unwalked_bytes(const struct demeter_target *target)
 static bool pass_is_due(const struct demeter_target *target)
 {
 	const struct demeter_pass *pass = &target->pass;
-	u64 anon = target->anon_pages;
-	u64 change = anon > pass->anon_pages ? anon - pass->anon_pages : pass->anon_pages - anon;
+	u64 now = target->resident_pages;
+	u64 change = now > pass->resident_pages ? now - pass->resident_pages : pass->resident_pages - now;
 	u64 elapsed_ns = ktime_get_ns() - pass->ended_ns;
 
 	if (!pass->ended_ns)
 		return true;
-	if (pass->wanted || change > CHANGED_PAGES || change > pass->anon_pages / 64)
+	if (pass->wanted || change > CHANGED_PAGES || change > pass->resident_pages / 64)
 		return elapsed_ns >= pass->cost_ns * PASS_SHARE_CHANGED;
 	return target->ranges.epoch - pass->epoch >= PASS_EPOCHS &&
 	       elapsed_ns >= pass->cost_ns * PASS_SHARE_UNCHANGED;
@@ -187,7 +187,7 @@ static u32 begin_passes(void)
 			pass->wanted = false;
 			pass->cursor = 0;
 			pass->cost_ns = 0;
-			pass->anon_pages = target->anon_pages;
+			pass->resident_pages = target->resident_pages;
 		}
 		running += pass->running;
 	}

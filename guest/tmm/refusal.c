@@ -26,4 +26,5 @@ const char *const demeter_refusal_names[DEMETER_REFUSALS] = {
 	[DEMETER_REFUSED_NO_MEMORY] = "no_memory",
 	[DEMETER_REFUSED_MIGRATE] = "migrate",
 	[DEMETER_REFUSED_POISON] = "poison",
+	[DEMETER_REFUSED_POLICY] = "policy",
 };

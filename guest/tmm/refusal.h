@@ -16,7 +16,8 @@
  * @DEMETER_OK: not refused
  * @DEMETER_REFUSED_UNMAPPED: nothing maps the folio any more (unmapped or exited meanwhile)
  * @DEMETER_REFUSED_ZERO_PAGE: the shared zero page, small or huge
- * @DEMETER_REFUSED_FILE: page cache or shmem, not anonymous memory
+ * @DEMETER_REFUSED_FILE: of a file, and its filesystem migrates none, or only an
+ *	exchange was asked for
  * @DEMETER_REFUSED_KSM: merged by KSM, has many owners
  * @DEMETER_REFUSED_HUGETLB: hugetlbfs page, has its own pools
  * @DEMETER_REFUSED_SPECIAL: device memory, PFN map, poisoned or private data
@@ -25,9 +26,10 @@
  * @DEMETER_REFUSED_SWAPCACHE: also lives in the swap cache
  * @DEMETER_REFUSED_WRITEBACK: being written out
  * @DEMETER_REFUSED_LAZYFREE: MADV_FREE, about to be dropped
- * @DEMETER_REFUSED_SHARED: mapped more than once (copy on write after fork)
- * @DEMETER_REFUSED_MIXED_SIZE: no partner of the same order, partly mapped, or
- *	of an order that is neither 4 KiB nor a whole THP
+ * @DEMETER_REFUSED_SHARED: mapped more than once: copy on write after fork, or page
+ *	cache (not shared memory, which is moved for all)
+ * @DEMETER_REFUSED_MIXED_SIZE: no partner of the same order, or neither 4 KiB nor a
+ *	whole THP where only an exchange was asked for
  * @DEMETER_REFUSED_MEMCG: THPs of different memory cgroups
  * @DEMETER_REFUSED_LRU: not on an LRU list (per-CPU batch, or isolated by another)
  * @DEMETER_REFUSED_LOCK: folio lock held by someone else
@@ -37,6 +39,7 @@
  * @DEMETER_REFUSED_NO_MEMORY: no memory for our own bookkeeping
  * @DEMETER_REFUSED_MIGRATE: migrate_pages() gave up on it
  * @DEMETER_REFUSED_POISON: its memory, or its partner's, has an uncorrectable error
+ * @DEMETER_REFUSED_POLICY: a mempolicy or a cpuset binds it to other nodes
  * @DEMETER_REFUSALS: number of reasons
  */
 enum demeter_refusal {
@@ -63,6 +66,7 @@ enum demeter_refusal {
 	DEMETER_REFUSED_NO_MEMORY,
 	DEMETER_REFUSED_MIGRATE,
 	DEMETER_REFUSED_POISON,
+	DEMETER_REFUSED_POLICY,
 	DEMETER_REFUSALS,
 };
 

@@ -348,6 +348,8 @@ u64 demeter_relocate_exchange(struct demeter_folio_list *hot, struct demeter_fol
 
 	odd = min(hot->small_pages, cold->huge_pages) + min(hot->huge_pages, cold->small_pages);
 	demeter_refuse(why, DEMETER_REFUSED_MIXED_SIZE, 2 * odd);
+	demeter_folio_list_refuse_other(hot, why);
+	demeter_folio_list_refuse_other(cold, why);
 putback:
 	demeter_folio_list_putback(hot);
 	demeter_folio_list_putback(cold);

@@ -71,6 +71,52 @@ u64 demeter_relocate_migrate(struct demeter_folio_list *folios, int nid,
 			     struct demeter_refusals *why, u64 *spent_ns);
 
 /**
+ * demeter_relocate_migrate_into() - the same, into memory that was just freed too
+ * @folios: isolated folios; empty afterwards
+ * @nid: node to move to
+ * @freed_pages: 4 KiB pages that the caller moved away from @nid for this
+ * @why: refusals are added
+ *
+ * On a full node the free pages are about at the watermark: without @freed_pages,
+ * what made room could never use it.
+ *
+ * Return: 4 KiB pages moved.
+ */
+u64 demeter_relocate_migrate_into(struct demeter_folio_list *folios, int nid, u64 freed_pages,
+				  struct demeter_refusals *why);
+
+/**
+ * struct demeter_traded - what a trade moved
+ * @promoted_pages: 4 KiB pages to FMEM
+ * @demoted_pages: 4 KiB pages to SMEM
+ */
+struct demeter_traded {
+	u64 promoted_pages;
+	u64 demoted_pages;
+};
+
+/**
+ * demeter_relocate_trade() - exchange what can be, migrate the rest both ways
+ * @hot: folios in SMEM; empty afterwards
+ * @cold: folios in FMEM; empty afterwards
+ * @fmem_nid: node of the fast tier
+ * @smem_nid: node of the slow tier
+ * @batch_pairs: as for demeter_relocate_exchange()
+ * @why: refusals are added
+ *
+ * Shared memory, files and folios of unusual orders cannot be exchanged. Of those,
+ * what is cold is demoted first, and what is hot is promoted into the room; where
+ * one side has none, anonymous 4 KiB pages stand in. No more is promoted than was
+ * demoted. With nothing of that kind on either side it is an exchange.
+ *
+ * Return: pages moved either way.
+ */
+struct demeter_traded demeter_relocate_trade(struct demeter_folio_list *hot,
+					     struct demeter_folio_list *cold, int fmem_nid,
+					     int smem_nid, u32 batch_pairs,
+					     struct demeter_refusals *why);
+
+/**
  * demeter_relocate_room() - free memory that migration may use
  * @nid: node
  *

@@ -16,7 +16,9 @@
 
 #include "folio_check.h"
 #include "kernel_calls.h"
+#include "binding.h"
 #include "scan.h"
+#include "vma.h"
 
 /* Range walked in one go under mmap_lock: 2048 page-table entries at most. */
 #define DEMETER_SCAN_CHUNK_BYTES (8UL << 20)
@@ -28,8 +30,10 @@ void demeter_folio_list_init(struct demeter_folio_list *list)
 {
 	INIT_LIST_HEAD(&list->small);
 	INIT_LIST_HEAD(&list->huge);
+	INIT_LIST_HEAD(&list->other);
 	list->small_pages = 0;
 	list->huge_pages = 0;
+	list->other_pages = 0;
 }
 
 static void demeter_putback_each(struct list_head *folios)
@@ -46,6 +50,7 @@ void demeter_folio_list_putback(struct demeter_folio_list *list)
 {
 	demeter_putback_each(&list->small);
 	demeter_putback_each(&list->huge);
+	demeter_putback_each(&list->other);
 	demeter_folio_list_init(list);
 }
 
@@ -71,6 +76,18 @@ static u64 demeter_scan_chunk_end(u64 at, u64 end)
 static u64 demeter_scan_last(u64 end)
 {
 	return min_t(u64, PAGE_ALIGN(end), TASK_SIZE_MAX);
+}
+
+void demeter_folio_list_refuse_other(const struct demeter_folio_list *list,
+				     struct demeter_refusals *why)
+{
+	struct folio *folio;
+
+	list_for_each_entry(folio, &list->other, lru)
+		demeter_refuse(why,
+			       folio_test_anon(folio) ? DEMETER_REFUSED_MIXED_SIZE
+						      : DEMETER_REFUSED_FILE,
+			       folio_nr_pages(folio));
 }
 
 /* Walk [start, end) in chunks, dropping mmap_lock in between. */
@@ -106,8 +123,10 @@ static struct page *demeter_pte_page(pte_t pte)
  * walker from descending. Anything else is left to the walker, or to the next
  * scan when it is empty, swapped out, migrating or has just changed its kind.
  */
-static int demeter_visit_pmd(pmd_t *pmdp, u64 pages, struct mm_walk *walk,
-			     int (*visit)(struct mm_walk *walk, struct folio *folio, u64 pages))
+static int demeter_visit_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
+			     struct mm_walk *walk,
+			     int (*visit)(struct mm_walk *walk, struct folio *folio, u64 pages,
+					  unsigned long addr))
 {
 	pmd_t pmd = pmdp_get_lockless(pmdp);
 	spinlock_t *ptl; /* makes the mapping stable, and with it the folio */
@@ -120,15 +139,15 @@ static int demeter_visit_pmd(pmd_t *pmdp, u64 pages, struct mm_walk *walk,
 	ptl = pmd_lock(walk->mm, pmdp);
 	pmd = *pmdp;
 	if (pmd_present(pmd) && pmd_trans_huge(pmd) && pfn_valid(pmd_pfn(pmd)))
-		ret = visit(walk, page_folio(pmd_page(pmd)), pages);
+		ret = visit(walk, page_folio(pmd_page(pmd)), (next - addr) >> PAGE_SHIFT, addr);
 	spin_unlock(ptl);
 	return ret;
 }
 
-/* Skip what has no struct page of its own kind behind it. */
+/* Skip what is never managed, whatever range it lies in. */
 static int demeter_scan_test_walk(unsigned long start, unsigned long end, struct mm_walk *walk)
 {
-	return walk->vma->vm_flags & (VM_PFNMAP | VM_IO | VM_MIXEDMAP) ? 1 : 0;
+	return demeter_vma_is_walked(walk->vma) ? 0 : 1;
 }
 
 /* ---- isolation ---- */
@@ -139,17 +158,22 @@ struct demeter_isolate {
 	u64 budget_pages;
 	struct demeter_folio_list *out;
 	struct demeter_refusals *why;
+	struct demeter_binding binding;
+	struct folio *last; /* large, on @out: its other pages come next */
 };
 
 static int demeter_isolate_folio(struct demeter_isolate *iso, struct folio *folio, u64 pages,
-				 bool by_pmd, struct vm_area_struct *vma)
+				 bool by_pmd, struct vm_area_struct *vma, unsigned long addr)
 {
-	enum demeter_refusal reason = demeter_folio_check(folio);
+	enum demeter_refusal reason;
 
+	if (folio == iso->last)
+		return 0;
+	reason = demeter_folio_check(folio);
 	if (reason == DEMETER_OK && (vma->vm_flags & VM_LOCKED))
 		reason = DEMETER_REFUSED_MLOCKED;
-	if (reason == DEMETER_OK && folio_test_large(folio) != by_pmd)
-		reason = DEMETER_REFUSED_MIXED_SIZE;
+	if (reason == DEMETER_OK && !demeter_binding_allows(&iso->binding, vma, addr))
+		reason = DEMETER_REFUSED_POLICY;
 	/* The mapping's reference keeps the folio: its page-table lock is held. */
 	if (reason == DEMETER_OK && !demeter_isolated(demeter_call(folio_isolate_lru)(folio)))
 		reason = DEMETER_REFUSED_LRU;
@@ -158,14 +182,21 @@ static int demeter_isolate_folio(struct demeter_isolate *iso, struct folio *foli
 		return 0;
 	}
 
+	/* Whole, however little of it the range covers. */
+	pages = folio_nr_pages(folio);
 	demeter_folio_count_isolated(folio, (long)pages);
-	if (by_pmd) {
+	if (!demeter_folio_is_exchangeable(folio)) {
+		list_add_tail(&folio->lru, &iso->out->other);
+		iso->out->other_pages += pages;
+	} else if (by_pmd) {
 		list_add_tail(&folio->lru, &iso->out->huge);
 		iso->out->huge_pages += pages;
 	} else {
 		list_add_tail(&folio->lru, &iso->out->small);
 		iso->out->small_pages += pages;
 	}
+	if (folio_test_large(folio))
+		iso->last = folio;
 	iso->budget_pages -= min(iso->budget_pages, pages);
 	return iso->budget_pages ? 0 : DEMETER_SCAN_STOP;
 }
@@ -188,10 +219,11 @@ static int demeter_isolate_pte(pte_t *ptep, unsigned long addr, unsigned long ne
 		demeter_refuse(iso->why, DEMETER_REFUSED_SPECIAL, 1);
 		return 0;
 	}
-	return demeter_isolate_folio(iso, page_folio(page), 1, false, walk->vma);
+	return demeter_isolate_folio(iso, page_folio(page), 1, false, walk->vma, addr);
 }
 
-static int demeter_isolate_huge(struct mm_walk *walk, struct folio *folio, u64 pages)
+static int demeter_isolate_huge(struct mm_walk *walk, struct folio *folio, u64 pages,
+				unsigned long addr)
 {
 	struct demeter_isolate *iso = walk->private;
 
@@ -202,8 +234,7 @@ static int demeter_isolate_huge(struct mm_walk *walk, struct folio *folio, u64 p
 		demeter_refuse(iso->why, DEMETER_REFUSED_ZERO_PAGE, pages);
 		return 0;
 	}
-	/* Whole, however little of it the range covers. */
-	return demeter_isolate_folio(iso, folio, HPAGE_PMD_NR, true, walk->vma);
+	return demeter_isolate_folio(iso, folio, HPAGE_PMD_NR, true, walk->vma, addr);
 }
 
 static int demeter_isolate_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
@@ -212,7 +243,7 @@ static int demeter_isolate_pmd(pmd_t *pmdp, unsigned long addr, unsigned long ne
 	struct demeter_isolate *iso = walk->private;
 	int ret;
 
-	ret = demeter_visit_pmd(pmdp, (next - addr) >> PAGE_SHIFT, walk, demeter_isolate_huge);
+	ret = demeter_visit_pmd(pmdp, addr, next, walk, demeter_isolate_huge);
 	if (walk->action == ACTION_CONTINUE)
 		iso->at = next;
 	return ret;
@@ -235,8 +266,9 @@ static const struct mm_walk_ops demeter_isolate_ops = { .pmd_entry = demeter_iso
 							.test_walk = demeter_scan_test_walk,
 							DEMETER_WALK_RDLOCK };
 
-int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 max_pages,
-			 struct demeter_folio_list *out, struct demeter_refusals *why)
+int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, int to_nid,
+			 u64 max_pages, struct demeter_folio_list *out,
+			 struct demeter_refusals *why)
 {
 	struct demeter_isolate iso = {
 		.nid = nid,
@@ -247,13 +279,15 @@ int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 
 
 	if (!max_pages)
 		return 0;
+	demeter_binding_init(&iso.binding, mm, nid, to_nid);
 	/* What this CPU put back or faulted in just now may wait in its batch. */
 	demeter_call(lru_add_drain)();
 	return demeter_scan_chunks(mm, start, end, &demeter_isolate_ops, &iso);
 }
 
-int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, u64 max_pages,
-			       struct demeter_folio_list *out, struct demeter_refusals *why)
+int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, int to_nid,
+			       u64 max_pages, struct demeter_folio_list *out,
+			       struct demeter_refusals *why)
 {
 	u64 start = *at & PAGE_MASK;
 	u64 next = demeter_scan_chunk_end(start, demeter_scan_last(end));
@@ -272,6 +306,7 @@ int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, 
 		*at = end;
 		return 0;
 	}
+	demeter_binding_init(&iso.binding, mm, nid, to_nid);
 	/* What this CPU put back or faulted in just now may wait in its batch. */
 	demeter_call(lru_add_drain)();
 	ret = demeter_scan_once(mm, start, next, &demeter_isolate_ops, &iso);
@@ -311,12 +346,14 @@ static void demeter_count_add(struct demeter_count_walk *count, u32 tier, u64 pa
 	}
 }
 
-static int demeter_count_folio(struct mm_walk *walk, struct folio *folio, u64 pages)
+static int demeter_count_folio(struct mm_walk *walk, struct folio *folio, u64 pages,
+			       unsigned long addr)
 {
 	struct demeter_count_walk *count = walk->private;
 	int nid = folio_nid(folio);
 
-	if (!folio_test_anon(folio))
+	/* In anonymous memory, what is not anonymous is the zero page, small or huge. */
+	if (vma_is_anonymous(walk->vma) && !folio_test_anon(folio))
 		return 0;
 	if (nid == count->fmem_nid)
 		demeter_count_add(count, 0, pages);
@@ -329,12 +366,15 @@ static int demeter_count_pte(pte_t *ptep, unsigned long addr, unsigned long next
 			     struct mm_walk *walk)
 {
 	struct demeter_count_walk *count = walk->private;
-	struct page *page = demeter_pte_page(ptep_get(ptep));
+	pte_t pte = ptep_get(ptep);
+	struct page *page = demeter_pte_page(pte);
 
 	count->at = addr;
 	if (count->slice)
 		count->slice->entries++;
-	return page ? demeter_count_folio(walk, page_folio(page), 1) : 0;
+	if (!page || pte_special(pte))
+		return 0;
+	return demeter_count_folio(walk, page_folio(page), 1, addr);
 }
 
 static int demeter_count_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
@@ -349,7 +389,7 @@ static int demeter_count_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next
 	}
 	if (count->slice)
 		count->slice->entries++;
-	return demeter_visit_pmd(pmdp, (next - addr) >> PAGE_SHIFT, walk, demeter_count_folio);
+	return demeter_visit_pmd(pmdp, addr, next, walk, demeter_count_folio);
 }
 
 static const struct mm_walk_ops demeter_count_ops = { .pmd_entry = demeter_count_pmd,

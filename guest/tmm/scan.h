@@ -18,20 +18,25 @@ struct folio;
 struct demeter_cells;
 
 /**
- * struct demeter_folio_list - isolated folios, sorted by the two orders that move
- * @small: order-0 folios, linked by folio->lru
- * @huge: whole PMD-sized THPs, linked by folio->lru
+ * struct demeter_folio_list - isolated folios, sorted by how they can move
+ * @small: anonymous order-0 folios, linked by folio->lru
+ * @huge: whole PMD-sized anonymous THPs, linked by folio->lru
+ * @other: what cannot be exchanged and can be migrated: shared memory, files, and
+ *	anonymous folios of other orders or mapped in parts
  * @small_pages: number of folios on @small
  * @huge_pages: number of 4 KiB pages on @huge (512 a folio)
+ * @other_pages: number of 4 KiB pages on @other
  *
- * Each folio on a list is off the LRU, counted in NR_ISOLATED_ANON, and holds
- * exactly one reference that belongs to the list.
+ * Each folio on a list is off the LRU, counted in NR_ISOLATED_ANON or _FILE, and
+ * holds exactly one reference that belongs to the list.
  */
 struct demeter_folio_list {
 	struct list_head small;
 	struct list_head huge;
+	struct list_head other;
 	u64 small_pages;
 	u64 huge_pages;
+	u64 other_pages;
 };
 
 /**
@@ -54,17 +59,29 @@ void demeter_folio_list_putback(struct demeter_folio_list *list);
  */
 static inline u64 demeter_folio_list_pages(const struct demeter_folio_list *list)
 {
-	return list->small_pages + list->huge_pages;
+	return list->small_pages + list->huge_pages + list->other_pages;
 }
 
 /**
- * demeter_scan_isolate() - isolate the anonymous folios of a range on one node
+ * demeter_folio_list_refuse_other() - count what only migration could move
+ * @list: the list
+ * @why: refusals are added
+ *
+ * For callers that exchange and do not migrate.
+ */
+void demeter_folio_list_refuse_other(const struct demeter_folio_list *list,
+				     struct demeter_refusals *why);
+
+/**
+ * demeter_scan_isolate() - isolate the folios of a range on one node
  * @mm: address space
  * @start: first byte, user virtual address
  * @end: one past the last byte
  * @nid: only folios on this node
- * @max_pages: stop once this many 4 KiB pages were taken; a THP is taken whole
- *	when any budget is left, so the last one may overshoot by 511. Keep it
+ * @to_nid: node that they are meant for, or below 0: mempolicies and cpusets that
+ *	forbid it refuse
+ * @max_pages: stop once this many 4 KiB pages were taken; a large folio is taken
+ *	whole when any budget is left, so the last one may overshoot. Keep it
  *	to a few thousand: reclaim throttles everybody when much is isolated.
  * @out: folios are appended; initialised by the caller
  * @why: refusals of pages on @nid are added
@@ -72,8 +89,9 @@ static inline u64 demeter_folio_list_pages(const struct demeter_folio_list *list
  * Return: 0, or -EINTR when a fatal signal or a contended lock ended the walk
  * early (what was taken so far is in @out).
  */
-int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 max_pages,
-			 struct demeter_folio_list *out, struct demeter_refusals *why);
+int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, int to_nid,
+			 u64 max_pages, struct demeter_folio_list *out,
+			 struct demeter_refusals *why);
 
 /**
  * demeter_scan_isolate_slice() - the same, in one hold of mmap_lock
@@ -81,14 +99,16 @@ int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, u64 
  * @at: first byte; moved to where the slice ended
  * @end: one past the last byte
  * @nid: only folios on this node
+ * @to_nid: as above
  * @max_pages: as above
  * @out: folios are appended
  * @why: refusals of pages on @nid are added
  *
  * Return: 0, or -EINTR with @at where the walk ended.
  */
-int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, u64 max_pages,
-			       struct demeter_folio_list *out, struct demeter_refusals *why);
+int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, int to_nid,
+			       u64 max_pages, struct demeter_folio_list *out,
+			       struct demeter_refusals *why);
 
 /**
  * struct demeter_scan_slice - a walk that counts by cell, in one hold of mmap_lock
@@ -109,7 +129,7 @@ struct demeter_scan_slice {
 };
 
 /**
- * demeter_scan_cells() - count resident anonymous pages of a part of a leaf
+ * demeter_scan_cells() - count resident pages of a part of a leaf
  * @mm: address space
  * @at: first byte, a multiple of a cell; moved to where the slice ended, a
  *	multiple of a cell unless it is @end
@@ -121,13 +141,16 @@ struct demeter_scan_slice {
 int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_scan_slice *slice);
 
 /**
- * demeter_scan_count() - count resident anonymous pages of a range per tier
+ * demeter_scan_count() - count resident pages of a range per tier
  * @mm: address space
  * @start: first byte, user virtual address
  * @end: one past the last byte
  * @fmem_nid: node of the fast tier
  * @smem_nid: node of the slow tier
  * @pages: out: [0] 4 KiB pages on @fmem_nid, [1] on @smem_nid
+ *
+ * Anonymous and shared memory and mapped files; code and stacks are skipped, here
+ * as by demeter_scan_isolate(). What several processes map counts for each.
  *
  * Return: 0 or -EINTR (then @pages holds what was counted so far).
  */

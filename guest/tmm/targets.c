@@ -32,16 +32,12 @@
 #define DISCOVER_MAX	   16
 /* One more epoch between looks at the process list for this many processes. */
 #define DISCOVER_PROCESSES 512
-/* Areas are looked at again after this many epochs, changed or not. */
-#define REFRESH_EPOCHS	   8
 /* Ranges that a target begins with, and that it may have however small it is. */
 #define FIRST_RANGES	   64
 #define LEAST_RANGES	   256
 /* Ranges of one target at most, and of all, shared by size. */
 #define MOST_RANGES	   16384
 #define ALL_RANGES	   32768
-
-enum { AREA_HEAP, AREA_MMAP };
 
 static DEFINE_HASHTABLE(targets_by_mm, 7);
 static DEFINE_XARRAY_ALLOC1(targets_by_space);
@@ -551,64 +547,6 @@ void demeter_targets_discover(void)
 	}
 }
 
-static bool vma_is_managed(const struct vm_area_struct *vma)
-{
-	return !vma->vm_file && !vma->vm_ops &&
-	       !(vma->vm_flags & (VM_HUGETLB | VM_IO | VM_PFNMAP | VM_MIXEDMAP | VM_EXEC));
-}
-
-/*
- * The two areas: heap from start_brk up, mmap area from mmap_base down. Each
- * is clipped to what anonymous mappings span, so that the first split does not
- * halve an empty address space. Code, data and stack lie outside.
- */
-static void refresh_areas(struct demeter_target *target)
-{
-	u64 granule = READ_ONCE(demeter_params.granule_bytes);
-	struct mm_struct *mm = target->mm;
-	u64 heap_start, heap_end, start = 0, end = 0;
-	struct vm_area_struct *vma;
-	u32 epoch = target->ranges.epoch;
-
-	if (target->seen_epoch && target->seen_brk == READ_ONCE(mm->brk) &&
-	    target->seen_total_vm == READ_ONCE(mm->total_vm) &&
-	    target->seen_map_count == READ_ONCE(mm->map_count) &&
-	    epoch - target->seen_epoch < REFRESH_EPOCHS)
-		return;
-	/* Busy with page faults or mappings: the old areas do for another epoch. */
-	if (!mmap_read_trylock(mm))
-		return;
-	target->seen_epoch = epoch;
-	target->seen_brk = mm->brk;
-	target->seen_total_vm = mm->total_vm;
-	target->seen_map_count = mm->map_count;
-	heap_start = round_down(mm->start_brk, granule);
-	heap_end = mm->brk > mm->start_brk ? round_up(mm->brk, granule) : heap_start;
-	{
-		VMA_ITERATOR(vmi, mm, mm->brk);
-
-		for_each_vma(vmi, vma) {
-			if (vma->vm_start >= mm->mmap_base)
-				break;
-			if (vma->vm_start < mm->brk || !vma_is_managed(vma))
-				continue;
-			if (!end)
-				start = vma->vm_start;
-			end = vma->vm_end;
-		}
-	}
-	mmap_read_unlock(mm);
-	start = max(round_down(start, granule), heap_end);
-	end = max(round_up(end, granule), start);
-	/*
-	 * Areas must not overlap on the way: shrink to nothing never hurts, as
-	 * the two lie far apart in any layout Linux makes.
-	 */
-	if (demeter_ranges_set_area(&target->ranges, AREA_HEAP, heap_start, heap_end) ||
-	    demeter_ranges_set_area(&target->ranges, AREA_MMAP, start, end))
-		pr_warn_once("areas of process %d were not accepted\n", target->pid);
-}
-
 /* New parameters. A new granule may not fit the old bounds: begin anew then. */
 static void refresh_params(struct demeter_target *target,
 			   const struct demeter_ranges_params *params)
@@ -630,7 +568,7 @@ static void refresh_params(struct demeter_target *target,
 /* Room for all splits of the next epoch, as far as the target's share goes. */
 static void refresh_room(struct demeter_target *target, u64 all_pages)
 {
-	u64 share = mul_u64_u64_div_u64(ALL_RANGES, target->anon_pages, max(all_pages, 1ull));
+	u64 share = mul_u64_u64_div_u64(ALL_RANGES, target->resident_pages, max(all_pages, 1ull));
 	u32 most = clamp_t(u64, share, LEAST_RANGES, MOST_RANGES);
 	u32 capacity = demeter_ranges_room_wanted(&target->ranges, most);
 	struct demeter_range *range;
@@ -655,8 +593,8 @@ void demeter_targets_refresh(void)
 
 	ranges_params_now(&params);
 	while ((target = demeter_target_next(&space))) {
-		target->anon_pages = get_mm_counter(target->mm, MM_ANONPAGES);
-		all_pages += target->anon_pages;
+		target->resident_pages = get_mm_rss(target->mm);
+		all_pages += target->resident_pages;
 	}
 	space = 0;
 	while ((target = demeter_target_next(&space))) {
@@ -665,7 +603,7 @@ void demeter_targets_refresh(void)
 			continue;
 		}
 		refresh_params(target, &params);
-		refresh_areas(target);
+		demeter_target_refresh_areas(target);
 		refresh_room(target, all_pages);
 		mmput_async(target->mm);
 	}

@@ -130,7 +130,7 @@ struct demeter_count {
  * @running: begun and not yet at its end
  * @wanted: pages were not where they were believed to be
  * @cursor: where the next slice begins
- * @anon_pages: anonymous pages when it began
+ * @resident_pages: resident pages when it began
  * @epoch: epoch in which the last one ended
  * @ended_ns: when that was, 0 = never
  * @cost_ns: CPU time of the last one, or of the one that runs so far
@@ -139,7 +139,7 @@ struct demeter_pass {
 	bool running;
 	bool wanted;
 	u64 cursor;
-	u64 anon_pages;
+	u64 resident_pages;
 	u32 epoch;
 	u64 ended_ns;
 	u64 cost_ns;
@@ -168,7 +168,7 @@ struct demeter_pass {
  * @pass: the walk that corrects @resident
  * @samples_seen: samples of @ranges at the end of the last epoch
  * @denied_seen: denied splits of @ranges then
- * @anon_pages: anonymous pages at the beginning of the epoch
+ * @resident_pages: resident pages at the beginning of the epoch
  * @seen_brk: end of the heap when the areas were set last
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
@@ -195,7 +195,7 @@ struct demeter_target {
 	struct demeter_pass pass;
 	u64 samples_seen;
 	u64 denied_seen;
-	u64 anon_pages;
+	u64 resident_pages;
 	unsigned long seen_brk;
 	unsigned long seen_total_vm;
 	int seen_map_count;
@@ -304,6 +304,9 @@ void demeter_target_unlock(struct demeter_target *target, u64 since_ns);
 /* recount.c */
 void demeter_recount(struct demeter_context *ctx);
 void demeter_recount_forget(struct demeter_target *target);
+
+/* areas.c */
+void demeter_target_refresh_areas(struct demeter_target *target);
 
 /* classify.c */
 int demeter_worker_start(void);

@@ -205,9 +205,9 @@ static void refuse_mixed_size(void)
 
 	/* A THP finds only small partners: both sides are left over, 9 pages each. */
 	expect_refused("mixed_size", huge, THP, SMEM, 2 * 512);
-	/* One that lost its PMD mapping but was not split yet. */
+	/* One that lost its PMD mapping but was not split yet: migration only, and whole. */
 	mprotect(partly + 8 * PAGE, PAGE, PROT_READ);
-	expect_refused("mixed_size", partly, 4 * PAGE, SMEM, 4);
+	expect_refused("mixed_size", partly, 4 * PAGE, SMEM, 512);
 	munmap(huge, THP);
 	munmap(partly, THP);
 }

@@ -1,0 +1,103 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Runs in a guest of the testbed: GUPS with its array in every kind of memory that
+# programs have, hot part touched last and so in SMEM. What is hot must come to
+# FMEM, wherever it lies, unless somebody bound it to another node.
+set -eu
+
+sysfs=/sys/kernel/mm/demeter
+stats=$sysfs/stats
+thp=/sys/kernel/mm/transparent_hugepage
+passed=0
+
+fail() {
+	echo "not ok - $1"
+	head -n 100 $stats/* $stats/refused/* 2>/dev/null | grep -v '^$' || true
+	dmesg | tail -n 20
+	exit 1
+}
+
+get() {
+	cat "$stats/$1"
+}
+
+# gups ARGUMENT...: what changes in the statistics meanwhile
+gups() {
+	promoted=$(get promoted_pages) demoted=$(get demoted_pages) policy=$(get refused/policy)
+	samples=$(get samples) strays=$(get stray_samples) refused=$(get refused_pages)
+	fmem=$(get fmem_samples) smem=$(get smem_samples)
+	/demeter/workloads gups --footprint 96M --hot 8M --updates 3000000 "$@" >/tmp/gups.out ||
+		fail "gups $*"
+	promoted=$(($(get promoted_pages) - promoted))
+	demoted=$(($(get demoted_pages) - demoted))
+	policy=$(($(get refused/policy) - policy))
+	refused=$(($(get refused_pages) - refused))
+	samples=$(($(get samples) - samples))
+	strays=$(($(get stray_samples) - strays))
+	fmem=$(($(get fmem_samples) - fmem))
+	smem=$(($(get smem_samples) - smem))
+}
+
+# comes NAME ARGUMENT...: most samples say FMEM in the end; little is a stray
+comes() {
+	name=$1
+	shift
+	gups "$@"
+	[ "$samples" -gt 200 ] || fail "$name: only $samples samples, $strays strays"
+	[ "$strays" -lt $((samples / 10)) ] || fail "$name: $strays strays of $samples samples"
+	# Nothing but what came of itself: 2048 pages are hot.
+	[ "$promoted" -ge 1536 ] || fail "$name: only $promoted pages were promoted, $refused refused"
+	[ "$demoted" -ge $((promoted / 2)) ] || fail "$name: $demoted pages demoted for $promoted"
+	[ "$fmem" -gt "$smem" ] || fail "$name: $fmem samples say FMEM, $smem SMEM"
+	echo "ok - $name: $promoted promoted, $demoted demoted, $refused refused; samples: FMEM $fmem, SMEM $smem, strays $strays"
+	passed=$((passed + 1))
+}
+
+# stays NAME ARGUMENT...: not a page moves, and it is said why
+stays() {
+	name=$1
+	shift
+	gups "$@"
+	[ "$samples" -gt 200 ] || fail "$name: only $samples samples, $strays strays"
+	[ "$promoted" = 0 ] || fail "$name: $promoted pages were promoted"
+	[ "$policy" -ge 512 ] || fail "$name: only $policy pages were refused for a policy"
+	echo "ok - $name: $policy pages refused for a policy, none moved"
+	passed=$((passed + 1))
+}
+
+insmod /tmp/demeter.ko sample_period=509 epoch_ms=20 split_samples=8 latency_threshold_ns=64 ||
+	fail "insmod"
+echo /command >$sysfs/targets/cgroup
+echo 1 >$sysfs/enabled || fail "cannot be enabled"
+
+comes "anonymous"
+comes "at 0x80000000" --memory low
+comes "a static array" --memory bss
+comes "a static array of 4 KiB pages" --memory bss --pages small
+comes "shared memory" --memory shared
+
+stays "bound by mbind()" --bind 1
+stays "bound by mbind(), shared memory" --memory shared --bind 1
+echo +cpuset >/sys/fs/cgroup/cgroup.subtree_control || fail "no cpusets"
+echo 1 >/sys/fs/cgroup/command/cpuset.mems
+stays "bound by cpuset.mems"
+echo 0-1 >/sys/fs/cgroup/command/cpuset.mems
+
+# Folios between a page and a THP (Linux 6.8 and newer).
+if [ -e $thp/hugepages-64kB/enabled ]; then
+	echo never >$thp/hugepages-2048kB/enabled
+	echo always >$thp/hugepages-64kB/enabled
+	comes "folios of 64 KiB" --pages huge
+	[ "$(cat $thp/hugepages-64kB/stats/anon_fault_alloc)" -gt 1000 ] || fail "there were none of 64 KiB"
+	echo never >$thp/hugepages-64kB/enabled
+	echo inherit >$thp/hugepages-2048kB/enabled
+fi
+
+# MGLRU of Linux 6.12 warns of mappings of the DAX root when it ages them, once a boot.
+if dmesg | grep -E 'BUG|WARNING|Oops' | grep -v 'get_pte_pfn'; then
+	fail "the kernel log is not clean"
+fi
+echo 0 >$sysfs/enabled
+rmmod demeter || fail "rmmod"
+[ "$(awk '/nr_isolated/ { sum += $2 } END { print sum }' /proc/vmstat)" = 0 ] || fail "folios are left isolated"
+echo "layout: $passed passed, 0 failed"
