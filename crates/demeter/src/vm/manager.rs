@@ -9,6 +9,7 @@ use super::{damon, damon_auto};
 use crate::error::Error;
 use crate::testbed::Kernel;
 
+const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
 const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
@@ -21,7 +22,8 @@ pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
 /// `vm.min_free_kbytes` of every guest. With huge pages on, Linux reserves what
 /// is right for machines with many gigabytes: 5 % of a small guest, so that the
 /// last pages of a footprint of 7/8 of memory would fall below the watermarks
-/// and go wherever there is room. Scaled down like all memory.
+/// and go wherever there is room. Scaled down like all memory, and written after
+/// huge pages are switched on, which sets it anew each time.
 const MIN_FREE_KIB: u32 = 4096;
 
 /// Refuses a kernel on which the manager could do nothing, before a guest is
@@ -48,7 +50,6 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
     let tmm = settings.tmm;
     let mut before = vec![
         Write::new(THP_ENABLED, settings.thp.word()),
-        Write::new("/proc/sys/vm/min_free_kbytes", MIN_FREE_KIB),
         Write::new(
             "/sys/kernel/mm/numa/demotion_enabled",
             if tmm.is_nbt() { "1" } else { "0" },
@@ -99,6 +100,11 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
         let knobs = &settings.damon_auto_knobs;
         damon_auto::set_up(&mut manager, knobs, settings.node_bytes);
     }
+    let last = (manager.before.iter()).rposition(|write| write.path == THP_ENABLED);
+    manager.before.insert(
+        last.map_or(0, |at| at + 1),
+        Write::new(MIN_FREE, MIN_FREE_KIB),
+    );
     manager
 }
 
@@ -133,6 +139,23 @@ mod tests {
     fn value<'a>(writes: &'a [Write], path: &str) -> Option<&'a str> {
         let last = writes.iter().rev().find(|write| write.path == path);
         last.map(|write| write.value.as_str())
+    }
+
+    #[test]
+    fn every_manager_has_the_same_reserve() {
+        for (line, tmm) in [
+            ("", Tmm::None),
+            ("--nbt-set thp=always", Tmm::Nbt),
+            ("--damon-set thp=always", Tmm::Damon),
+            ("--damon-auto-set thp=always", Tmm::DamonAuto),
+            ("", Tmm::Demeter),
+        ] {
+            let settings = options(line).settings(tmm, &["true".into()]).unwrap();
+            let before = manager(&settings).before;
+            let last = |path| before.iter().rposition(|write| write.path == path);
+            assert!(last(MIN_FREE) > last(THP_ENABLED), "{line}");
+            assert_eq!(value(&before, MIN_FREE), Some("4096"));
+        }
     }
 
     #[test]
