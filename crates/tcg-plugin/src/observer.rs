@@ -232,7 +232,7 @@ impl Observer {
             registers,
             cr3: 0,
             cr4: None,
-            pmu: Pmu::new(self.pmu),
+            pmu: Pmu::new(self.pmu, self.config.preset),
             env,
             raised: false,
             // SAFETY: QEMU's vCPU, which is never unplugged.
