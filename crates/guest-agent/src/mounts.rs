@@ -13,22 +13,22 @@ use crate::error::Error;
 /// What the agent itself needs before it can speak.
 pub fn essential() {
     for (kind, target) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
-        mount_missing(kind, target);
+        mount_missing(kind, target, None);
     }
 }
 
 /// What COMMAND and the managers need.
 pub fn rest() {
-    for (kind, target) in [
-        ("tmpfs", "/run"),
-        ("tmpfs", "/tmp"),
-        ("devpts", "/dev/pts"),
-        ("tmpfs", "/dev/shm"),
-        ("debugfs", "/sys/kernel/debug"),
-        ("tracefs", "/sys/kernel/tracing"),
-        ("cgroup2", "/sys/fs/cgroup"),
+    for (kind, target, options) in [
+        ("tmpfs", "/run", Some("mode=0755")),
+        ("tmpfs", "/tmp", None),
+        ("devpts", "/dev/pts", None),
+        ("tmpfs", "/dev/shm", None),
+        ("debugfs", "/sys/kernel/debug", None),
+        ("tracefs", "/sys/kernel/tracing", None),
+        ("cgroup2", "/sys/fs/cgroup", None),
     ] {
-        mount_missing(kind, target);
+        mount_missing(kind, target, options);
     }
     for (target, name) in [
         ("/proc/self/fd", "/dev/fd"),
@@ -64,18 +64,12 @@ pub fn command_cgroup() {
     let _ = fs::create_dir_all(COMMAND_CGROUP);
 }
 
-fn mount_missing(kind: &str, target: &str) {
+fn mount_missing(kind: &str, target: &str, options: Option<&str>) {
     if is_mounted(target) {
         return;
     }
     let _ = fs::create_dir_all(target);
-    let _ = mount(
-        Some(kind),
-        target,
-        Some(kind),
-        MsFlags::MS_NOSUID,
-        None::<&str>,
-    );
+    let _ = mount(Some(kind), target, Some(kind), MsFlags::MS_NOSUID, options);
 }
 
 fn is_mounted(target: &str) -> bool {

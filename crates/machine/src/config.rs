@@ -128,9 +128,9 @@ machine_config! {
     /// Charged to the guest for every PEBS record. Chosen: 250 ns, a microcode assist.
     pebs_record_ns alias "sample_cost_ns";
     /// Every read or write of a register of the PMU, RDPMC included: a VM exit and its
-    /// handling. Chosen: 700 ns, the round trip of an exit (1,000 to 1,500 cycles) and a
-    /// handler as long; on bare metal, or where the host passes the PMU through, it is
-    /// 30 to 75 ns.
+    /// handling. Chosen: 700 ns, between 400 ns (W. Wang, KVM list, November 2018) and an
+    /// exit of 3,000 to 4,000 cycles (Linux commit b0b6a8d3be16); 30 on bare metal, or
+    /// where the host passes the PMU through. `docs/spec/pmu.md` has more on it.
     pmu_msr_ns;
     /// Every read or write of a register of AMD's IBS. Chosen: 30 ns, about 100 cycles:
     /// Zen 4 hosts can leave these registers to a guest.

@@ -48,6 +48,8 @@ struct Vcpu {
     cr3: u64,
     cr4: Option<u64>,
     pmu: Pmu,
+    /// Its PMU looks at accesses that the L1 serves.
+    watches_l1: bool,
     /// Where QEMU keeps the general registers; null without a PMU.
     env: *mut u64,
     /// An exception was raised and is not delivered yet.
@@ -232,7 +234,8 @@ impl Observer {
             registers,
             cr3: 0,
             cr4: None,
-            pmu: Pmu::new(self.pmu),
+            pmu: Pmu::new(self.pmu, self.config.preset),
+            watches_l1: false,
             env,
             raised: false,
             // SAFETY: QEMU's vCPU, which is never unplugged.

@@ -17,8 +17,8 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use demeter_machine::MachineConfig;
 use demeter_machine::pmu::{Counts, Deadline, Kind, Observed, Passed, Port, Unit};
+use demeter_machine::{MachineConfig, Preset};
 
 use crate::clock::Clock;
 use crate::qemu::Api;
@@ -144,10 +144,10 @@ impl Port for QemuPort<'_> {
 }
 
 impl Pmu {
-    /// The unit after reset.
-    pub fn new(kind: Kind) -> Self {
+    /// The unit after reset, in a machine whose slow memory is `smem`.
+    pub fn new(kind: Kind, smem: Preset) -> Self {
         Self {
-            unit: Unit::new(kind),
+            unit: Unit::new(kind, smem),
             line: Box::leak(Box::default()),
             // Linux takes only an entry that is masked.
             extended: [LVT_MASKED; 4],

@@ -10,7 +10,7 @@
 //! hold values.
 
 use super::{CYCLE_PS, Counts, Deadline, Observed, Passed, Port, ring};
-use crate::Served;
+use crate::{Preset, Served};
 
 /// EAX of CPUID leaf 0x8000001B: what Zen 4 has up to bit 9, but for fused branches
 /// (bit 8), and its filter for L3 misses.
@@ -52,11 +52,15 @@ const L2_MISS: u64 = 1 << 20;
 const LATENCY_SHIFT: u32 = 32;
 const REFILL_SHIFT: u32 = 48;
 
-/// Of op data 2: what served a miss, and whether on another node.
+/// Of op data 2: what served a miss, in bits 0 to 2 and, from Zen 4 on, 6 and 7. Bit 4
+/// would say "on another node": both tiers are memory of the vCPU's own.
 const SOURCE_L3: u64 = 1;
 const SOURCE_DRAM: u64 = 3;
+/// DIMMs of long latency: persistent memory.
+const SOURCE_PMEM: u64 = 6;
 const SOURCE_IO: u64 = 7;
-const REMOTE: u64 = 1 << 4;
+/// Extension memory: CXL. The source 8, whose upper part is in bit 6.
+const SOURCE_EXTENSION: u64 = 1 << 6;
 
 /// Of the control register: the extended LVT entry to use, as firmware chose it.
 const LVT_VALID: u64 = 1 << 8;
@@ -77,6 +81,8 @@ enum Tag {
 #[derive(Clone, Debug)]
 pub struct Ibs {
     register: [u64; REGISTERS],
+    /// What the machine's slow memory is.
+    smem: Preset,
     /// Ops, or picoseconds, until one is tagged; 0 when none will be.
     left: u64,
     /// State of the generator of what the hardware adds to a count.
@@ -86,21 +92,22 @@ pub struct Ibs {
     pub counts: Counts,
 }
 
-impl Default for Ibs {
-    fn default() -> Self {
+impl Ibs {
+    /// A unit after reset, in a machine whose slow memory is `smem`.
+    #[must_use]
+    pub fn new(smem: Preset) -> Self {
         let mut register = [0; REGISTERS];
         register[CONTROL] = LVT_VALID | LVT_ENTRY;
         Self {
             register,
+            smem,
             left: 0,
             random: 0x9e37_79b9,
             tag: Tag::No,
             counts: Counts::default(),
         }
     }
-}
 
-impl Ibs {
     fn index(msr: u32) -> Option<usize> {
         let index = msr.checked_sub(FIRST)? as usize;
         (index < REGISTERS).then_some(index)
@@ -233,7 +240,10 @@ impl Ibs {
             None | Some(Served::L2) => 0,
             Some(Served::Llc) => SOURCE_L3,
             Some(Served::Fmem) => SOURCE_DRAM,
-            Some(Served::Smem) => SOURCE_DRAM | REMOTE,
+            Some(Served::Smem) => match self.smem {
+                Preset::Pmem => SOURCE_PMEM,
+                Preset::Cxl => SOURCE_EXTENSION,
+            },
             Some(Served::Other) => SOURCE_IO,
         };
         self.register[OP_DATA_3] = access.map_or(0, |access| {
@@ -297,7 +307,7 @@ mod tests {
 
     #[test]
     fn every_so_many_ops_one_is_tagged_and_told_of() {
-        let (mut unit, mut machine) = (Ibs::default(), Machine::default());
+        let (mut unit, mut machine) = (Ibs::new(Preset::Pmem), Machine::default());
         assert!(unit.write_msr(OP_CONTROL_MSR, 0x10 | ENABLE | COUNT_OPS));
         let count = unit.deadline().insn;
         assert!((256 - RANDOM..=256).contains(&count), "{count}");
@@ -312,7 +322,7 @@ mod tests {
         let read = |index: usize| unit.read_msr(FIRST + index as u32).unwrap();
         assert_eq!(read(OP_RIP), 0x1000);
         assert_eq!(read(DC_LINEAR), 0x7777_0040);
-        assert_eq!(read(OP_DATA_2), SOURCE_DRAM | REMOTE);
+        assert_eq!(read(OP_DATA_2), SOURCE_PMEM);
         assert_eq!(
             read(OP_DATA_3),
             LOAD | LINEAR_VALID | PHYSICAL_VALID | DC_MISS | L2_MISS | 177 << 32
@@ -323,9 +333,35 @@ mod tests {
         assert!(!unit.tag_due());
     }
 
+    /// Op data 2 as Linux takes it apart (`arch/x86/include/asm/amd/ibs.h`).
+    #[test]
+    fn the_source_is_what_the_memory_is() {
+        for (smem, served, source) in [
+            (Preset::Pmem, Served::Llc, 1),
+            (Preset::Pmem, Served::Fmem, 3),
+            (Preset::Pmem, Served::Smem, 6),
+            (Preset::Cxl, Served::Fmem, 3),
+            (Preset::Cxl, Served::Smem, 8),
+            (Preset::Cxl, Served::Other, 7),
+        ] {
+            let (mut unit, mut machine) = (Ibs::new(smem), Machine::default());
+            unit.write_msr(OP_CONTROL_MSR, 1 | ENABLE | COUNT_OPS);
+            unit.advance(&ops(16));
+            unit.tag(1, true);
+            assert!(unit.access(&access(1, Some(served)), &mut machine));
+            let data = unit.read_msr(FIRST + OP_DATA_2 as u32).unwrap();
+            let (low, high, remote) = (data & 7, data >> 6 & 3, data >> 4 & 1);
+            assert_eq!(
+                (high << 3 | low, remote),
+                (source, 0),
+                "{smem:?} {served:?}"
+            );
+        }
+    }
+
     #[test]
     fn an_op_without_an_access_is_told_of_too() {
-        let (mut unit, mut machine) = (Ibs::default(), Machine::default());
+        let (mut unit, mut machine) = (Ibs::new(Preset::Pmem), Machine::default());
         unit.write_msr(OP_CONTROL_MSR, 1 | ENABLE | COUNT_OPS);
         unit.advance(&ops(16));
         unit.tag(0x2000, true);
@@ -336,7 +372,7 @@ mod tests {
 
     #[test]
     fn cycles_can_be_counted_instead() {
-        let mut unit = Ibs::default();
+        let mut unit = Ibs::new(Preset::Pmem);
         unit.write_msr(OP_CONTROL_MSR, 2 | ENABLE);
         assert_eq!(unit.deadline().ps, 32_000);
         unit.advance(&ops(106));
@@ -347,7 +383,7 @@ mod tests {
 
     #[test]
     fn the_filter_tells_of_l3_misses_only() {
-        let (mut unit, mut machine) = (Ibs::default(), Machine::default());
+        let (mut unit, mut machine) = (Ibs::new(Preset::Pmem), Machine::default());
         unit.write_msr(OP_CONTROL_MSR, 1 | ENABLE | COUNT_OPS | L3_MISS_ONLY);
         for (served, told) in [
             (None, false),

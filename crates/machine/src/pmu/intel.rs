@@ -2,13 +2,19 @@
 //! An Intel core's counters: architectural performance monitoring with PEBS.
 //!
 //! Registers and their meaning are those of Intel's Software Developer's Manual,
-//! volume 3, chapters "Performance Monitoring" and "Debug Store Area"; event
-//! numbers are those of Skylake and Ice Lake server. Every load is looked at;
-//! hardware tags some at random, so a period there stands for more loads.
+//! volume 3, chapters "Performance Monitoring" and "Debug Store Area". Every load
+//! is looked at; hardware tags some at random, so a period there stands for more
+//! loads.
+
+mod event;
+mod registers;
 
 use super::pebs::{self, Record};
 use super::{CYCLE_PS, Counts, Deadline, KERNEL, Kind, Observed, Passed, Port, USER, ring};
-use crate::Served;
+use crate::Preset;
+use event::Event;
+use registers::*;
+pub use registers::{MISSING_EVENTS, Shape};
 
 /// Most counters that a unit has: 8 general, then 4 fixed.
 const GENERAL: usize = 8;
@@ -19,188 +25,12 @@ const WRAP: u64 = 1 << 48;
 /// that only count are loaded with half of their range.
 const FAR: u64 = 1 << 40;
 
-const MISC_ENABLE: u32 = 0x1a0;
-const OFFCORE_0: u32 = 0x1a6;
-const OFFCORE_1: u32 = 0x1a7;
-const PERF_METRICS: u32 = 0x329;
-const PERF_CAPABILITIES: u32 = 0x345;
-const FIXED_CONTROL: u32 = 0x38d;
-const GLOBAL_STATUS: u32 = 0x38e;
-const GLOBAL_CONTROL: u32 = 0x38f;
-const GLOBAL_RESET: u32 = 0x390;
-const GLOBAL_SET: u32 = 0x391;
-const PEBS_ENABLE: u32 = 0x3f1;
-const PEBS_DATA_CONFIG: u32 = 0x3f2;
-const LOAD_LATENCY: u32 = 0x3f6;
-const FRONTEND: u32 = 0x3f7;
-const DS_AREA: u32 = 0x600;
-const EVENT_SELECT_0: u32 = 0x186;
-const COUNTER_0: u32 = 0xc1;
-const FULL_WIDTH_0: u32 = 0x4c1;
-const FIXED_0: u32 = 0x309;
-
-/// Registers that only hold a value; some say what the unit does.
-const HELD: [u32; 10] = [
-    OFFCORE_0,
-    OFFCORE_1,
-    PERF_METRICS,
-    FIXED_CONTROL,
-    GLOBAL_CONTROL,
-    PEBS_ENABLE,
-    PEBS_DATA_CONFIG,
-    LOAD_LATENCY,
-    FRONTEND,
-    DS_AREA,
-];
-
-/// Of an event select.
-const SELECT_INTERRUPT: u64 = 1 << 20;
-const SELECT_ENABLE: u64 = 1 << 22;
-/// Of the global status: PEBS records have reached their threshold.
-const STATUS_BUFFER: u64 = 1 << 62;
-
-/// EBX of CPUID leaf 0xA: architectural events that are missing, last-level cache
-/// references and misses, branches and mispredictions, top-down slots.
-pub const MISSING_EVENTS: u32 = 0b1111_1000;
-
-/// What distinguishes the units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Version of architectural performance monitoring.
-    pub version: u32,
-    /// General counters.
-    pub general: u32,
-    /// Fixed counters.
-    pub fixed: u32,
-    /// Format of PEBS records.
-    pub format: pebs::Format,
-}
-
-impl Shape {
-    /// The shape of a unit; that of `icelake` for what is not Intel's.
-    #[must_use]
-    pub const fn of(kind: Kind) -> Self {
-        match kind {
-            Kind::Skylake => Self {
-                version: 4,
-                general: 4,
-                fixed: 3,
-                format: pebs::Format::Three,
-            },
-            Kind::None | Kind::Icelake | Kind::Zen4 => Self {
-                version: 5,
-                general: 8,
-                fixed: 4,
-                format: pebs::Format::Four,
-            },
-        }
-    }
-
-    /// Fixed counters as a mask; 0 where CPUID has no such mask.
-    #[must_use]
-    pub const fn fixed_mask(&self) -> u32 {
-        match self.format {
-            pebs::Format::Three => 0,
-            pebs::Format::Four => (1 << self.fixed) - 1,
-        }
-    }
-}
-
-/// What a counter counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Event {
-    /// Stopped, or an event that the model does not know: it stays where it is.
-    #[default]
-    Nothing,
-    Instructions,
-    Cycles,
-    /// Loads of at least as many cycles as the threshold.
-    LoadLatency,
-    Loads,
-    Stores,
-    /// Loads or stores that needed a page walk.
-    WalkedLoads,
-    WalkedStores,
-    /// Loads by what served them.
-    L1Hits,
-    L1Misses,
-    L2Hits,
-    L2Misses,
-    L3Hits,
-    L3Misses,
-    LocalMemory,
-    RemoteMemory,
-}
-
-impl Event {
-    /// From an event select's event and unit mask.
-    const fn of(select: u64) -> Self {
-        match select & 0xffff {
-            0x00c0 => Self::Instructions,
-            0x003c | 0x013c => Self::Cycles,
-            0x01cd => Self::LoadLatency,
-            0x81d0 => Self::Loads,
-            0x82d0 => Self::Stores,
-            0x11d0 => Self::WalkedLoads,
-            0x12d0 => Self::WalkedStores,
-            0x01d1 => Self::L1Hits,
-            0x08d1 => Self::L1Misses,
-            0x02d1 => Self::L2Hits,
-            0x10d1 => Self::L2Misses,
-            0x04d1 => Self::L3Hits,
-            0x20d1 => Self::L3Misses,
-            0x01d3 => Self::LocalMemory,
-            0x02d3 => Self::RemoteMemory,
-            _ => Self::Nothing,
-        }
-    }
-
-    const fn is_time(self) -> bool {
-        matches!(self, Self::Instructions | Self::Cycles)
-    }
-
-    const fn is_memory(self) -> bool {
-        !matches!(self, Self::Nothing | Self::Instructions | Self::Cycles)
-    }
-
-    /// Whether accesses that the L1 serves can count.
-    const fn needs_l1(self, threshold_cycles: u64) -> bool {
-        match self {
-            Self::Loads | Self::Stores | Self::L1Hits => true,
-            Self::LoadLatency => threshold_cycles <= super::L1_CYCLES,
-            _ => false,
-        }
-    }
-
-    fn counts(self, access: &Observed, threshold_cycles: u64) -> bool {
-        let load = !access.store;
-        match self {
-            Self::Nothing | Self::Instructions | Self::Cycles => false,
-            Self::LoadLatency => load && access.latency_cycles >= threshold_cycles,
-            Self::Loads => load,
-            Self::Stores => access.store,
-            Self::WalkedLoads => load && access.walked,
-            Self::WalkedStores => access.store && access.walked,
-            Self::L1Hits => load && access.served.is_none(),
-            Self::L1Misses => load && access.served.is_some(),
-            Self::L2Hits => load && access.served == Some(Served::L2),
-            Self::L2Misses => load && !matches!(access.served, None | Some(Served::L2)),
-            Self::L3Hits => load && access.served == Some(Served::Llc),
-            Self::L3Misses => load && is_memory(access.served),
-            Self::LocalMemory => load && access.served == Some(Served::Fmem),
-            Self::RemoteMemory => load && access.served == Some(Served::Smem),
-        }
-    }
-}
-
-const fn is_memory(served: Option<Served>) -> bool {
-    matches!(served, Some(Served::Fmem | Served::Smem | Served::Other))
-}
-
 /// The unit of one vCPU.
 #[derive(Clone, Debug)]
 pub struct Intel {
     shape: Shape,
+    /// What the machine's slow memory is.
+    smem: Preset,
     /// Registers that only hold a value, in the order of [`HELD`].
     held: [u64; HELD.len()],
     select: [u64; GENERAL],
@@ -232,11 +62,12 @@ const fn bit(counter: usize) -> u32 {
 }
 
 impl Intel {
-    /// A unit after reset.
+    /// A unit after reset, in a machine whose slow memory is `smem`.
     #[must_use]
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: Kind, smem: Preset) -> Self {
         Self {
             shape: Shape::of(kind),
+            smem,
             held: [0; HELD.len()],
             select: [0; GENERAL],
             global_status: 0,
@@ -446,7 +277,7 @@ impl Intel {
             let counter = left.trailing_zeros() as usize;
             left &= left - 1;
             if self.rings[counter] & ring(access.user) == 0
-                || !self.event[counter].counts(access, threshold_cycles)
+                || !self.event[counter].counts(access, threshold_cycles, self.smem)
             {
                 continue;
             }
@@ -502,7 +333,7 @@ impl Intel {
             tsc: port.tsc(),
             access: *access,
             source: if latency_event {
-                pebs::load_source(access)
+                pebs::load_source(access, self.smem)
             } else {
                 // Of precise loads and stores other than by latency: hit the L1, walked.
                 u64::from(l1_or_no_load) | u64::from(access.walked) << 4
@@ -546,6 +377,7 @@ impl Intel {
 mod tests {
     use super::super::testing::Machine;
     use super::*;
+    use crate::Served;
     use proptest::prelude::*;
 
     const USER_SELECT: u64 = 1 << 16 | SELECT_ENABLE | SELECT_INTERRUPT;
@@ -566,8 +398,14 @@ mod tests {
 
     /// A unit that records every `period`th load of at least 64 cycles in a buffer of
     /// `room` records whose threshold is at `threshold` of them.
-    fn sampling(kind: Kind, period: u64, room: u64, threshold: u64) -> (Intel, Machine) {
-        let mut unit = Intel::new(kind);
+    fn sampling(
+        kind: Kind,
+        smem: Preset,
+        period: u64,
+        room: u64,
+        threshold: u64,
+    ) -> (Intel, Machine) {
+        let mut unit = Intel::new(kind, smem);
         let mut machine = Machine::default();
         let bytes = match Shape::of(kind).format {
             pebs::Format::Three => 200,
@@ -600,7 +438,7 @@ mod tests {
 
     #[test]
     fn counts_what_the_event_says_in_the_rings_it_says() {
-        let mut unit = Intel::new(Kind::Icelake);
+        let mut unit = Intel::new(Kind::Icelake, Preset::Cxl);
         let mut machine = Machine::default();
         for (index, event) in [0x81d0, 0x20d1, 0x82d0, 0x02d3].into_iter().enumerate() {
             assert!(unit.write_msr(EVENT_SELECT_0 + index as u32, event | USER_SELECT));
@@ -637,8 +475,31 @@ mod tests {
     }
 
     #[test]
+    fn loads_from_smem_count_as_what_it_is() {
+        for (smem, counts) in [(Preset::Pmem, [3, 0, 2, 5]), (Preset::Cxl, [3, 2, 0, 5])] {
+            let mut unit = Intel::new(Kind::Skylake, smem);
+            let mut machine = Machine::default();
+            for (index, event) in [0x01d3, 0x02d3, 0x80d1, 0x20d1].into_iter().enumerate() {
+                unit.write_msr(EVENT_SELECT_0 + index as u32, event | USER_SELECT);
+            }
+            unit.write_msr(GLOBAL_CONTROL, 0xf);
+            for served in [
+                Served::Fmem,
+                Served::Smem,
+                Served::Fmem,
+                Served::Smem,
+                Served::Fmem,
+            ] {
+                unit.access(&load(180, Some(served)), &mut machine);
+            }
+            let counter = |index| unit.read_counter(index).unwrap();
+            assert_eq!([0, 1, 2, 3].map(counter), counts, "{smem:?}");
+        }
+    }
+
+    #[test]
     fn time_counts_by_ring_and_overflows_once() {
-        let mut unit = Intel::new(Kind::Skylake);
+        let mut unit = Intel::new(Kind::Skylake, Preset::Pmem);
         let mut machine = Machine::default();
         unit.write_msr(EVENT_SELECT_0, 0x00c0 | USER_SELECT);
         unit.write_msr(COUNTER_0, 1000u64.wrapping_neg());
@@ -666,11 +527,15 @@ mod tests {
 
     #[test]
     fn records_carry_the_load() {
-        for (kind, at) in [
-            (Kind::Icelake, [4, 5, 6, 1, 3]),
-            (Kind::Skylake, [19, 20, 21, 22, 24]),
+        const PLACES_4: [u64; 5] = [4, 5, 6, 1, 3];
+        const PLACES_3: [u64; 5] = [19, 20, 21, 22, 24];
+        for (kind, at, smem, source_of_smem) in [
+            (Kind::Icelake, PLACES_4, Preset::Pmem, 0x8),
+            (Kind::Icelake, PLACES_4, Preset::Cxl, 0xb),
+            (Kind::Skylake, PLACES_3, Preset::Pmem, 0x8),
+            (Kind::Skylake, PLACES_3, Preset::Cxl, 0xb),
         ] {
-            let (mut unit, mut machine) = sampling(kind, 3, 8, 100);
+            let (mut unit, mut machine) = sampling(kind, smem, 3, 8, 100);
             machine.tsc = 4711;
             let slow = Observed {
                 walked: true,
@@ -689,7 +554,7 @@ mod tests {
                 (0x7000_1234, 200, 0x40_1000, 4711),
                 "{kind:?}"
             );
-            assert_eq!(source, 0xb | 0x10, "{kind:?}"); // remote memory, walked
+            assert_eq!(source, source_of_smem | 0x10, "{kind:?} {smem:?}"); // and walked
             assert_eq!(unit.read_msr(COUNTER_0), Some(WRAP - 3));
             assert_eq!(unit.counts.events, 3);
         }
@@ -697,7 +562,7 @@ mod tests {
 
     #[test]
     fn the_threshold_interrupts_once_and_a_full_buffer_drops() {
-        let (mut unit, mut machine) = sampling(Kind::Icelake, 1, 5, 3);
+        let (mut unit, mut machine) = sampling(Kind::Icelake, Preset::Pmem, 1, 5, 3);
         for _ in 0..8 {
             unit.access(&load(70, Some(Served::Fmem)), &mut machine);
         }
@@ -725,7 +590,7 @@ mod tests {
             skylake in any::<bool>(),
         ) {
             let kind = if skylake { Kind::Skylake } else { Kind::Icelake };
-            let (mut unit, mut machine) = sampling(kind, 2, 4, 2);
+            let (mut unit, mut machine) = sampling(kind, Preset::Pmem, 2, 4, 2);
             for (slot, word) in words { machine.set(DS + 0x20 + 8 * slot, word); }
             for (msr, value) in writes {
                 unit.write_msr(msr, value);

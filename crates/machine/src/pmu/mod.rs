@@ -25,7 +25,7 @@ pub mod pebs;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Served;
+use crate::{Preset, Served};
 use ibs::Ibs;
 use intel::Intel;
 
@@ -193,13 +193,13 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// A unit after reset.
+    /// A unit after reset, in a machine whose slow memory is `smem`: records name it so.
     #[must_use]
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: Kind, smem: Preset) -> Self {
         match kind {
             Kind::None => Self::None,
-            Kind::Icelake | Kind::Skylake => Self::Intel(Box::new(Intel::new(kind))),
-            Kind::Zen4 => Self::Ibs(Box::default()),
+            Kind::Icelake | Kind::Skylake => Self::Intel(Box::new(Intel::new(kind, smem))),
+            Kind::Zen4 => Self::Ibs(Box::new(Ibs::new(smem))),
         }
     }
 

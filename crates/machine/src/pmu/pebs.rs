@@ -7,7 +7,7 @@
 //! (general registers, XMM, LBR) have their size and read 0.
 
 use super::{Observed, Port};
-use crate::Served;
+use crate::{Preset, Served};
 
 /// Offsets in the debug store area: where records begin, followed by the index,
 /// the end and the interrupt threshold.
@@ -66,16 +66,23 @@ pub enum Written {
     },
 }
 
-/// Data source encoding of load latency records: what served a load. FMEM is the
-/// vCPU's own node, SMEM a node without one.
+/// Data source encoding of load latency records: what served a load.
+///
+/// FMEM is DRAM of the vCPU's own socket. So is the persistent memory of SMEM, which has
+/// codes of its own on server cores since Skylake (Linux, `arch/x86/events/intel/ds.c`:
+/// `0x8` local, `0x9` remote). None of these cores has CXL: memory behind it is what stands
+/// in for it there, DRAM of another socket.
 #[must_use]
-pub const fn load_source(access: &Observed) -> u64 {
+pub const fn load_source(access: &Observed, smem: Preset) -> u64 {
     let source = match access.served {
         None => 0x1,
         Some(Served::L2) => 0x3,
         Some(Served::Llc) => 0x4,
         Some(Served::Fmem) => 0xa,
-        Some(Served::Smem) => 0xb,
+        Some(Served::Smem) => match smem {
+            Preset::Pmem => 0x8,
+            Preset::Cxl => 0xb,
+        },
         Some(Served::Other) => 0xe,
     };
     // Missed the second-level TLB.

@@ -6,7 +6,7 @@ use demeter_machine::pmu::{Kind, L1_CYCLES, Observed};
 use demeter_machine::{Access, Served};
 
 use super::{Block, Observer, Vcpu};
-use crate::pmu::{Around, DEADLINE};
+use crate::pmu::{Around, DEADLINE, Pmu};
 
 const RAX: u8 = 0;
 const RCX: u8 = 1;
@@ -36,9 +36,6 @@ impl Observer {
         ip: u64,
         access: Option<Access>,
     ) {
-        let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) else {
-            return;
-        };
         let observed = Observed {
             va,
             pa: access.map_or(0, |access| access.pa),
@@ -58,6 +55,18 @@ impl Observer {
             walk_cycles: access.map_or(0, |access| access.walk_ps / 1000),
             walked: access.is_some_and(|access| access.walked),
         };
+        if self.with_pmu(vcpu, |pmu, around| pmu.access(&observed, around)) == Some(true) {
+            self.samples.write(&observed.va.to_le_bytes());
+            self.samples.write(&observed.pa.to_le_bytes());
+            self.settle_pmu(vcpu);
+        }
+    }
+
+    /// Has `act` do something with a vCPU's PMU and what is around it; `None` before
+    /// the vCPU exists.
+    #[inline]
+    fn with_pmu<T>(&mut self, vcpu: usize, act: impl FnOnce(&mut Pmu, &Around) -> T) -> Option<T> {
+        let (cpu, started) = (self.vcpus.get_mut(vcpu)?, self.started.as_ref()?);
         let around = Around {
             api: &self.api,
             ram: &self.ram,
@@ -65,11 +74,7 @@ impl Observer {
             handle: cpu.handle,
             cr3: cpu.cr3,
         };
-        if cpu.pmu.access(&observed, &around) {
-            self.samples.write(&observed.va.to_le_bytes());
-            self.samples.write(&observed.pa.to_le_bytes());
-            self.settle_pmu(vcpu);
-        }
+        Some(act(&mut cpu.pmu, &around))
     }
 
     /// Tells the PMU what passed until now.
@@ -77,16 +82,8 @@ impl Observer {
         // SAFETY: the scoreboard is ours, and the vCPU exists.
         let insn = [self.user_insn, self.kernel_insn]
             .map(|entry| unsafe { (self.api.qemu_plugin_u64_get)(entry, vcpu as u32) });
-        if let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) {
-            let around = Around {
-                api: &self.api,
-                ram: &self.ram,
-                clock: &started.clock,
-                handle: cpu.handle,
-                cr3: cpu.cr3,
-            };
-            cpu.pmu.tell(insn, self.config.insn_ps, ip, &around);
-        }
+        let insn_ps = self.config.insn_ps;
+        self.with_pmu(vcpu, |pmu, around| pmu.tell(insn, insn_ps, ip, around));
         self.settle_pmu(vcpu);
     }
 
@@ -119,7 +116,19 @@ impl Observer {
             // SAFETY: as above.
             unsafe { (self.api.qemu_plugin_u64_set)(self.deadline, vcpu as u32, 0) };
         }
-        self.watches_l1 = self.vcpus.iter().any(|cpu| cpu.pmu.watches_l1());
+        self.look_at_l1(vcpu);
+    }
+
+    /// Whether the PMU looks at what the L1 serves changes with its registers and its tag.
+    fn look_at_l1(&mut self, vcpu: usize) {
+        let Some(cpu) = self.vcpus.get_mut(vcpu) else {
+            return;
+        };
+        let watches_l1 = cpu.pmu.watches_l1();
+        if watches_l1 != cpu.watches_l1 {
+            cpu.watches_l1 = watches_l1;
+            self.watches_l1 = self.vcpus.iter().any(|cpu| cpu.watches_l1);
+        }
     }
 
     /// A deadline of the PMU is reached in a block of code that begins.
@@ -130,16 +139,7 @@ impl Observer {
         let user = ip >> 63 == 0;
         // SAFETY: the scoreboard is ours, and the vCPU exists.
         let reached = unsafe { (self.api.qemu_plugin_u64_get)(self.deadline, vcpu as u32) };
-        if let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &self.started) {
-            let around = Around {
-                api: &self.api,
-                ram: &self.ram,
-                clock: &started.clock,
-                handle: cpu.handle,
-                cr3: cpu.cr3,
-            };
-            cpu.pmu.settle_tag(&around);
-        }
+        self.with_pmu(vcpu, |pmu, around| pmu.settle_tag(around));
         self.tell(vcpu, ip);
         if let Some(cpu) = self.vcpus.get_mut(vcpu) {
             cpu.pmu

@@ -90,13 +90,36 @@ struct sample {
 	uint64_t time, addr, weight, source;
 };
 
+#ifndef PERF_MEM_LVLNUM_CXL
+#define PERF_MEM_LVLNUM_CXL 9
+#endif
+
+/* What a record says its data came from. */
+enum source { CACHE, LOCAL_DRAM, REMOTE_DRAM, PMEM, CXL, SOURCES };
+
+static enum source source_of(union perf_mem_data_src source)
+{
+	switch (source.mem_lvl_num) {
+	case PERF_MEM_LVLNUM_PMEM:
+		return PMEM;
+	case PERF_MEM_LVLNUM_CXL:
+		return CXL;
+	}
+	if (source.mem_lvl & PERF_MEM_LVL_REM_RAM1)
+		return REMOTE_DRAM;
+	if (source.mem_lvl_num == PERF_MEM_LVLNUM_RAM)
+		return source.mem_remote ? REMOTE_DRAM : LOCAL_DRAM;
+	return source.mem_lvl & PERF_MEM_LVL_LOC_RAM ? LOCAL_DRAM : CACHE;
+}
+
 /*
  * Counts every record of perf's buffer: inside [start, start + bytes), and of those
  * the ones whose source is the node that the page is on. Closes the event.
  */
 static void compare_samples(const char *name, uint64_t *start, size_t bytes)
 {
-	uint64_t records = 0, inside = 0, match = 0, weak = 0, lost = 0, throttled = 0, node[2] = { 0 };
+	uint64_t records = 0, inside = 0, match = 0, weak = 0, lost = 0, throttled = 0;
+	uint64_t from[SOURCES] = { 0 };
 	struct demeter_model_counters after = counted();
 	uint64_t node_bytes = env("NODE_MB", 320) * MB;
 	char *data = (char *)ring + PAGE;
@@ -119,25 +142,24 @@ static void compare_samples(const char *name, uint64_t *start, size_t bytes)
 		records++;
 		if (sample.addr < (uint64_t)start || sample.addr >= (uint64_t)start + bytes)
 			continue;
-		union perf_mem_data_src source = { .val = sample.source };
-		int from_memory = source.mem_lvl_num == PERF_MEM_LVLNUM_RAM ||
-				  source.mem_lvl & (PERF_MEM_LVL_LOC_RAM | PERF_MEM_LVL_REM_RAM1);
-		int remote = source.mem_remote || source.mem_lvl & PERF_MEM_LVL_REM_RAM1;
+		enum source source = source_of((union perf_mem_data_src){ .val = sample.source });
 
 		inside++;
 		weak += sample.weight < 64;
-		if (!from_memory)
-			continue;
-		node[remote]++;
-		match += remote == (pagemap(sample.addr) >= node_bytes);
+		from[source]++;
+		if (source != CACHE)
+			match += (source != LOCAL_DRAM) == (pagemap(sample.addr) >= node_bytes);
 	}
 	if (ring) {
 		munmap(ring, (1 + RING_PAGES) * PAGE);
 		close(event);
 	}
-	printf("RESULT %s records=%lu inside=%lu match=%lu weak=%lu fmem=%lu smem=%lu lost=%lu throttled=%lu "
+	printf("RESULT %s records=%lu inside=%lu match=%lu weak=%lu lost=%lu throttled=%lu "
+	       "fmem=%lu smem=%lu remote=%lu pmem=%lu cxl=%lu "
 	       "written=%lu dropped=%lu interrupts=%lu\n",
-	       name, records, inside, match, weak, node[0], node[1], lost, throttled,
+	       name, records, inside, match, weak, lost, throttled,
+	       from[LOCAL_DRAM], from[REMOTE_DRAM] + from[PMEM] + from[CXL], from[REMOTE_DRAM],
+	       from[PMEM], from[CXL],
 	       (unsigned long)(after.pmu_records - before.pmu_records),
 	       (unsigned long)(after.pmu_dropped - before.pmu_dropped),
 	       (unsigned long)(after.pmu_interrupts - before.pmu_interrupts));

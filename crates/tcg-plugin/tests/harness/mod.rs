@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::{env, fs, thread};
 
+use demeter_machine::Preset;
 use demeter_machine::bar::BAR_BYTES;
 use demeter_machine::pmu::Kind;
 use demeter_machine::series::{SeriesRow, Summary};
@@ -26,6 +27,8 @@ pub struct Guest {
     vcpus: u32,
     /// The PMU that it finds.
     pub pmu: Kind,
+    /// Its machine, and so what its slow memory is.
+    pub preset: Preset,
     /// Its kernel, as the test bed names it.
     pub kernel: &'static str,
     /// A module in its root directory.
@@ -134,6 +137,7 @@ impl Guest {
             dir,
             vcpus,
             pmu: Kind::Icelake,
+            preset: Preset::Pmem,
             kernel: "6.12",
             module: None,
         }
@@ -154,7 +158,7 @@ impl Guest {
             "series": self.path("series.jsonl"),
             "summary": self.path("summary.json"),
             "series_interval_ns": 10_000_000,
-            "machine": {"preset": "pmem"},
+            "machine": {"preset": self.preset},
             "pmu": self.pmu,
         });
         fs::write(self.path("config.json"), config.to_string()).unwrap();
