@@ -15,6 +15,7 @@
 #ifndef DEMETER_BALLOON_H
 #define DEMETER_BALLOON_H
 
+#include <linux/atomic.h>
 #include <linux/kobject.h>
 #include <linux/list.h>
 #include <linux/mmzone.h>
@@ -93,7 +94,8 @@ struct demeter_done {
  * struct demeter_balloon_node - the balloon of one NUMA node
  * @nid: the node
  * @work: brings the balloon towards its target
- * @answered: woken when the device may have answered a report
+ * @answered: woken by demeter_node_tell()
+ * @news: times that the device may have answered a report, or the work got on
  * @interrupt: inflating must look at @lock's fields again; written under @lock,
  *	read without
  * @evacuate_pfn: where to look next for something to empty; @work only, as the
@@ -142,6 +144,7 @@ struct demeter_balloon_node {
 	int nid;
 	struct work_struct work;
 	wait_queue_head_t answered;
+	atomic_t news;
 	bool interrupt;
 	unsigned long evacuate_pfn;
 	unsigned int evacuate_order;
@@ -289,6 +292,7 @@ bool demeter_nodes_can_take_request(void);
 u64 demeter_node_pages(struct demeter_balloon_node *node);
 u64 demeter_node_unlock(struct demeter_balloon_node *node);
 void demeter_node_kick(struct demeter_balloon_node *node);
+void demeter_node_tell(struct demeter_balloon_node *node);
 
 /* request.c */
 int demeter_requests_init(void);

@@ -11,6 +11,8 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/atomic.h>
+#include <linux/crash_dump.h>
 #include <linux/jiffies.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -198,7 +200,7 @@ static void detach(struct virtio_device *vdev)
 			;
 		demeter_reports_exit(node);
 		demeter_node_unlock(node);
-		wake_up(&node->answered);
+		demeter_node_tell(node);
 	}
 	while (virtqueue_detach_unused_buf(demeter_balloon.requests))
 		;
@@ -254,6 +256,27 @@ static u64 outstanding(struct demeter_balloon_node *node)
 	return pages;
 }
 
+/* Wait for as long as there is progress. Returns pages that the device still has. */
+static u64 wait_for_deflation(struct demeter_balloon_node *node)
+{
+	long left_jiffies = UNLOAD_TIMEOUT;
+	u64 least = U64_MAX, now;
+	int seen;
+
+	for (;;) {
+		seen = atomic_read(&node->news);
+		now = outstanding(node);
+		if (now < least) {
+			least = now;
+			left_jiffies = UNLOAD_TIMEOUT;
+		}
+		if (!now || !left_jiffies)
+			return now;
+		left_jiffies = wait_event_timeout(node->answered, atomic_read(&node->news) != seen,
+						  left_jiffies);
+	}
+}
+
 /* DRV-24: tell the device, for as long as it answers. */
 static void deflate_all(void)
 {
@@ -271,13 +294,8 @@ static void deflate_all(void)
 	}
 	for (i = 0; i < demeter_balloon.nr_nodes; i++) {
 		struct demeter_balloon_node *node = &demeter_balloon.nodes[i];
-		u64 before = U64_MAX, now;
+		u64 now = wait_for_deflation(node);
 
-		while ((now = outstanding(node)) && now < before) {
-			before = now;
-			wait_event_timeout(node->answered, outstanding(node) < before,
-					   UNLOAD_TIMEOUT);
-		}
 		if (now)
 			pr_warn("node %u: the host does not answer; %llu pages go back to the guest without its knowledge\n",
 				i, now);
@@ -344,6 +362,12 @@ static struct virtio_driver driver = {
 static int __init demeter_balloon_init(void)
 {
 	int ret, nid;
+
+	/* It has just the memory that a dump takes; what the dump reads is marked offline. */
+	if (is_kdump_kernel()) {
+		pr_info("nothing is inflated in a kernel that takes a crash dump\n");
+		return -ENODEV;
+	}
 
 	mutex_init(&demeter_balloon.lifecycle);
 	INIT_DELAYED_WORK(&demeter_balloon.grace_work, grace_work);

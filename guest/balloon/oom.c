@@ -16,6 +16,7 @@
 #include "balloon.h"
 
 #define ANSWER_TIMEOUT msecs_to_jiffies(100)
+#define RETRY_TIME     msecs_to_jiffies(5)
 #define LOCK_ATTEMPTS  1000
 
 static unsigned int oom_pages = 1024;
@@ -70,6 +71,22 @@ static bool answered(struct demeter_balloon_node *node, u64 deflated_before)
 	done = node->nr_deflated_pages != deflated_before || !node->vq;
 	demeter_node_unlock(node);
 	return done;
+}
+
+/* Collects by itself, as the node's work may be waiting for memory. */
+static bool wait_for_answer(struct demeter_balloon_node *node, u64 deflated_before)
+{
+	unsigned long end = jiffies + ANSWER_TIMEOUT;
+	int seen;
+
+	do {
+		seen = atomic_read(&node->news);
+		if (answered(node, deflated_before))
+			return true;
+		/* Short, as the lock may have been taken just then. */
+		wait_event_timeout(node->answered, atomic_read(&node->news) != seen, RETRY_TIME);
+	} while (time_before(jiffies, end));
+	return answered(node, deflated_before);
 }
 
 /*
@@ -130,7 +147,7 @@ static u64 relieve(struct demeter_balloon_node *node)
 	freed = demeter_node_unlock(node);
 	if (!sent || freed)
 		return freed;
-	if (!wait_event_timeout(node->answered, answered(node, before), ANSWER_TIMEOUT))
+	if (!wait_for_answer(node, before))
 		abandon(node);
 	return READ_ONCE(node->nr_deflated_pages) - before;
 }

@@ -296,5 +296,5 @@ void demeter_report_answered(struct virtqueue *vq)
 		&demeter_balloon.nodes[vq->index - VIRTIO_DEMETER_VQ_REPORT];
 
 	demeter_node_kick(node);
-	wake_up(&node->answered);
+	demeter_node_tell(node);
 }

@@ -47,6 +47,18 @@ void demeter_node_kick(struct demeter_balloon_node *node)
 }
 
 /**
+ * demeter_node_tell() - wake who waits for an answer, to look for it
+ * @node: whose
+ *
+ * In any context but an NMI.
+ */
+void demeter_node_tell(struct demeter_balloon_node *node)
+{
+	atomic_inc(&node->news);
+	wake_up(&node->answered);
+}
+
+/**
  * demeter_node_done() - have DONE sent
  * @node: whose; locked
  * @id: of the request that ended
@@ -236,7 +248,7 @@ static void node_work(struct work_struct *work)
 		}
 		cond_resched();
 	} while (step != STEP_WAIT);
-	wake_up(&node->answered);
+	demeter_node_tell(node);
 }
 
 void demeter_node_init(struct demeter_balloon_node *node, int nid)

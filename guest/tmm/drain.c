@@ -97,6 +97,9 @@ static const struct mm_struct *task_space(struct task_struct *task)
 	return task->mm ?: task->active_mm;
 }
 
+/* A kernel thread runs there, or nothing; false until the first switch. */
+static DEFINE_PER_CPU(bool, cpu_quiet);
+
 static void probe_sched_switch(void *data, bool preempt, struct task_struct *prev,
 			       struct task_struct *next, unsigned int prev_state)
 {
@@ -107,9 +110,21 @@ static void probe_sched_switch(void *data, bool preempt, struct task_struct *pre
 		worker_left_ns = local_clock();
 	else if (next == worker)
 		worker_off_ns += local_clock() - worker_left_ns;
+	this_cpu_write(cpu_quiet, !next->mm);
 	if (ops && ops->leave)
 		ops->leave(prev);
 	drain_cpu(task_space(prev));
+}
+
+/**
+ * demeter_cpu_is_quiet() - has a CPU done nothing for user space since its last switch
+ * @cpu: the CPU
+ *
+ * Return: false also when that is not known.
+ */
+bool demeter_cpu_is_quiet(unsigned int cpu)
+{
+	return per_cpu(cpu_quiet, cpu);
 }
 
 static void drain_here(void *unused)
@@ -260,9 +275,13 @@ int demeter_drain_start(void)
  */
 void demeter_drain_stop(void)
 {
+	int cpu;
+
 	tracepoint_probe_unregister(switch_tracepoint, probe_sched_switch, NULL);
 	tracepoint_synchronize_unregister();
 	WRITE_ONCE(worker_task, NULL);
+	for_each_possible_cpu(cpu)
+		per_cpu(cpu_quiet, cpu) = false;
 	kvfree(slots);
 	slots = NULL;
 }

@@ -14,24 +14,12 @@
 #include "kernel_calls.h"
 #include "symbols.h"
 
-/* One call collapses this much: the LRU caches of all CPUs are drained in each. */
-#define COLLAPSE_CHUNK_BYTES (16ul << 20)
-
 DEMETER_DEFINE_CALL(do_madvise);
 DEMETER_DEFINE_CALL(split);
 
 static const unsigned long *thp_flags;
 static bool can_collapse;
 static bool can_split;
-
-static bool aim(struct static_call_key *key, void *trampoline, const char *name)
-{
-	unsigned long address = demeter_symbol_address(name);
-
-	if (address)
-		__static_call_update(key, trampoline, (void *)address);
-	return address;
-}
 
 /**
  * demeter_huge_resolve() - find the functions; call once, after the symbols
@@ -41,12 +29,8 @@ static bool aim(struct static_call_key *key, void *trampoline, const char *name)
 void demeter_huge_resolve(void)
 {
 	thp_flags = (const unsigned long *)demeter_symbol_address("transparent_hugepage_flags");
-	can_collapse =
-		thp_flags && aim(&STATIC_CALL_KEY(demeter_sc_do_madvise),
-				 STATIC_CALL_TRAMP_ADDR(demeter_sc_do_madvise), "do_madvise");
-	can_split =
-		aim(&STATIC_CALL_KEY(demeter_sc_split), STATIC_CALL_TRAMP_ADDR(demeter_sc_split),
-		    __stringify(DEMETER_COMPAT_SPLIT));
+	can_collapse = thp_flags && demeter_symbol_aim_call(do_madvise, "do_madvise");
+	can_split = demeter_symbol_aim_call(split, __stringify(DEMETER_COMPAT_SPLIT));
 }
 
 /**
@@ -63,7 +47,7 @@ void demeter_huge_resolve(void)
  */
 bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pages)
 {
-	u64 at, stop;
+	u64 stop;
 
 	start = round_up(start, HPAGE_PMD_SIZE);
 	end = round_down(end, HPAGE_PMD_SIZE);
@@ -71,14 +55,11 @@ bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pag
 	    !(READ_ONCE(*thp_flags) & BIT(TRANSPARENT_HUGEPAGE_FLAG)))
 		return false;
 	stop = min(end, start + round_up(max_pages << PAGE_SHIFT, HPAGE_PMD_SIZE));
-	for (at = start; at < stop; at += COLLAPSE_CHUNK_BYTES) {
-		u64 bytes = min_t(u64, stop - at, COLLAPSE_CHUNK_BYTES);
-
-		/* Holes and pages that cannot be collapsed are skipped; no memory ends it. */
-		if (static_call(demeter_sc_do_madvise)(mm, at, bytes, MADV_COLLAPSE) == -ENOMEM)
-			break;
-		cond_resched();
-	}
+	/*
+	 * In one call, as each drains the LRU caches of all CPUs. Holes and pages that
+	 * cannot be collapsed are skipped; no memory ends it. It reschedules itself.
+	 */
+	static_call(demeter_sc_do_madvise)(mm, start, stop - start, MADV_COLLAPSE);
 	/* New THPs wait in this CPU's cache; only what is on the LRU can be isolated. */
 	demeter_call(lru_add_drain)();
 	return true;

@@ -361,6 +361,14 @@ int demeter_numa_balancing_mode(void)
 	return mode ? READ_ONCE(*mode) : 0;
 }
 
+/* Does reclaim demote by its own rules? That works against ours less than balancing. */
+static bool demotes_on_reclaim(void)
+{
+	const bool *enabled = (const bool *)demeter_symbol_address("numa_demotion_enabled");
+
+	return enabled && READ_ONCE(*enabled);
+}
+
 /* Where the latency gap comes from, for the log. */
 static const char *gap_source(void)
 {
@@ -403,6 +411,8 @@ int demeter_enable(void)
 		goto unwork;
 	if (demeter_numa_balancing_mode())
 		pr_warn("NUMA balancing is on and will move pages back; next: echo 0 > /proc/sys/kernel/numa_balancing\n");
+	if (demotes_on_reclaim())
+		pr_warn("reclaim demotes pages by age, whatever their samples say; next: echo 0 > /sys/kernel/mm/numa/demotion_enabled\n");
 	WRITE_ONCE(is_enabled, true);
 	pr_info("enabled: sampler %s by %s, FMEM node %lu, SMEM node %lu, latency gap %llu ps%s\n",
 		active->name, active->delivery(), demeter_params.fmem_node,

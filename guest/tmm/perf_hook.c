@@ -19,8 +19,10 @@
 
 #include <linux/errno.h>
 #include <linux/ftrace.h>
+#include <linux/module.h>
 
 #include "ftrace_args.h"
+#include "kernel_calls.h"
 #include "sampler_perf.h"
 #include "symbols.h"
 #include "tmm.h"
@@ -58,6 +60,39 @@ static struct ftrace_ops hook = {
 	.flags = FTRACE_OPS_FL_PERMANENT,
 };
 
+/* Not declared: the type is restated. */
+int demeter_type_ftrace_is_dead(void);
+DEMETER_DECLARE_CALL(ftrace_is_dead);
+DEMETER_DEFINE_CALL(ftrace_is_dead);
+
+/* Written under demeter_control_lock or by the worker, not by both at once. */
+static bool can_tell_dead;
+static bool is_dead;
+
+/*
+ * When tracing finds something wrong with itself, it stops for good and patches no
+ * code any more. The calls of our callback that are in the code stay there.
+ */
+static void note_death(void)
+{
+	if (is_dead)
+		return;
+	is_dead = true;
+	__module_get(THIS_MODULE);
+	pr_err("the kernel's tracing has died of an error of its own, so what it patched stays: sampling goes on, but this module can be unloaded no more; next: look for the error in this log, and restart the machine when it suits you\n");
+}
+
+/**
+ * demeter_perf_hook_look() - see whether the records can still come
+ *
+ * Once an epoch.
+ */
+void demeter_perf_hook_look(void)
+{
+	if (can_tell_dead && demeter_call(ftrace_is_dead)())
+		note_death();
+}
+
 static int filter(char *function, bool reset)
 {
 	return ftrace_set_filter(&hook, function, strlen(function), reset);
@@ -85,6 +120,9 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 {
 	int ret;
 
+	if (is_dead)
+		return -ENODEV;
+	can_tell_dead = demeter_symbol_aim_call(ftrace_is_dead, "ftrace_is_dead");
 	output_address = demeter_symbol_address("perf_event_output");
 	if (!output_address)
 		return -ENOENT;
@@ -109,8 +147,11 @@ unfilter:
  */
 void demeter_perf_unhook(void)
 {
-	unregister_ftrace_function(&hook);
-	unfilter();
+	demeter_perf_hook_look();
+	if (!is_dead && unregister_ftrace_function(&hook))
+		note_death();
+	if (!is_dead)
+		unfilter();
 }
 
 #else /* the arguments cannot be read */
@@ -121,6 +162,10 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 }
 
 void demeter_perf_unhook(void)
+{
+}
+
+void demeter_perf_hook_look(void)
 {
 }
 

@@ -302,8 +302,10 @@ static unsigned int pebs_caps(void)
 static unsigned int pebs_alive(void)
 {
 	/* A task that never leaves its CPU would keep a buffer full of records. */
-	if (by_trace)
+	if (by_trace) {
+		demeter_perf_hook_look();
 		demeter_perf_collect();
+	}
 	look_for_addresses();
 	return demeter_perf_alive();
 }

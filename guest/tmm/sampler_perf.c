@@ -232,27 +232,6 @@ unsigned int demeter_perf_alive(void)
 }
 
 /**
- * demeter_perf_collect() - have every CPU hand over what its buffer holds
- *
- * Reading a counter makes perf drain the buffer of its CPU first, in the
- * context of the task that runs there.
- */
-void demeter_perf_collect(void)
-{
-	u64 enabled_ns, running_ns;
-	int cpu;
-
-	mutex_lock(&counters_lock);
-	for_each_possible_cpu(cpu) {
-		struct perf_event *event = per_cpu(perf_cpu, cpu).event;
-
-		if (event)
-			perf_event_read_value(event, &enabled_ns, &running_ns);
-	}
-	mutex_unlock(&counters_lock);
-}
-
-/**
  * demeter_perf_collect_here() - have this CPU hand over what its buffer holds
  *
  * With interrupts off, possibly under the run queue lock, not in an NMI. All that
@@ -267,6 +246,27 @@ void demeter_perf_collect_here(void)
 	if (event && READ_ONCE(event->state) == PERF_EVENT_STATE_ACTIVE &&
 	    READ_ONCE(event->oncpu) == smp_processor_id())
 		event->pmu->read(event);
+}
+
+static bool may_hold_records(int cpu, void *unused)
+{
+	return READ_ONCE(per_cpu(perf_cpu, cpu).event) && !demeter_cpu_is_quiet(cpu);
+}
+
+static void collect_here(void *unused)
+{
+	demeter_perf_collect_here();
+}
+
+/**
+ * demeter_perf_collect() - have every CPU hand over what its buffer holds
+ *
+ * In one broadcast, and only to CPUs that can hold something: perf drains the
+ * buffer when a task leaves, so one without a task of user space holds nothing.
+ */
+void demeter_perf_collect(void)
+{
+	on_each_cpu_cond(may_hold_records, collect_here, NULL, true);
 }
 
 /**

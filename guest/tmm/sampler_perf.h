@@ -31,5 +31,6 @@ u16 demeter_perf_tier(const struct perf_sample_data *data);
 /* perf_hook.c */
 int demeter_perf_hook(void (*record)(struct perf_sample_data *data));
 void demeter_perf_unhook(void);
+void demeter_perf_hook_look(void);
 
 #endif /* DEMETER_SAMPLER_PERF_H */

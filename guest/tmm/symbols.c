@@ -69,7 +69,7 @@ static int demeter_find_lookup(void)
 
 	ret = register_kprobe(&probe);
 	if (ret) {
-		pr_err("demeter: cannot place a kprobe on kallsyms_lookup_name (error %d); next: use a kernel with CONFIG_KPROBES and CONFIG_KALLSYMS, and switch kernel lockdown off\n",
+		pr_err("demeter: cannot place a kprobe on kallsyms_lookup_name (error %d); next: use a kernel with CONFIG_KPROBES and CONFIG_KALLSYMS\n",
 		       ret);
 		return ret;
 	}
@@ -87,9 +87,17 @@ unsigned long demeter_symbol_address(const char *name)
 	return static_call(demeter_sc_kallsyms_lookup_name)(name);
 }
 
+bool demeter_symbol_aim(struct static_call_key *key, void *trampoline, const char *name)
+{
+	unsigned long address = demeter_symbol_address(name);
+
+	if (address)
+		__static_call_update(key, trampoline, (void *)address);
+	return address;
+}
+
 int demeter_symbols_resolve(void)
 {
-	unsigned long address;
 	int missing = 0;
 	size_t i;
 	int ret;
@@ -112,14 +120,11 @@ int demeter_symbols_resolve(void)
 	for (i = 0; i < ARRAY_SIZE(demeter_symbols); i++) {
 		const struct demeter_symbol *symbol = &demeter_symbols[i];
 
-		address = demeter_symbol_address(symbol->name);
-		if (!address) {
+		if (!demeter_symbol_aim(symbol->key, symbol->trampoline, symbol->name)) {
 			pr_err("demeter: this kernel has no function %s; next: boot a supported kernel (Debian 6.1, 6.12 or 7.x) or report the version\n",
 			       symbol->name);
 			missing++;
-			continue;
 		}
-		__static_call_update(symbol->key, symbol->trampoline, (void *)address);
 	}
 	return missing ? -ENOENT : 0;
 }

@@ -9,6 +9,9 @@
 #ifndef DEMETER_SYMBOLS_H
 #define DEMETER_SYMBOLS_H
 
+#include <linux/static_call.h>
+#include <linux/types.h>
+
 /**
  * demeter_symbols_resolve() - find all functions; call once, at module load
  *
@@ -27,5 +30,20 @@ int demeter_symbols_resolve(void);
  * Return: the address, or 0. Valid after demeter_symbols_resolve().
  */
 unsigned long demeter_symbol_address(const char *name);
+
+/**
+ * demeter_symbol_aim() - aim a static call at a kernel function, if there is one
+ * @key: of the static call
+ * @trampoline: of the static call
+ * @name: the function
+ *
+ * Return: whether it may be called now.
+ */
+bool demeter_symbol_aim(struct static_call_key *key, void *trampoline, const char *name);
+
+/* demeter_symbol_aim() for what DEMETER_DEFINE_CALL() defined, by another name if need be. */
+#define demeter_symbol_aim_call(symbol, name)                                                      \
+	demeter_symbol_aim(&STATIC_CALL_KEY(demeter_sc_##symbol),                                  \
+			   STATIC_CALL_TRAMP_ADDR(demeter_sc_##symbol), name)
 
 #endif /* DEMETER_SYMBOLS_H */

@@ -424,16 +424,17 @@ static int dir_make(struct kobject **dir, const char *name, struct kobject *pare
  */
 int demeter_sysfs_init(void)
 {
-	/* /sys/kernel/mm itself; not exported to modules. */
-	struct kobject **parent = (void *)demeter_symbol_address("mm_kobj");
+	struct kernfs_node *mm_node = kernfs_find_and_get(kernel_kobj->sd, "mm");
 	int ret;
 
-	if (!parent || !*parent) {
-		pr_err("this kernel hides the symbol mm_kobj; next: use one with CONFIG_KALLSYMS_ALL\n");
+	if (!mm_node) {
+		pr_err("there is no /sys/kernel/mm; next: use a kernel with CONFIG_SYSFS\n");
 		return -ENOENT;
 	}
 	indexed_attrs_init();
-	ret = dir_make(&root_dir, "demeter", *parent, &root_group);
+	/* Its kobject is not exported; a directory of sysfs knows its own, and this one stays. */
+	ret = dir_make(&root_dir, "demeter", mm_node->priv, &root_group);
+	kernfs_put(mm_node);
 	if (!ret)
 		ret = dir_make(&params_dir, "params", root_dir, &params_group);
 	if (!ret)

@@ -271,6 +271,7 @@ int demeter_numa_balancing_mode(void);
 /* drain.c */
 int demeter_drain_start(void);
 void demeter_drain_stop(void);
+bool demeter_cpu_is_quiet(unsigned int cpu);
 void demeter_drain_all_cpus(void);
 void demeter_drain_watch(struct task_struct *worker);
 u64 demeter_worker_clock(void);

@@ -3,7 +3,8 @@
 # Runs in a guest whose PMU is modelled: loads /tmp/demeter.ko, samples GUPS in
 # every way that the sampler has, and balances its books: each record that it saw
 # is a sample, a stray, unused, or a counted loss. With SAMPLER=ibs on an AMD CPU;
-# /tmp/perf_neighbour, if it is there, uses perf at the same time.
+# /tmp/perf_neighbour, if it is there, uses perf at the same time; /tmp/demeter_fault.ko
+# kills the kernel's tracing in the end.
 set -eu
 
 sysfs=/sys/kernel/mm/demeter
@@ -118,6 +119,27 @@ if [ "$sampler" = pebs ] && [ -x /tmp/perf_neighbour ]; then
 	sleep 1
 	[ "$(get sampler/restarts)" -gt 0 ] || fail "it was not started again"
 	finish "started again when the neighbour left"
+fi
+if [ "$sampler" = pebs ] && [ -f /tmp/demeter_fault.ko ]; then
+	# Last: nothing is traced any more after this, and the module stays.
+	start
+	sleep 1
+	insmod /tmp/demeter_fault.ko call=ftrace_kill || fail "cannot kill tracing"
+	sleep 1
+	dmesg | grep -q "tracing has died.*next:" || fail "the log does not say that tracing is dead"
+	before=$(get sampler/traced_records)
+	sleep 1
+	[ "$(get sampler/traced_records)" -gt "$before" ] || fail "sampling ended with tracing"
+	echo 0 >$sysfs/enabled
+	if rmmod demeter 2>/dev/null; then fail "unloaded although the kernel still calls it"; fi
+	echo 1 >$sysfs/enabled || fail "cannot be enabled without tracing"
+	delivery interrupt
+	before=$(get sampler/handled_records)
+	sleep 1
+	[ "$(get sampler/handled_records)" -gt "$before" ] || fail "no sample without tracing"
+	echo 0 >$sysfs/enabled
+	echo "ok - tracing died under it: said, survived, and done without"
+	passed=$((passed + 1))
 fi
 # MGLRU of Linux 6.12 warns of mappings of the DAX root when it ages them, once a boot.
 if dmesg | grep -E 'BUG|WARNING|Oops' | grep -v 'get_pte_pfn'; then

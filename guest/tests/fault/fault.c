@@ -8,7 +8,8 @@
  *
  *   insmod demeter_fault.ko caller=demeter functions=vmalloc_noprof skip=2 count=1
  *
- * Only functions that return an integer or a pointer, and only in a throw-away
+ * With call=FUNCTION it only makes the kernel do something to itself, such as
+ * ftrace_kill. Only functions that return an integer or a pointer, and only in a throw-away
  * guest. skip, count and calls may be written while it is loaded: calls counts
  * from what was written.
  */
@@ -34,6 +35,10 @@ static char *functions[MAX_FUNCTIONS];
 static int nr_functions;
 module_param_array(functions, charp, &nr_functions, 0444);
 MODULE_PARM_DESC(functions, "Kernel functions whose calls count; unknown ones are left out");
+
+static char *call;
+module_param(call, charp, 0444);
+MODULE_PARM_DESC(call, "Kernel function without arguments to be called once, now");
 
 static unsigned long skip;
 module_param(skip, ulong, 0644);
@@ -103,10 +108,27 @@ static void after_call(struct kprobe *probe, struct pt_regs *regs, unsigned long
 {
 }
 
+/* By pointer, which production code must not do: no guest of the tests has IBT. */
+static int call_once(const char *name)
+{
+	struct kprobe probe = { .symbol_name = name };
+	void (*function)(void);
+	int ret = register_kprobe(&probe);
+
+	if (ret)
+		return ret;
+	function = (void *)probe.addr;
+	unregister_kprobe(&probe);
+	function();
+	return 0;
+}
+
 static int __init demeter_fault_init(void)
 {
 	int i;
 
+	if (call)
+		return call_once(call);
 	for (i = 0; i < nr_functions; i++) {
 		struct kprobe *probe = &probes[nr_probes];
 

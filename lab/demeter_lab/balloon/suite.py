@@ -362,6 +362,16 @@ def check_unknown_kernel(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     checks.that("sizes change on it, too", tier["size_bytes"] == wanted, tier["last"])
 
 
+def crash_kernel_guest(checks: Checks, directory: Path, kernel: str) -> None:
+    """Boot as the kernel that takes a crash dump: the driver stays away."""
+    made = Settings(kernel=kernel, node_mib=(192, 192), append="elfcorehdr=1M")
+    made.files[DRIVER] = modules(kernel) / DRIVER
+    with Guest("crash", directory, made) as guest:
+        refused = guest.run(f"insmod /balloon/{DRIVER}")[0] != 0
+        said = guest.run("dmesg | grep 'takes a crash dump'")[1].strip()
+        checks.that("a crash kernel has no balloon", refused and bool(said), said)
+
+
 def faulty_guest(checks: Checks, directory: Path, kernel: str) -> None:
     """Let calls of the driver fail and take long."""
     daemon = Daemon(directory, ["faulty"])
@@ -509,6 +519,8 @@ def main() -> int:
         if arguments.only in (None, "faulty"):
             with checks.part("faulty guest"):
                 faulty_guest(checks, directory, arguments.kernel)
+            with checks.part("crash kernel"):
+                crash_kernel_guest(checks, directory, arguments.kernel)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     print(f"balloon: {checks.passed} passed, {checks.failed} failed")
