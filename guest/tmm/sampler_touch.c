@@ -25,6 +25,7 @@
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmap_lock.h>
+#include <linux/mmu_notifier.h>
 #include <linux/prandom.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
@@ -344,7 +345,12 @@ static void estimate_space(struct demeter_touch_space *space, u64 ran_ns,
 
 	inspect(space);
 	estimate(space, ran_ns, &sum);
-	/* Rates that were made without a mean say nothing. */
+	if (!space->mean_per_s) {
+		/* Rates that were made without a mean say nothing. */
+		space->mean_per_s = demeter_touch_mean(&sum, 0);
+		sum = (struct demeter_touch_sum){};
+		estimate(space, ran_ns, &sum);
+	}
 	space->estimated = space->mean_per_s && !space->skipped;
 	space->mean_per_s = demeter_touch_mean(&sum, space->mean_per_s);
 	if (space->estimated)
