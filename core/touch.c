@@ -209,7 +209,7 @@ u64 demeter_touch_mean(const struct demeter_touch_sum *sum, u64 before_per_s)
  * @max_samples: no more samples than this in the epoch
  *
  * Reasons at the head of this file. Samples of several epochs are added up, so
- * that it does not fall fast: old ones would be taken for more than they were.
+ * that it falls no faster than those decay.
  *
  * Return: accesses, at least 1.
  */
@@ -221,7 +221,7 @@ u64 demeter_touch_accesses_per_sample(const struct demeter_touch_sum *sum, u64 b
 	if (sum->accesses == 0)
 		return demeter_max(before, 1);
 	now = demeter_mul_div(sum->variance, 2, sum->accesses);
-	now = demeter_max(now, before - before / 4);
+	now = demeter_max(now, before / 2);
 	least = div64_u64(sum->accesses, demeter_max(max_samples, 1)) + 1;
 	return demeter_max(demeter_max(now, least), 1);
 }

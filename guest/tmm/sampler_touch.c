@@ -25,6 +25,7 @@
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmap_lock.h>
+#include <linux/mmu_notifier.h>
 #include <linux/prandom.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
@@ -194,9 +195,12 @@ static u32 earned(struct demeter_touch_space *space)
 	return min_t(u64, pages, TICK_PAGES);
 }
 
-static void tick_space(struct demeter_touch_space *space)
+static void tick_space(struct demeter_touch_space *space, bool *ran)
 {
+	u64 before_ns = space->tick_ran_ns;
 	u32 pages = earned(space);
+
+	*ran |= space->tick_ran_ns != before_ns;
 
 	if (!pages || !space->nr || space->skipped || !mmget_not_zero(space->mm))
 		return;
@@ -215,15 +219,16 @@ static void tick(struct work_struct *unused)
 {
 	struct demeter_touch_space *space = NULL;
 	u64 start_ns = local_clock();
+	bool ran = false;
 
 	/* An epoch takes its time: it arms nothing meanwhile, and neither do we. */
 	if (mutex_trylock(&demeter_touch_lock)) {
 		while ((space = demeter_touch_space_next(space)))
-			tick_space(space);
+			tick_space(space, &ran);
 		mutex_unlock(&demeter_touch_lock);
 	}
 	charge(start_ns);
-	queue_delayed_work(queue, &tick_work, msecs_to_jiffies(TICK_MS));
+	queue_delayed_work(queue, &tick_work, msecs_to_jiffies(ran ? TICK_MS : IDLE_TICK_MS));
 }
 
 /* Look for marks that somebody removed, a few at a time, and follow the layout. */
@@ -344,7 +349,12 @@ static void estimate_space(struct demeter_touch_space *space, u64 ran_ns,
 
 	inspect(space);
 	estimate(space, ran_ns, &sum);
-	/* Rates that were made without a mean say nothing. */
+	if (!space->mean_per_s) {
+		/* Rates that were made without a mean say nothing. */
+		space->mean_per_s = demeter_touch_mean(&sum, 0);
+		sum = (struct demeter_touch_sum){};
+		estimate(space, ran_ns, &sum);
+	}
 	space->estimated = space->mean_per_s && !space->skipped;
 	space->mean_per_s = demeter_touch_mean(&sum, space->mean_per_s);
 	if (space->estimated)
@@ -427,8 +437,8 @@ static int touch_probe(char *reason, size_t size)
 		return ret;
 	}
 	mutex_lock(&demeter_touch_lock);
-	/* A CPU that sleeps is not woken for it: then nobody touches anything either. */
-	INIT_DEFERRABLE_WORK(&tick_work, tick);
+	/* Not deferrable: the CPU with the timer may sleep while others run the program. */
+	INIT_DELAYED_WORK(&tick_work, tick);
 	prandom_seed_state(&random_state, 1);
 	demeter_touch_now = (struct demeter_touch_now){ .pages_per_s = PAGES_PER_S };
 	epoch_spent_ns = spent_ns();

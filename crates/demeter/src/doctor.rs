@@ -292,7 +292,7 @@ fn sampling_check() -> Check {
         return Check::limited(
             name,
             cause,
-            "demeter.ko on this machine would need PEBS or IBS; the testbed models both",
+            "demeter.ko takes its sampler touch (page faults) here; PEBS or IBS would cost less",
         );
     };
     if pmu.join(core_pmu).join("events/mem-loads").exists() {
@@ -304,7 +304,7 @@ fn sampling_check() -> Check {
     Check::limited(
         name,
         "the core PMU has no load-latency event",
-        "use the testbed, or a host or hypervisor that passes PEBS through",
+        "demeter.ko takes its sampler touch (page faults) here, or pass PEBS through to this VM",
     )
 }
 
