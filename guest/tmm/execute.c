@@ -165,8 +165,12 @@ static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
 		trace_demeter_fill(wanted, moved, ns);
 	}
 	demeter_stats.promoted_pages += moved;
-	well = wanted && moved * 4 >= wanted;
-	for (i = batch->first; i < batch->first + batch->nr; i++) {
+	/*
+	 * Where nothing could be isolated, that was noted then, and says nothing
+	 * about the room in FMEM: what is bound to SMEM must not keep others out.
+	 */
+	well = moved * 4 >= wanted;
+	for (i = batch->first; wanted && i < batch->first + batch->nr; i++) {
 		const struct demeter_plan_step *step = &plan->step[i];
 
 		/* What did not fit into free FMEM may still be swapped: no fault of its own. */

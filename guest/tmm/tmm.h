@@ -36,13 +36,16 @@
 #include "refusal.h"
 #include "sampler.h"
 
+struct address_space;
 struct mm_struct;
 struct task_struct;
+struct vm_area_struct;
 
 #define DEMETER_MAX_TARGETS   64   /* managed address spaces */
 #define DEMETER_TARGET_RANGES 512  /* ranges of one of them */
 #define DEMETER_MAX_ENTRIES   4096 /* ranges ranked together */
 #define DEMETER_MAX_STEPS     512  /* steps of one epoch's plan */
+#define DEMETER_MAX_SHARED    8	   /* shared objects known in one address space */
 
 /**
  * struct demeter_params - parameters, as named in sysfs and at load time
@@ -92,7 +95,7 @@ enum demeter_origin { DEMETER_BY_PID, DEMETER_BY_CGROUP, DEMETER_BY_SIZE };
  * struct demeter_count - what is resident in one range, and how moving it went
  * @start: first byte, as in the range
  * @end: one past the last byte
- * @pages: resident anonymous 4 KiB pages by tier
+ * @pages: resident 4 KiB pages by tier
  * @stale: pages moved since
  * @back_off: by tier: log2 of the epochs to leave the range alone next time
  * @retry_epoch: by tier: not before this epoch
@@ -104,6 +107,34 @@ struct demeter_count {
 	bool stale;
 	u8 back_off[DEMETER_TIERS];
 	u32 retry_epoch[DEMETER_TIERS];
+};
+
+/**
+ * struct demeter_shared - a mapping of memory that others may map too
+ * @mapping: the object, only compared
+ * @start: first byte in this address space
+ * @end: one past the last byte
+ * @first_page: page of the object at @start
+ * @owner_space: number of the address space that has it in its ranges, 0 for this
+ * @owner_start: where @start is there
+ */
+struct demeter_shared {
+	const struct address_space *mapping;
+	u64 start;
+	u64 end;
+	u64 first_page;
+	u32 owner_space;
+	u64 owner_start;
+};
+
+/**
+ * struct demeter_shared_list - those of one address space
+ * @part: by address
+ * @nr: length of @part
+ */
+struct demeter_shared_list {
+	struct demeter_shared part[DEMETER_MAX_SHARED];
+	u32 nr;
 };
 
 /**
@@ -121,12 +152,14 @@ struct demeter_count {
  * @count: sorted by address, one for each range; demeter_lock
  * @spare: the array to build the next @count in
  * @nr_counts: length of @count
- * @anon_pages: anonymous pages when everything was counted last
+ * @anon_pages: resident pages when everything was counted last
  * @samples_seen: samples of @ranges at the end of the last epoch
  * @counted_epoch: epoch in which everything was counted
  * @counted_ns: when that was, 0 = never
  * @count_cost_ns: CPU time that it took
- * @seen_brk: end of the heap when the areas were set last
+ * @shared: memory that others may map too, as seen with the areas; written by the
+ *	worker alone
+ * @seen_brk: end of the heap when the areas were looked at last
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
  * @seen_epoch: epoch of that
@@ -148,6 +181,7 @@ struct demeter_target {
 	u32 counted_epoch;
 	u64 counted_ns;
 	u64 count_cost_ns;
+	struct demeter_shared_list shared;
 	unsigned long seen_brk;
 	unsigned long seen_total_vm;
 	int seen_map_count;
@@ -195,6 +229,11 @@ u32 demeter_targets_nr(void);
 
 /* areas.c */
 void demeter_target_refresh_areas(struct demeter_target *target);
+
+/* shared_objects.c */
+bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_list *list,
+			 const struct vm_area_struct *vma);
+struct demeter_target *demeter_shared_place(struct demeter_target *target, u64 *gva);
 
 /* classify.c */
 int demeter_worker_start(void);
