@@ -8,7 +8,10 @@ fn main() {
     cc::Build::new()
         .std("c11")
         .include(format!("{core}/include"))
-        .files(["areas.c", "ranges.c", "rank.c", "plan.c", "channel.c"].map(|file| format!("{core}/{file}")))
+        .files(
+            ["areas.c", "ranges.c", "rank.c", "plan.c", "channel.c"]
+                .map(|file| format!("{core}/{file}")),
+        )
         .file("src/layout.c")
         .warnings(true)
         .extra_warnings(true)

@@ -68,8 +68,7 @@ static void ask_owner(struct demeter_placement *placement, struct mm_struct *mm)
 			owner->mempolicy && policy_refuses(owner->mempolicy, placement);
 #ifdef CONFIG_CPUSETS
 		/* One bit: a change meanwhile is seen now or the next time. */
-		placement->cpuset_refuses =
-			!node_isset(placement->to_nid, owner->mems_allowed);
+		placement->cpuset_refuses = !node_isset(placement->to_nid, owner->mems_allowed);
 #endif
 		task_unlock(owner);
 	}
