@@ -47,12 +47,12 @@ static void at_test_bounds(struct test_tally *tally)
 static void at_test_layouts(struct test_tally *tally)
 {
 	static const u64 mapping[][2] = {
-		{ 0x80000000, 0xa0000000 },		/* a low heap */
-		{ 0x555555560000, 0x555567560000 },	/* .data and .bss */
-		{ 0x555567560000, 0x555567581000 },	/* heap */
-		{ 0x7ffff0000000, 0x7ffff0021000 },	/* a thread's arena */
-		{ 0x7ffff5400000, 0x7ffff7400000 },	/* an array */
-		{ 0x7ffff7fc3000, 0x7ffff7fc5000 },	/* .bss of a library */
+		{ 0x80000000, 0xa0000000 },	    /* a low heap */
+		{ 0x555555560000, 0x555567560000 }, /* .data and .bss */
+		{ 0x555567560000, 0x555567581000 }, /* heap */
+		{ 0x7ffff0000000, 0x7ffff0021000 }, /* a thread's arena */
+		{ 0x7ffff5400000, 0x7ffff7400000 }, /* an array */
+		{ 0x7ffff7fc3000, 0x7ffff7fc5000 }, /* .bss of a library */
 	};
 	struct demeter_areas areas;
 	u32 i;
@@ -85,7 +85,8 @@ static void at_test_largest_gaps(struct test_tally *tally)
 			end[i] = start[i] + (1 + test_random(&seed) % 9) * AT_GRANULE;
 			at = end[i];
 			CHECK_EQ(demeter_areas_add(&areas, start[i] + test_random(&seed) % 4096,
-						   end[i] - test_random(&seed) % 4096), 0);
+						   end[i] - test_random(&seed) % 4096),
+				 0);
 		}
 		CHECK_EQ(areas.nr, demeter_min(nr, DEMETER_MAX_AREAS));
 		CHECK_EQ(areas.area[0].start, start[0]);
@@ -134,16 +135,15 @@ static void at_check_shape(struct test_tally *tally, const struct demeter_ranges
 /* An area that joins its neighbour, and leaves it again: nothing is forgotten. */
 static void at_test_areas_join_and_part(struct test_tally *tally)
 {
-	static const struct demeter_area apart[] = {
-		{ 0, 64 * AT_MIB }, { AT_GIB, AT_GIB + 64 * AT_MIB }, { 8 * AT_GIB, 9 * AT_GIB }
-	};
-	static const struct demeter_area joined[] = {
-		{ 0, AT_GIB + 64 * AT_MIB }, { 8 * AT_GIB, 9 * AT_GIB }
-	};
-	static const struct demeter_area inserted[] = {
-		{ 0, 64 * AT_MIB }, { 256 * AT_MIB, 258 * AT_MIB },
-		{ AT_GIB, AT_GIB + 64 * AT_MIB }, { 8 * AT_GIB, 9 * AT_GIB }
-	};
+	static const struct demeter_area apart[] = { { 0, 64 * AT_MIB },
+						     { AT_GIB, AT_GIB + 64 * AT_MIB },
+						     { 8 * AT_GIB, 9 * AT_GIB } };
+	static const struct demeter_area joined[] = { { 0, AT_GIB + 64 * AT_MIB },
+						      { 8 * AT_GIB, 9 * AT_GIB } };
+	static const struct demeter_area inserted[] = { { 0, 64 * AT_MIB },
+							{ 256 * AT_MIB, 258 * AT_MIB },
+							{ AT_GIB, AT_GIB + 64 * AT_MIB },
+							{ 8 * AT_GIB, 9 * AT_GIB } };
 	struct demeter_ranges_params p = DEMETER_RANGES_PARAMS_DEFAULT;
 	struct demeter_range *memory = test_alloc(AT_RANGES * sizeof(*memory));
 	struct demeter_ranges rs;
@@ -201,7 +201,8 @@ static void at_test_churn(struct test_tally *tally)
 	for (round = 0; round < TEST_ROUNDS(4000); round++) {
 		if (round % 64 == 0)
 			CHECK_EQ(demeter_ranges_init(&rs, memory,
-						     DEMETER_MAX_AREAS + round / 64 % 6, &p), 0);
+						     DEMETER_MAX_AREAS + round / 64 % 6, &p),
+				 0);
 		demeter_areas_begin(&areas, AT_GRANULE, AT_GRANULE);
 		nr = (u32)(test_random(&seed) % 24);
 		for (i = 0, at = test_random(&seed) % 64; i < nr; i++) {

@@ -57,8 +57,8 @@ static int demeter_hammer_isolate(const struct demeter_hammer_area *area, u64 ma
 
 	if (!mm)
 		return -ESRCH;
-	ret = demeter_scan_isolate(mm, area->start, area->end, area->nid, NUMA_NO_NODE,
-				   max_pages, out, why);
+	ret = demeter_scan_isolate(mm, area->start, area->end, area->nid, NUMA_NO_NODE, max_pages,
+				   out, why);
 	mmput(mm);
 	return ret;
 }

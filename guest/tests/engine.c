@@ -3,6 +3,13 @@
  * The code under test, compiled into the test module as it is. Included rather
  * than listed in Kbuild, so that no object files land in ../tmm.
  */
+#include "../tmm/vma.h"
+
+bool demeter_vma_counts_elsewhere(const struct vm_area_struct *vma)
+{
+	return false;
+}
+
 #include "../tmm/refusal.c"
 #include "../tmm/symbols.c"
 #include "../tmm/binding.c"

@@ -44,9 +44,10 @@ static bool is_due(const struct demeter_target *target)
 }
 
 /* Add some mappings from @at on; sets @at to where to go on, 0 at the end. */
-static void add_some(struct demeter_areas *areas, struct mm_struct *mm, unsigned long *at)
+static void add_some(struct demeter_areas *areas, struct demeter_shared_list *shared,
+		     struct demeter_target *target, unsigned long *at)
 {
-	VMA_ITERATOR(vmi, mm, *at);
+	VMA_ITERATOR(vmi, target->mm, *at);
 	struct vm_area_struct *vma;
 	u32 nr = 0;
 
@@ -58,7 +59,7 @@ static void add_some(struct demeter_areas *areas, struct mm_struct *mm, unsigned
 			*at = start;
 			return;
 		}
-		if (demeter_vma_is_managed(vma))
+		if (demeter_vma_is_managed(vma) && !demeter_shared_note(target, shared, vma))
 			demeter_areas_add(areas, start, vma->vm_end);
 	}
 	*at = 0;
@@ -76,6 +77,7 @@ void demeter_target_refresh_areas(struct demeter_target *target)
 	u64 granule = READ_ONCE(demeter_params.granule_bytes);
 	struct mm_struct *mm = target->mm;
 	unsigned long brk, total_vm, at = 0;
+	struct demeter_shared_list shared = {};
 	struct demeter_areas areas;
 	int map_count;
 
@@ -88,10 +90,11 @@ void demeter_target_refresh_areas(struct demeter_target *target)
 	do {
 		if (!mmap_read_trylock(mm))
 			return;
-		add_some(&areas, mm, &at);
+		add_some(&areas, &shared, target, &at);
 		mmap_read_unlock(mm);
 		cond_resched();
 	} while (at);
+	target->shared = shared;
 	target->seen_epoch = target->ranges.epoch;
 	target->seen_brk = brk;
 	target->seen_total_vm = total_vm;

@@ -68,8 +68,7 @@ static void ask_owner(struct demeter_binding *binding, struct mm_struct *mm)
 			owner->mempolicy && policy_refuses(owner->mempolicy, binding);
 #ifdef CONFIG_CPUSETS
 		/* One bit: a change meanwhile is seen now or the next time. */
-		binding->cpuset_refuses =
-			!node_isset(binding->to_nid, owner->mems_allowed);
+		binding->cpuset_refuses = !node_isset(binding->to_nid, owner->mems_allowed);
 #endif
 		task_unlock(owner);
 	}

@@ -74,15 +74,18 @@ static void lap(u64 *mark, enum demeter_stage stage)
 
 static void consume_samples(void)
 {
-	struct demeter_target *target = NULL;
+	struct demeter_target *target = NULL, *owner;
 	struct demeter_sample sample;
 	u32 done = 0;
 
 	while (demeter_drain_pop(&sample)) {
+		u64 gva = sample.gva;
+
 		demeter_latency_gap_sample(&sample);
 		if (!target || target->space != sample.space)
 			target = demeter_target_of(sample.space);
-		if (!target || demeter_ranges_sample(&target->ranges, sample.gva)) {
+		owner = target ? demeter_shared_place(target, &gva) : NULL;
+		if (!owner || demeter_ranges_sample(&owner->ranges, gva)) {
 			demeter_stats.stray_samples++;
 			continue;
 		}

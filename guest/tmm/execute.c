@@ -205,8 +205,12 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 	}
 	demeter_stats.promoted_pages += moved;
 	batch_book(ctx, batch, moved);
-	well = wanted && moved * 4 >= wanted;
-	for (i = batch->first; i < batch->first + batch->nr; i++) {
+	/*
+	 * Where nothing could be isolated, that was noted then, and says nothing
+	 * about the room in FMEM: what is bound to SMEM must not keep others out.
+	 */
+	well = moved * 4 >= wanted;
+	for (i = batch->first; wanted && i < batch->first + batch->nr; i++) {
 		const struct demeter_plan_step *step = &ctx->plan.step[i];
 
 		/* What did not fit into free FMEM may still be swapped: no fault of its own. */

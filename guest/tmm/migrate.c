@@ -73,8 +73,8 @@ static struct demeter_migratable *demeter_new_folio(struct demeter_migratable *f
 }
 
 /* Move one list of folios; returns pages moved, the list is empty afterwards. */
-static u64 demeter_migrate_list(struct list_head *folios, u64 *list_pages, int nid,
-				u64 freed_pages, struct demeter_refusals *why)
+static u64 demeter_migrate_list(struct list_head *folios, u64 *list_pages, int nid, u64 freed_pages,
+				struct demeter_refusals *why)
 {
 	struct demeter_migrate migrate = {
 		.nid = nid,

@@ -144,10 +144,10 @@ static int demeter_visit_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next
 	return ret;
 }
 
-/* Skip what is never managed, whatever range it lies in. */
+/* Skip what is not managed, or not here, whatever range it lies in. */
 static int demeter_scan_test_walk(unsigned long start, unsigned long end, struct mm_walk *walk)
 {
-	return demeter_vma_is_walked(walk->vma) ? 0 : 1;
+	return !demeter_vma_is_walked(walk->vma) || demeter_vma_counts_elsewhere(walk->vma);
 }
 
 /* ---- isolation ---- */

@@ -48,10 +48,13 @@
 #include "refusal.h"
 #include "sampler.h"
 
+struct address_space;
 struct mm_struct;
 struct task_struct;
+struct vm_area_struct;
 
 #define DEMETER_MAX_TARGETS 1024 /* managed address spaces */
+#define DEMETER_MAX_SHARED  8    /* shared objects known in one address space */
 
 /* Of 4 KiB pages; first guesses until something was measured. */
 #define DEMETER_FIRST_SWAP_COST_NS 3000
@@ -106,7 +109,7 @@ enum demeter_origin { DEMETER_BY_PID, DEMETER_BY_CGROUP, DEMETER_BY_SIZE };
  * @start: first byte, as in the range
  * @end: one past the last byte
  * @rate: see struct demeter_range
- * @pages: resident anonymous 4 KiB pages by tier
+ * @pages: resident 4 KiB pages by tier
  * @next: by tier: where to look for pages to move next time, 0 = at @start
  * @born_epoch: see struct demeter_range
  * @retry_epoch: by tier: not before this epoch
@@ -146,6 +149,34 @@ struct demeter_pass {
 };
 
 /**
+ * struct demeter_shared - a mapping of memory that others may map too
+ * @mapping: the object, only compared
+ * @start: first byte in this address space
+ * @end: one past the last byte
+ * @first_page: page of the object at @start
+ * @owner_space: number of the address space that has it in its ranges, 0 for this
+ * @owner_start: where @start is there
+ */
+struct demeter_shared {
+	const struct address_space *mapping;
+	u64 start;
+	u64 end;
+	u64 first_page;
+	u32 owner_space;
+	u64 owner_start;
+};
+
+/**
+ * struct demeter_shared_list - those of one address space
+ * @part: by address
+ * @nr: length of @part
+ */
+struct demeter_shared_list {
+	struct demeter_shared part[DEMETER_MAX_SHARED];
+	u32 nr;
+};
+
+/**
  * struct demeter_target - one managed address space
  * @node: in the hash of address spaces by mm (RCU)
  * @rcu: to free it
@@ -169,7 +200,8 @@ struct demeter_pass {
  * @samples_seen: samples of @ranges at the end of the last epoch
  * @denied_seen: denied splits of @ranges then
  * @resident_pages: resident pages at the beginning of the epoch
- * @seen_brk: end of the heap when the areas were set last
+ * @shared: memory that others may map too, as seen with the areas
+ * @seen_brk: end of the heap when the areas were looked at last
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
  * @seen_epoch: epoch of that
@@ -196,6 +228,7 @@ struct demeter_target {
 	u64 samples_seen;
 	u64 denied_seen;
 	u64 resident_pages;
+	struct demeter_shared_list shared;
 	unsigned long seen_brk;
 	unsigned long seen_total_vm;
 	int seen_map_count;
@@ -308,6 +341,11 @@ void demeter_recount_forget(struct demeter_target *target);
 
 /* areas.c */
 void demeter_target_refresh_areas(struct demeter_target *target);
+
+/* shared_objects.c */
+bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_list *list,
+			 const struct vm_area_struct *vma);
+struct demeter_target *demeter_shared_place(struct demeter_target *target, u64 *gva);
 
 /* classify.c */
 int demeter_worker_start(void);

@@ -17,7 +17,8 @@ static u64 take_from(struct list_head *from, u64 *from_pages, u64 pages, struct 
 	struct folio *folio, *next;
 	u64 taken = 0;
 
-	list_for_each_entry_safe_reverse(folio, next, from, lru) {
+	list_for_each_entry_safe_reverse(folio, next, from, lru)
+	{
 		u64 size = folio_nr_pages(folio);
 
 		if (size > pages - taken)
@@ -49,8 +50,8 @@ static void make_up(struct demeter_folio_list *from, const struct demeter_folio_
 	u64 spare = from->small_pages - min(from->small_pages, against->small_pages);
 
 	if (spare < lacks_pages && from->huge_pages > against->huge_pages)
-		spare += demeter_huge_split(from, min(lacks_pages - spare,
-						      from->huge_pages - against->huge_pages));
+		spare += demeter_huge_split(
+			from, min(lacks_pages - spare, from->huge_pages - against->huge_pages));
 	take_from(&from->small, &from->small_pages, min(spare, lacks_pages), &to->small,
 		  &to->small_pages);
 }

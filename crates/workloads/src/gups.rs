@@ -55,6 +55,9 @@ pub struct Arguments {
     /// Kind of memory that the array is
     #[arg(long, value_enum, default_value_t)]
     memory: Memory,
+    /// Processes beside this one that map the array as well
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    sharers: u32,
     /// Times that progress is reported, evenly spread over the updates
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     progress: u64,
@@ -146,6 +149,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
     let layout = Layout::of(arguments)?;
     let region = array::region_of(layout.words() * 8, arguments.memory, arguments.pages)?;
     first_touch(arguments, &layout, &region)?;
+    for _ in 0..arguments.sharers {
+        share_with_child(&region)?;
+    }
 
     crate::begin();
     let (seconds, last_quarter_seconds) = update_all(arguments, &layout, &region, true);
@@ -203,6 +209,50 @@ fn first_touch(arguments: &Arguments, layout: &Layout, region: &Region) -> Resul
         region.touch(0, region.words());
     }
     Ok(())
+}
+
+/// Starts a process that reads every page of the array, once, and lives as long as
+/// this one.
+fn share_with_child(region: &Region) -> Result<(), Error> {
+    let mut pipe = [0; 2];
+    // SAFETY: the array has room for two descriptors.
+    if unsafe { libc::pipe(pipe.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: there is one thread; the child allocates nothing and never returns.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a plain system call.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        for word in (0..region.words()).step_by(PAGE_BYTES as usize / 8) {
+            std::hint::black_box(region.get(word));
+        }
+        // SAFETY: the byte outlives the call; the child only waits to be killed.
+        unsafe {
+            libc::write(pipe[1], [0_u8].as_ptr().cast(), 1);
+            loop {
+                libc::pause();
+            }
+        }
+    }
+    let failed = std::io::Error::last_os_error();
+    let mut byte = 0_u8;
+    // SAFETY: the byte outlives the call. It comes once the child has read, or not
+    // at all when the child has died, as nobody else holds the other end.
+    let got = unsafe {
+        libc::close(pipe[1]);
+        let got = libc::read(pipe[0], (&raw mut byte).cast(), 1);
+        libc::close(pipe[0]);
+        got
+    };
+    if child < 0 {
+        return Err(failed.into());
+    }
+    if got == 1 {
+        Ok(())
+    } else {
+        Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())
+    }
 }
 
 /// Applies every update once. Returns the seconds for all and for the last
