@@ -34,7 +34,7 @@
 #include "tmm.h"
 #include "touch.h"
 
-/* Between two times of arming. */
+/* Between two times of arming, and where nothing that is managed runs. */
 #define TICK_MS	      16u
 /* Pages armed in one, at most: mmap_lock is held meanwhile. */
 #define TICK_PAGES    256u
@@ -201,7 +201,6 @@ static void tick_space(struct demeter_touch_space *space, bool *ran)
 	u32 pages = earned(space);
 
 	*ran |= space->tick_ran_ns != before_ns;
-
 	if (!pages || !space->nr || space->skipped || !mmget_not_zero(space->mm))
 		return;
 	/* Busy with mappings: another tick will do. */
@@ -219,10 +218,11 @@ static void tick(struct work_struct *unused)
 {
 	struct demeter_touch_space *space = NULL;
 	u64 start_ns = local_clock();
-	bool ran = false;
+	bool ran = true;
 
 	/* An epoch takes its time: it arms nothing meanwhile, and neither do we. */
 	if (mutex_trylock(&demeter_touch_lock)) {
+		ran = false;
 		while ((space = demeter_touch_space_next(space)))
 			tick_space(space, &ran);
 		mutex_unlock(&demeter_touch_lock);
