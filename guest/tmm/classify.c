@@ -16,6 +16,7 @@
 #include <linux/timekeeping.h>
 #include <linux/wait.h>
 
+#include "ledger.h"
 #include "relocate.h"
 #include "scan.h"
 #include "tmm.h"
@@ -108,6 +109,7 @@ static void end_epoch(void)
 
 		target->samples_seen = target->ranges.samples;
 		demeter_ranges_end_epoch(&target->ranges, &done);
+		demeter_ledger_realise(space, &target->ranges);
 		demeter_stats.splits += done.splits;
 		demeter_stats.merges += done.merges;
 		ranges += target->ranges.nr;

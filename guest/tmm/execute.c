@@ -12,6 +12,7 @@
 #include <linux/sched/mm.h>
 
 #include "huge.h"
+#include "ledger.h"
 #include "relocate.h"
 #include "scan.h"
 #include "tmm.h"
@@ -40,6 +41,7 @@ static u64 refusing_pages;	    /* free FMEM that took nothing, while paused */
  * @first: first step
  * @nr: number of steps
  * @ns: CPU time spent on finding the folios
+ * @ledger: who is told of it
  */
 struct batch {
 	enum demeter_plan_kind kind;
@@ -48,6 +50,7 @@ struct batch {
 	u32 first;
 	u32 nr;
 	u64 ns;
+	struct demeter_ledger_run ledger;
 };
 
 /**
@@ -161,6 +164,7 @@ static void batch_flush(struct batch *batch, const struct demeter_plan *plan,
 		trace_demeter_fill(wanted, moved, ns);
 	}
 	demeter_stats.promoted_pages += moved;
+	demeter_ledger_moved(&batch->ledger, batch->first, batch->nr, moved, why);
 	well = wanted && moved * 4 >= wanted;
 	for (i = batch->first; i < batch->first + batch->nr; i++) {
 		const struct demeter_plan_step *step = &plan->step[i];
@@ -290,6 +294,7 @@ void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_
 	struct batch batch = {};
 	u32 i;
 
+	demeter_ledger_begin(&batch.ledger, plan, ranked);
 	if (!plan->nr)
 		return;
 	demeter_folio_list_init(&batch.hot);
@@ -307,6 +312,7 @@ void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_
 		while (left && !demeter_worker_should_stop()) {
 			u64 taken = batch_add(&batch, step, left, ranked, &why);
 
+			demeter_ledger_isolated(&batch.ledger, i, taken, &why);
 			if (!batch.nr)
 				batch.first = i;
 			batch.nr = i + 1 - batch.first;
@@ -320,5 +326,6 @@ void demeter_execute(const struct demeter_plan *plan, const struct demeter_rank_
 		}
 	}
 	batch_flush(&batch, plan, ranked, &why);
+	demeter_ledger_end(&batch.ledger);
 	note_refusals(&why);
 }

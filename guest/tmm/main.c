@@ -16,6 +16,7 @@
 #include <linux/rcupdate.h>
 
 #include "huge.h"
+#include "ledger.h"
 #include "symbols.h"
 #include "tmm.h"
 #define CREATE_TRACE_POINTS
@@ -475,9 +476,14 @@ static int __init demeter_init(void)
 	if (ret)
 		return ret;
 	demeter_huge_resolve();
-	ret = demeter_sysfs_init();
+	ret = demeter_ledger_init();
 	if (ret)
 		return ret;
+	ret = demeter_sysfs_init();
+	if (ret) {
+		demeter_ledger_exit();
+		return ret;
+	}
 	mutex_lock(&demeter_control_lock);
 	ret = strcmp(sampler, "auto") ? demeter_sampler_choose(sampler) : 0;
 	if (!ret && enabled)
@@ -486,6 +492,7 @@ static int __init demeter_init(void)
 	if (ret) {
 		demeter_sysfs_exit();
 		demeter_targets_exit();
+		demeter_ledger_exit();
 	}
 	return ret;
 }
@@ -498,6 +505,7 @@ static void __exit demeter_exit(void)
 	demeter_disable();
 	mutex_unlock(&demeter_control_lock);
 	demeter_targets_exit();
+	demeter_ledger_exit();
 }
 
 module_init(demeter_init);

@@ -23,6 +23,7 @@
 #include <linux/slab.h>
 #include <linux/xarray.h>
 
+#include "ledger.h"
 #include "tmm.h"
 #include "trace.h"
 
@@ -165,6 +166,7 @@ static int target_add(struct mm_struct *mm, pid_t pid, enum demeter_origin origi
 	mmgrab(mm);
 	hash_add_rcu(targets_by_mm, &target->node, (unsigned long)mm);
 	WRITE_ONCE(nr_targets, nr_targets + 1);
+	demeter_ledger_add(target->space, pid, origin);
 	trace_demeter_target(true, target->space, pid, origin);
 	return 0;
 fail:
@@ -179,6 +181,7 @@ static void target_remove(struct demeter_target *target)
 	hash_del_rcu(&target->node);
 	xa_erase(&targets_by_space, target->space);
 	WRITE_ONCE(nr_targets, nr_targets - 1);
+	demeter_ledger_forget(target->space);
 	mmdrop(target->mm);
 	target_free(target);
 }

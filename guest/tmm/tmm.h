@@ -15,6 +15,7 @@
  *	epoch worker holds it for a whole epoch.
  * mmap_lock of a target is taken for reading under demeter_lock.
  * RCU protects the lookup of a target by its mm from the drain.
+ * The ledger has a mutex of its own, innermost of all.
  *
  * The drain runs under the run queue lock or in an interrupt with interrupts
  * off: it takes no lock, wakes nobody and prints nothing.
