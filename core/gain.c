@@ -96,10 +96,12 @@ u64 demeter_gain_rate(const struct demeter_ranges *rs, u64 start, u64 end)
 		const struct demeter_range *r = &rs->range[i];
 		u64 from = demeter_max(r->start, start);
 		u64 to = demeter_min(r->end, end);
+		u64 part;
 
-		if (from < to)
-			rate = demeter_add_sat(
-				rate, demeter_mul_div(r->rate, to - from, r->end - r->start));
+		if (from >= to)
+			continue;
+		part = demeter_mul_div(r->rate, to - from, r->end - r->start);
+		rate = demeter_add_sat(rate, part);
 	}
 	return rate;
 }

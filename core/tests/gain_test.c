@@ -7,7 +7,7 @@
 #include "machine.h"
 
 #define GT_GRANULE (2ULL << 20)
-#define GT_BASE	   (1ULL << 32)
+#define GT_BASE	   BIT_ULL(32)
 
 /* One area of eight granules; @memory has room for 16 ranges. */
 static void gt_ranges(struct demeter_ranges *rs, struct demeter_range *memory)

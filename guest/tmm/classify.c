@@ -17,6 +17,7 @@
 #include <linux/timekeeping.h>
 #include <linux/wait.h>
 
+#include "ledger.h"
 #include "relocate.h"
 #include "tmm.h"
 #include "trace.h"
@@ -109,6 +110,7 @@ static void end_epoch(void)
 
 		target->samples_seen = target->ranges.samples;
 		demeter_ranges_end_epoch(&target->ranges, &done);
+		demeter_ledger_realise(space, &target->ranges);
 		demeter_stats.splits += done.splits;
 		demeter_stats.merges += done.merges;
 		denied += target->ranges.denied_splits - target->denied_seen;
@@ -160,7 +162,8 @@ static void make_room(struct demeter_context *ctx)
 			ctx->max_entries = wanted;
 		}
 	}
-	make_room_for_steps(ctx, max_t(u32, ctx->max_entries / ENTRIES_PER_STEP, FIRST_STEPS));
+	make_room_for_steps(ctx, clamp_t(u32, ctx->max_entries / ENTRIES_PER_STEP, FIRST_STEPS,
+					 DEMETER_LEDGER_DECISIONS));
 }
 
 static u32 gather(struct demeter_context *ctx)

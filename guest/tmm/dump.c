@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Dump: the heat map of the last epoch as a binary file, layout in
- * uapi/demeter_dump.h.
+ * Dump: the heat map of the last epoch and the ledger as binary files, layouts in
+ * uapi/demeter_dump.h and uapi/demeter_ledger.h.
  *
  * Reading from the start takes a snapshot, reading on continues it, so that one
  * reader gets one consistent picture. Readers at the same time may cut each
@@ -13,12 +13,25 @@
 #include <demeter_dump.h>
 
 #include "bin_attribute.h"
+#include "ledger.h"
 #include "tmm.h"
 
-/* Protects the snapshot. Taken before a target's lock. */
+/**
+ * struct dump - one of the files
+ * @attr: the file
+ * @take: makes a snapshot, to be freed by kvfree()
+ * @snapshot: the latest
+ * @bytes: its length
+ */
+struct dump {
+	struct bin_attribute attr;
+	int (*take)(void **snapshot, size_t *bytes);
+	void *snapshot;
+	size_t bytes;
+};
+
+/* Protects the snapshots. Taken before a target's lock and the ledger's. */
 static DEFINE_MUTEX(dump_lock);
-static void *snapshot;
-static size_t snapshot_bytes;
 
 static void record_fill(struct demeter_dump_record *record, const struct demeter_target *target,
 			const struct demeter_count *count)
@@ -62,7 +75,7 @@ static u32 records_fill(struct demeter_dump_record *record, u32 room)
 	return nr;
 }
 
-static int snapshot_take(void)
+static int ranges_take(void **snapshot, size_t *snapshot_bytes)
 {
 	struct demeter_dump_header *header;
 	int index = demeter_targets_read_lock();
@@ -84,52 +97,75 @@ static int snapshot_take(void)
 	header->fmem_node = demeter_params.fmem_node;
 	header->smem_node = demeter_params.smem_node;
 	demeter_targets_read_unlock(index);
-	kvfree(snapshot);
-	snapshot = header;
-	snapshot_bytes = sizeof(*header) + header->nr_records * sizeof(struct demeter_dump_record);
+	*snapshot = header;
+	*snapshot_bytes = sizeof(*header) + header->nr_records * sizeof(struct demeter_dump_record);
 	return 0;
 }
 
-static ssize_t ranges_read(struct file *file, struct kobject *kobj,
-			   DEMETER_COMPAT_BIN_ATTRIBUTE *attr, char *buf, loff_t offset,
-			   size_t count)
+static ssize_t dump_read(struct file *file, struct kobject *kobj,
+			 DEMETER_COMPAT_BIN_ATTRIBUTE *attr, char *buf, loff_t offset, size_t count)
 {
+	struct dump *dump = attr->private;
+	void *snapshot;
 	ssize_t ret = 0;
 
 	mutex_lock(&dump_lock);
-	if (!offset)
-		ret = snapshot_take();
+	if (!offset) {
+		ret = dump->take(&snapshot, &dump->bytes);
+		if (!ret) {
+			kvfree(dump->snapshot);
+			dump->snapshot = snapshot;
+		}
+	}
 	if (!ret)
-		ret = memory_read_from_buffer(buf, count, &offset, snapshot, snapshot_bytes);
+		ret = memory_read_from_buffer(buf, count, &offset, dump->snapshot, dump->bytes);
 	mutex_unlock(&dump_lock);
 	return ret;
 }
 
-static struct bin_attribute ranges_attr = {
-	.attr = { .name = "ranges", .mode = 0400 },
-	.read = ranges_read,
+static struct dump dumps[] = {
+	{
+		.attr.attr = { .name = "ranges", .mode = 0400 },
+		.attr.read = dump_read,
+		.take = ranges_take,
+	},
+	{
+		.attr.attr = { .name = "ledger", .mode = 0400 },
+		.attr.read = dump_read,
+		.take = demeter_ledger_snapshot,
+	},
 };
 
 /**
- * demeter_dump_init() - make the file "ranges"
- * @parent: its directory
+ * demeter_dump_init() - make the files "ranges" and "ledger"
+ * @parent: their directory
  *
  * Return: 0 or a negative errno.
  */
 int demeter_dump_init(struct kobject *parent)
 {
-	sysfs_bin_attr_init(&ranges_attr);
-	return sysfs_create_bin_file(parent, &ranges_attr);
+	int i, ret = 0;
+
+	for (i = 0; i < ARRAY_SIZE(dumps) && !ret; i++) {
+		sysfs_bin_attr_init(&dumps[i].attr);
+		dumps[i].attr.private = &dumps[i];
+		ret = sysfs_create_bin_file(parent, &dumps[i].attr);
+	}
+	return ret;
 }
 
 /**
- * demeter_dump_exit() - remove the file "ranges"
- * @parent: its directory
+ * demeter_dump_exit() - remove them
+ * @parent: their directory
  */
 void demeter_dump_exit(struct kobject *parent)
 {
-	sysfs_remove_bin_file(parent, &ranges_attr);
-	kvfree(snapshot);
-	snapshot = NULL;
-	snapshot_bytes = 0;
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(dumps); i++) {
+		sysfs_remove_bin_file(parent, &dumps[i].attr);
+		kvfree(dumps[i].snapshot);
+		dumps[i].snapshot = NULL;
+		dumps[i].bytes = 0;
+	}
 }

@@ -14,6 +14,7 @@
 #include <linux/sched/mm.h>
 
 #include "huge.h"
+#include "ledger.h"
 #include "relocate.h"
 #include "scan.h"
 #include "tmm.h"
@@ -34,6 +35,7 @@
  * @first: first step
  * @nr: number of steps
  * @ns: CPU time spent on finding the folios
+ * @ledger: who is told of it
  */
 struct batch {
 	enum demeter_plan_kind kind;
@@ -42,6 +44,7 @@ struct batch {
 	u32 first;
 	u32 nr;
 	u64 ns;
+	struct demeter_ledger_run ledger;
 };
 
 /**
@@ -177,7 +180,7 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 	u64 wanted = demeter_folio_list_pages(&batch->hot);
 	u64 start = demeter_worker_clock();
 	bool fill = batch->kind == DEMETER_PLAN_FILL;
-	u64 moved = 0, ns;
+	u64 moved = 0, demoted = 0, ns;
 	bool well;
 	u32 i;
 
@@ -193,7 +196,8 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 		ns = demeter_worker_clock() - start;
 		charge(DEMETER_STAGE_RELOCATE, ns);
 		learn(&ctx->swap_cost_ns, batch->ns + ns, moved);
-		demeter_stats.demoted_pages += traded.demoted_pages;
+		demoted = traded.demoted_pages;
+		demeter_stats.demoted_pages += demoted;
 		trace_demeter_exchange(wanted, moved, ns);
 	} else {
 		moved = demeter_relocate_migrate(&batch->hot, demeter_params.fmem_node, why, NULL);
@@ -205,6 +209,7 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 	}
 	demeter_stats.promoted_pages += moved;
 	batch_book(ctx, batch, moved);
+	demeter_ledger_moved(&batch->ledger, batch->first, batch->nr, moved, demoted, why);
 	/*
 	 * Where nothing could be isolated, that was noted then, and says nothing
 	 * about the room in FMEM: what is bound to SMEM must not keep others out.
@@ -398,6 +403,7 @@ void demeter_execute(struct demeter_context *ctx)
 	struct batch batch = {};
 	u32 i;
 
+	demeter_ledger_begin(&batch.ledger, plan, ctx->entries);
 	if (!plan->nr)
 		return;
 	demeter_folio_list_init(&batch.hot);
@@ -416,6 +422,7 @@ void demeter_execute(struct demeter_context *ctx)
 		while (left && !demeter_worker_should_stop()) {
 			u64 taken = batch_add(ctx, &batch, i, left, &why);
 
+			demeter_ledger_isolated(&batch.ledger, i, taken, &why);
 			if (!batch.nr)
 				batch.first = i;
 			batch.nr = i + 1 - batch.first;
@@ -429,5 +436,6 @@ void demeter_execute(struct demeter_context *ctx)
 		}
 	}
 	batch_flush(ctx, &batch, &why);
+	demeter_ledger_end(&batch.ledger);
 	note_refusals(&why);
 }

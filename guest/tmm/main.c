@@ -17,6 +17,7 @@
 
 #include "huge.h"
 #include "binding.h"
+#include "ledger.h"
 #include "symbols.h"
 #include "tmm.h"
 #include "version.h"
@@ -490,9 +491,14 @@ static int __init demeter_init(void)
 		return ret;
 	demeter_huge_resolve();
 	demeter_binding_resolve();
-	ret = demeter_sysfs_init();
+	ret = demeter_ledger_init();
 	if (ret)
 		return ret;
+	ret = demeter_sysfs_init();
+	if (ret) {
+		demeter_ledger_exit();
+		return ret;
+	}
 	mutex_lock(&demeter_control_lock);
 	ret = strcmp(sampler, "auto") ? demeter_sampler_choose(sampler) : 0;
 	if (!ret && enabled)
@@ -501,6 +507,7 @@ static int __init demeter_init(void)
 	if (ret) {
 		demeter_sysfs_exit();
 		demeter_targets_exit();
+		demeter_ledger_exit();
 	}
 	return ret;
 }
@@ -513,6 +520,7 @@ static void __exit demeter_exit(void)
 	demeter_disable();
 	mutex_unlock(&demeter_control_lock);
 	demeter_targets_exit();
+	demeter_ledger_exit();
 }
 
 module_init(demeter_init);

@@ -11,6 +11,7 @@
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
+#include "ledger.h"
 #include "relocate.h"
 #include "symbols.h"
 #include "tmm.h"
@@ -441,6 +442,8 @@ int demeter_sysfs_init(void)
 		ret = dir_make(&targets_dir, "targets", root_dir, &targets_group);
 	if (!ret)
 		ret = dir_make(&stats_dir, "stats", root_dir, &stats_group);
+	if (!ret)
+		ret = demeter_ledger_sysfs_init(stats_dir);
 	if (!ret)
 		ret = dir_make(&refused_dir, "refused", stats_dir, &refused_group);
 	if (!ret)

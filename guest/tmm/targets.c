@@ -25,6 +25,7 @@
 #include <linux/slab.h>
 #include <linux/xarray.h>
 
+#include "ledger.h"
 #include "tmm.h"
 #include "trace.h"
 
@@ -244,6 +245,7 @@ static int target_link(struct demeter_target *target)
 	mmgrab(target->mm);
 	hash_add_rcu(targets_by_mm, &target->node, (unsigned long)target->mm);
 	WRITE_ONCE(nr_targets, nr_targets + 1);
+	demeter_ledger_add(target->space, target->pid, target->origin);
 	trace_demeter_target(true, target->space, target->pid, target->origin);
 	return 0;
 }
@@ -271,6 +273,7 @@ static void target_remove(struct demeter_target *target)
 	hash_del_rcu(&target->node);
 	xa_erase(&targets_by_space, target->space);
 	WRITE_ONCE(nr_targets, nr_targets - 1);
+	demeter_ledger_forget(target->space);
 	call_srcu(&targets_srcu, &target->rcu, target_free_srcu);
 }
 

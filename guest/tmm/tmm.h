@@ -25,6 +25,7 @@
  * mmap_lock of a target is taken for reading, under none of the mutexes, for
  *	one slice of a walk.
  * RCU protects the lookup of a target by its mm from the drain.
+ * The ledger has a mutex of its own, innermost of all.
  *
  * The drain runs under the run queue lock or in an interrupt with interrupts
  * off: it takes no lock, wakes nobody and prints nothing.

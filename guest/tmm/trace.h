@@ -115,6 +115,24 @@ DEFINE_EVENT(demeter_batch, demeter_fill,
 	     TP_PROTO(u64 wanted, u64 moved, u64 ns),
 	     TP_ARGS(wanted, moved, ns));
 
+/* The time of a decision is over: what its moved pages were to save, and did. */
+TRACE_EVENT(demeter_settled,
+	    TP_PROTO(u64 decision, u32 space, u64 pages, u64 predicted_ns, s64 realised_ns),
+	    TP_ARGS(decision, space, pages, predicted_ns, realised_ns),
+	    TP_STRUCT__entry(__field(u64, decision)
+			     __field(u32, space)
+			     __field(u64, pages)
+			     __field(u64, predicted_ns)
+			     __field(s64, realised_ns)),
+	    TP_fast_assign(__entry->decision = decision;
+			   __entry->space = space;
+			   __entry->pages = pages;
+			   __entry->predicted_ns = predicted_ns;
+			   __entry->realised_ns = realised_ns;),
+	    TP_printk("decision=%llu space=%u pages=%llu predicted_ns=%llu realised_ns=%lld",
+		      __entry->decision, __entry->space, __entry->pages, __entry->predicted_ns,
+		      __entry->realised_ns));
+
 /* Reasons by number, in the order of enum demeter_refusal (tmm/refusal.h). */
 TRACE_EVENT(demeter_refused,
 	    TP_PROTO(int reason, u64 pages),

@@ -153,6 +153,9 @@ pub enum Error {
         /// What to do.
         next: String,
     },
+    /// demeter.ko cannot be read.
+    #[error(transparent)]
+    Observe(#[from] demeter_observe::Error),
     /// A signal asked to stop.
     #[error("interrupted; guests were stopped")]
     Interrupted,
@@ -209,6 +212,7 @@ impl Error {
                     log.display()
                 )
             }
+            Self::Observe(error) => error.next(),
             Self::Interrupted => "run again".into(),
             Self::Doctor { .. } => "do what the failed lines say".into(),
         }

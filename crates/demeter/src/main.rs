@@ -11,6 +11,7 @@ mod error;
 mod extmem;
 mod interrupt;
 mod manual;
+mod observe;
 mod progress;
 mod table;
 mod testbed;
@@ -42,6 +43,14 @@ enum Verb {
     Balloon(balloon::Verb),
     /// What this host and its guests can and cannot do, and why
     Doctor(doctor::Arguments),
+    /// What demeter.ko manages here, and what came of it
+    Status(observe::status::Arguments),
+    /// Why the pages of a process were moved or not, and what that gained
+    Why(observe::why::Arguments),
+    /// Numbers of demeter.ko for Prometheus: printed, in a file, or served
+    Metrics(observe::metrics::Arguments),
+    /// Tiers, processes, rates, gains and heat of a guest, live
+    Top(observe::top::Arguments),
     /// Completions of this command for a shell
     Completions(manual::Completions),
     /// Manual pages of this command
@@ -64,6 +73,18 @@ fn main() -> ExitCode {
         Some(Arguments {
             verb: Verb::Doctor(arguments),
         }) => doctor::execute(&arguments),
+        Some(Arguments {
+            verb: Verb::Status(arguments),
+        }) => observe::status::execute(&arguments),
+        Some(Arguments {
+            verb: Verb::Why(arguments),
+        }) => observe::why::execute(&arguments),
+        Some(Arguments {
+            verb: Verb::Metrics(arguments),
+        }) => observe::metrics::execute(&arguments),
+        Some(Arguments {
+            verb: Verb::Top(arguments),
+        }) => observe::top::execute(&arguments),
         Some(Arguments {
             verb: Verb::Completions(arguments),
         }) => arguments.execute(Arguments::command()),

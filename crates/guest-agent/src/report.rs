@@ -12,6 +12,9 @@ use demeter_agent::protocol::{Record, When};
 use nix::sys::termios::{SetArg, cfmakeraw, tcdrain, tcgetattr, tcsetattr};
 
 const RECORD_PORT: &str = "/dev/ttyS2";
+/// Not reported: `demeter why` reads it, in the guest; here it would be the larger
+/// part of every result.
+const LEFT_OUT: [&str; 1] = ["ledger"];
 /// Files larger than this are not reported.
 const FILE_LIMIT_BYTES: u64 = 256 << 10;
 
@@ -178,6 +181,7 @@ fn collect(root: &Path, dir: &Path, files: &mut BTreeMap<String, String>, depth:
         if kind.is_dir() && depth < 8 {
             collect(root, &path, files, depth + 1);
         } else if kind.is_file()
+            && !LEFT_OUT.iter().any(|name| entry.file_name() == *name)
             && let Some(content) = content_of(&path)
             && let Ok(name) = path.strip_prefix(root)
         {

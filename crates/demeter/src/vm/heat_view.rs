@@ -8,7 +8,7 @@ const FOLD: u64 = 64;
 /// Pieces of address space that are shown; of more, those with most fills.
 const PIECES: usize = 24;
 /// Shades, none first.
-const SHADES: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
+pub const SHADES: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 const COLOURS: [&str; 10] = [
     "#ffffff", "#fff3d6", "#ffe3a3", "#fecc6f", "#fdae4a", "#f98c35", "#ee642a", "#d63d26",
     "#ac1f2d", "#6f0a2c",

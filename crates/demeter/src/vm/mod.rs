@@ -28,9 +28,10 @@ mod tail;
 mod tmm;
 mod workplace;
 
+pub use heat_view::{Picture, SHADES};
 pub use manager::supported as manager_supported;
 pub use tmm::Tmm;
-pub use workplace::free_space;
+pub use workplace::{free_space, write_atomically};
 
 use crate::error::Error;
 

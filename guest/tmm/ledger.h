@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Ledger: every decision of the planner and what came of it.
+ *
+ * The worker opens a run for each plan it carries out, says what it isolated and
+ * moved for which step, and ends it; at the end of each epoch it has the gain of
+ * what was moved before brought up to date. Nothing here is looked at to decide.
+ *
+ * One mutex of its own, innermost: whoever calls may hold any other lock.
+ */
+#ifndef DEMETER_LEDGER_KERNEL_H
+#define DEMETER_LEDGER_KERNEL_H
+
+#include <linux/types.h>
+
+#include <demeter/gain.h>
+
+#include "refusal.h"
+
+struct kobject;
+
+/*
+ * Decisions remembered. No plan has more steps, so that none overwrites its own and
+ * everything finds the account it belongs to.
+ */
+#define DEMETER_LEDGER_DECISIONS 1024
+/* Ends of plans, see enum demeter_plan_end. */
+#define DEMETER_PLAN_ENDS	 (DEMETER_PLAN_FULL + 1)
+
+/**
+ * struct demeter_ledger_run - a plan on its way
+ * @base: number of the decision that is its first step
+ * @nr: steps
+ * @seen: refusals that have found their step
+ */
+struct demeter_ledger_run {
+	u64 base;
+	u32 nr;
+	struct demeter_refusals seen;
+};
+
+/**
+ * struct demeter_ledger_totals - sums since load
+ * @decisions: taken
+ * @open: whose time is not over yet
+ * @settled: whose time is over, or whose address space is gone
+ * @dropped: overwritten before that
+ * @empty: for which nothing was moved
+ * @predicted_ns: latency that what was moved saves, by the planner's word
+ * @realised_ns: latency that it saved so far, by the samples
+ * @settled_predicted_ns: of those settled
+ * @settled_realised_ns: of those settled
+ * @plans: plans by where they ended
+ *
+ * @decisions is the sum of the four after it, but while a plan is on its way.
+ */
+struct demeter_ledger_totals {
+	u64 decisions;
+	u64 open;
+	u64 settled;
+	u64 dropped;
+	u64 empty;
+	u64 predicted_ns;
+	s64 realised_ns;
+	u64 settled_predicted_ns;
+	s64 settled_realised_ns;
+	u64 plans[DEMETER_PLAN_ENDS];
+};
+
+/* ledger.c */
+int demeter_ledger_init(void);
+void demeter_ledger_exit(void);
+void demeter_ledger_add(u32 space, pid_t pid, int origin);
+void demeter_ledger_forget(u32 space);
+void demeter_ledger_begin(struct demeter_ledger_run *run, const struct demeter_plan *plan,
+			  const struct demeter_rank_entry *ranked);
+void demeter_ledger_isolated(struct demeter_ledger_run *run, u32 step, u64 pages,
+			     const struct demeter_refusals *why);
+void demeter_ledger_moved(struct demeter_ledger_run *run, u32 first, u32 nr, u64 pages,
+			  u64 demoted_pages, const struct demeter_refusals *why);
+void demeter_ledger_end(struct demeter_ledger_run *run);
+void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges);
+void demeter_ledger_totals(struct demeter_ledger_totals *totals);
+int demeter_ledger_snapshot(void **data, size_t *bytes);
+
+/* ledger_sysfs.c */
+int demeter_ledger_sysfs_init(struct kobject *stats);
+
+#endif /* DEMETER_LEDGER_KERNEL_H */
