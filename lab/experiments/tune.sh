@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: lab/experiments/tune.sh [ROW…]
-# The best knobs of each row (nbt, damon, damon-auto, demeter) by one budget for all: 20
-# guests (ten settings, the one in force among them), at most four knobs, page size among
-# them, GUPS and silo with seed 1. Then judged by five other seeds and by workloads that were not tuned
-# for. Results and what they cost: out/tune/ROW/{best.json,runs.jsonl}. A search that
+# The best knobs of each row (nbt, damon, damon-auto, demeter) by one budget for all: 14
+# guests (seven settings, the one in force among them), at most four knobs, page size among
+# them, a short GUPS and a short silo with seed 1 in a guest of half the usual size. Then
+# judged by five other seeds and by workloads that were not tuned for. Results and what they cost: out/tune/ROW/{best.json,runs.jsonl}. A search that
 # was stopped goes on where it was. The winners' knobs belong into NBT_TUNED,
 # DAMON_TUNED, … of crates/demeter/src/vm/tmm.rs.
 set -euo pipefail
@@ -16,5 +16,5 @@ export DEMETER_CACHE
 for row; do
 	echo "== $row"
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.tune --row "$row" \
-		--budget 20 --judge --out "out/tune/$row"
+		--budget 14 --judge --out "out/tune/$row"
 done

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""``python -m demeter_lab.tune --row ROW --budget 20``: the best knobs for a row."""
+"""``python -m demeter_lab.tune --row ROW --budget 14``: the best knobs for a row."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def tune(
     row: Annotated[str, typer.Option(help="nbt, damon, damon-auto or demeter")],
-    budget: Annotated[int, typer.Option(help="guests of the search in all", min=1)] = 20,
+    budget: Annotated[int, typer.Option(help="guests of the search in all", min=1)] = 14,
     workload: Annotated[
         list[str] | None, typer.Option(help="NAME or NAME=COMMAND [default: gups, silo-short]")
     ] = None,

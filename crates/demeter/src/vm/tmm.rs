@@ -19,20 +19,19 @@ use crate::error::Error;
 /// parameters keep the paper's values.
 pub const DEMETER_SCALED: [(&str, &str); 1] = [("epoch_ms", "50")];
 
-/// Knobs of the row `nbt`: the best found for the demo's GUPS among about
-/// thirty settings of page sizes, scan periods and sizes, thresholds and watermarks,
-/// each run whole (`demeter vm demo --tmm nbt --nbt-set …`). Which huge pages
-/// find room in FMEM is chance, so the nearest were judged by the mean over several
-/// seeds. `lab/experiments/tune.sh` searches with a budget that is the same for
-/// every manager; these knobs are from before it.
+/// Knobs of the row `nbt`. Scan period, hot threshold, kind of page lists and page size are
+/// the best of seven settings, each run with a short GUPS and a short Silo in a guest of half
+/// the usual size (`lab/experiments/tune.sh`: 14 guests, the same budget for every row), and
+/// better on the demo's GUPS, too, than those before. The others were chosen for the demo's
+/// GUPS earlier. Lists and page size are the kernel's own choice, so that `--thp` still counts.
 ///
 /// The stock defaults are made for processes that run for minutes: scans start
 /// after one second, take 256 MiB a second and pages count as hot when touched
 /// within a second of the scan.
 pub const NBT_TUNED: [(&str, &str); 6] = [
     ("scan_delay_ms", "0"),
-    ("scan_period_min_ms", "50"),
-    ("scan_period_max_ms", "50"),
+    ("scan_period_min_ms", "25"),
+    ("scan_period_max_ms", "25"),
     ("scan_size_mb", "256"),
     ("hot_threshold_ms", "100"),
     ("watermark_scale_factor", "200"),
@@ -52,9 +51,11 @@ pub const NBT_KNOBS: [&str; 9] = [
 ];
 
 /// Knobs of the DAMON row: of seven settings of the intervals, bounds and quotas
-/// (5 to 20 ms a check, 10 to 20 checks, hot from 2 to 8 of them), each run once
-/// with a fifth to a third of the demo's GUPS, the one with the best last quarter.
-/// Another was faster over its whole run: this is tuned, not proven best.
+/// (5 to 20 ms a check, 10 to 20 checks, hot from a tenth to four tenths of them), each run once
+/// with a fifth to a third of the demo's GUPS, the one with the best last quarter. The search
+/// of `lab/experiments/tune.sh`, with the budget of [`NBT_TUNED`], found none better: its
+/// winner, these with huge pages, did next to nothing in its short runs, and on the demo's GUPS
+/// it is slower than first touch.
 ///
 /// Without huge pages, as monitoring in Linux 6.12 sees next to nothing of them.
 /// The quota for demotion is far above FMEM: DAMON charges what it looks at, not
