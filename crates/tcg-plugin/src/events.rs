@@ -7,19 +7,13 @@
 //! helper behind `pause` is replaced, while the model is on, by one that goes on
 //! with the next instruction. What `pause` costs the guest is charged elsewhere.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::c_void;
 use std::sync::OnceLock;
 
-use crate::qemu::{QemuError, symbol};
+use crate::helpers::helper;
+use crate::qemu::QemuError;
 
 type Pause = unsafe extern "C" fn(*mut c_void);
-
-/// Head of QEMU's `TCGHelperInfo`.
-#[repr(C)]
-struct HelperInfo {
-    function: *mut c_void,
-    name: *const c_char,
-}
 
 static ORIGINAL: OnceLock<Pause> = OnceLock::new();
 
@@ -38,18 +32,16 @@ unsafe extern "C" fn pause(env: *mut c_void) {
 }
 
 /// Replaces the helper; before any code is translated.
+///
+/// # Errors
+/// QEMU's helper is not described as expected.
 pub fn hook_pause() -> Result<(), QemuError> {
-    let info = symbol(c"helper_info_pause")?.cast::<HelperInfo>();
-    let helper = symbol(c"helper_pause")?;
-    // SAFETY: QEMU's description of the helper; name and function are checked to be
-    // where they are expected before anything is changed. The name ends in NUL.
-    unsafe {
-        if (*info).function != helper || CStr::from_ptr((*info).name) != c"pause" {
-            return Err(QemuError::Pause);
-        }
-        let original = std::mem::transmute::<*mut c_void, Pause>(helper);
-        ORIGINAL.set(original).map_err(|_| QemuError::Pause)?;
-        (*info).function = pause as *mut c_void;
-    }
-    Ok(())
+    // SAFETY: QEMU's helper of this type, as is what it is replaced by; nothing runs yet.
+    let original = unsafe {
+        let original = helper!("pause").replace(pause as *mut c_void)?;
+        std::mem::transmute::<*mut c_void, Pause>(original)
+    };
+    ORIGINAL
+        .set(original)
+        .map_err(|_| QemuError::Helper("pause"))
 }

@@ -2,23 +2,22 @@
 //! Where the guest meets the modelled PMU: RDMSR, WRMSR, CPUID, RDPMC and the
 //! APIC's extended local vector table.
 //!
-//! QEMU's binary exports the descriptors of its helpers; their first word is the
-//! function that the translator builds into the code. The first three are
-//! replaced there, before any code is translated. QEMU's own helper runs
-//! afterwards for what is not the PMU's; it must be *jumped* to, as it finds the
-//! guest's instruction by its return address.
+//! The first three are helpers of QEMU's, replaced before any code is translated
+//! ([`crate::helpers`]). QEMU's own runs afterwards for what is not the PMU's; it
+//! must be *jumped* to, as it finds the guest's instruction by its return address.
 //!
 //! RDPMC is different: QEMU's helper never returns and no code follows its call.
 //! The API's callback before the instruction writes the registers and goes on
 //! behind it.
 
 use std::arch::naked_asm;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 use demeter_machine::pmu::Kind;
 
+use crate::helpers::{Helper, helper};
 use crate::qemu::{QemuError, symbol};
 
 /// Registers as `CPUX86State` begins with them.
@@ -27,7 +26,7 @@ const RCX: usize = 1;
 const RDX: usize = 2;
 const RBX: usize = 3;
 
-type Helper = unsafe extern "C" fn(*mut u64);
+type Function = unsafe extern "C" fn(*mut u64);
 
 static ORIGINAL_RDMSR: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static ORIGINAL_WRMSR: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -45,37 +44,15 @@ pub fn asked() -> bool {
 /// # Errors
 /// This QEMU's helpers are not where they were in QEMU 11.1.
 pub fn install() -> Result<(), QemuError> {
-    let hooks: [(&CStr, &CStr, &AtomicPtr<c_void>, Helper); 3] = [
-        (
-            c"helper_info_rdmsr",
-            c"helper_rdmsr",
-            &ORIGINAL_RDMSR,
-            rdmsr_hook,
-        ),
-        (
-            c"helper_info_wrmsr",
-            c"helper_wrmsr",
-            &ORIGINAL_WRMSR,
-            wrmsr_hook,
-        ),
-        (
-            c"helper_info_cpuid",
-            c"helper_cpuid",
-            &ORIGINAL_CPUID,
-            cpuid_hook,
-        ),
+    let hooks: [(Helper, &AtomicPtr<c_void>, Function); 3] = [
+        (helper!("rdmsr"), &ORIGINAL_RDMSR, rdmsr_hook),
+        (helper!("wrmsr"), &ORIGINAL_WRMSR, wrmsr_hook),
+        (helper!("cpuid"), &ORIGINAL_CPUID, cpuid_hook),
     ];
-    for (descriptor, function, original, hook) in hooks {
-        let slot = symbol(descriptor)?.cast::<*mut c_void>();
-        let function = symbol(function)?;
-        // SAFETY: the descriptor's first word, in QEMU's writable data; nothing runs yet.
-        unsafe {
-            if *slot != function {
-                return Err(QemuError::Hook("a helper's descriptor has another layout"));
-            }
-            original.store(function, Relaxed);
-            *slot = hook as *mut c_void;
-        }
+    for (helper, original, hook) in hooks {
+        // SAFETY: QEMU's helpers of this type; nothing runs yet.
+        let replaced = unsafe { helper.replace(hook as *mut c_void) }?;
+        original.store(replaced, Relaxed);
     }
     Ok(())
 }
@@ -142,7 +119,7 @@ unsafe extern "C" fn cpuid_hook(env: *mut u64) {
     // nothing where the guest runs no guests of its own, so it need not find its way back.
     unsafe {
         let leaf = low(env, RAX);
-        let original: Helper = std::mem::transmute(ORIGINAL_CPUID.load(Relaxed));
+        let original: Function = std::mem::transmute(ORIGINAL_CPUID.load(Relaxed));
         original(env);
         let mut answer = [RAX, RBX, RCX, RDX].map(|register| low(env, register));
         crate::observer().pmu_kind().cpuid(leaf, &mut answer);
