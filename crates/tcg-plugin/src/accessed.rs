@@ -13,13 +13,17 @@
 //! - walks that end in a fault, at the levels above: QEMU leaves by a jump.
 //!
 //! The function is reached through a table of the vCPU's class. The table may be
-//! read-only, so a copy with the other function takes its place.
+//! read-only, so a copy with the other function takes its place. All vCPUs have one
+//! class, which is checked as each appears; a walk is judged by the page table of the
+//! vCPU it is for, and by nothing of the others.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 use crate::qemu::{Api, QemuError, symbol};
+use crate::soft_tlb;
 
 /// `tlb_fill` of `TCGCPUOps`, QEMU 6.2 to 11: vCPU, address, size, kind of access,
 /// MMU index, whether a fault is only reported, return address in translated code.
@@ -34,6 +38,8 @@ const CLASS_WORDS: usize = 128;
 const TABLE_WORDS: usize = 64;
 
 static ORIGINAL: OnceLock<TlbFill> = OnceLock::new();
+/// The table with the other function, once it is in use.
+static TABLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" fn fill(
@@ -48,6 +54,8 @@ unsafe extern "C" fn fill(
     let Some(original) = ORIGINAL.get() else {
         return false;
     };
+    // SAFETY: a vCPU of QEMU's that has run, so it has been looked at.
+    unsafe { soft_tlb::about_to_fill(cpu, mmu) };
     let observer = crate::observer();
     let before = if observer.on {
         // Nothing of the observer is borrowed below: QEMU may call back, or jump away.
@@ -90,9 +98,29 @@ pub fn hook(api: &Api, cpu: *mut c_void) -> Result<(), QemuError> {
             .map(|word| class.wrapping_add(word))
             .find(|slot| **slot == table)
             .ok_or(QemuError::PageWalk("its table is not in the vCPU's class"))?;
-        *slot = Box::leak(Box::new(words)).as_mut_ptr().cast();
+        let ours = Box::leak(Box::new(words)).as_mut_ptr().cast();
+        TABLE.store(ours, Relaxed);
+        *slot = ours;
     }
     Ok(())
+}
+
+/// Whether the table is that of `cpu` too: vCPUs of one class share it.
+///
+/// # Errors
+/// It has another, so that QEMU's walks for it would set accessed bits.
+pub fn covers(api: &Api, cpu: *mut c_void) -> Result<(), QemuError> {
+    let ours = TABLE.load(Relaxed);
+    // SAFETY: a vCPU of QEMU's, whose class is larger than what is searched.
+    let found = unsafe {
+        let class = (api.object_get_class)(cpu);
+        (0..CLASS_WORDS).any(|word| *class.wrapping_add(word) == ours)
+    };
+    if !ours.is_null() && found {
+        Ok(())
+    } else {
+        Err(QemuError::PageWalk("vCPUs are of different classes"))
+    }
 }
 
 /// Whether QEMU has asked the hook; once the guest runs.

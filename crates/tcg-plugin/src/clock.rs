@@ -14,16 +14,14 @@
 //! turn, so that guest time is the sum of what all of them did. QEMU asks from
 //! its main thread too, hence the atomics.
 //!
-//! Idle time is skipped by QEMU's main thread once it finds all vCPUs halted. One
-//! that halts does so a moment before what it executed is counted; looked at in that
-//! moment, the clock would be too early and the skip too long. So QEMU is told that a
-//! vCPU is not idle as long as something is left to count.
+//! Idle time is skipped by QEMU's main thread; [`crate::idle`] says when.
 
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::idle;
 use crate::qemu::{Api, QemuError};
 
 /// What the hook needs; set once before the guest runs.
@@ -59,6 +57,7 @@ fn sum_ps(bias_ns: i64, raw: i64, insn_ps: u64, penalty_ps: u64) -> u64 {
 
 extern "C" fn guest_clock() -> i64 {
     ASKED.fetch_add(1, Relaxed);
+    idle::clock_looked_at();
     let Some((api, insn_ps)) = SOURCE.get() else {
         return 0;
     };
@@ -74,11 +73,6 @@ extern "C" fn guest_clock() -> i64 {
     // `icount_get`, which calls `icount_get_raw`.
     let raw = unsafe { (api.icount_get_raw)() };
     (sum_ps(api.bias_ns(), raw, *insn_ps, PENALTY_PS.load(Relaxed)) / 1000) as i64
-}
-
-extern "C" fn is_idle(cpu: *mut c_void) -> bool {
-    // SAFETY: a vCPU of QEMU's.
-    unsafe { Api::budget(cpu) == 0 }
 }
 
 /// Access to the guest clock from callbacks on the vCPU thread.
@@ -97,7 +91,7 @@ impl Clock {
             .set((api, insn_ps))
             .map_err(|_| QemuError::Hook("hooked twice"))?;
         api.hook_clock(guest_clock, || ASKED.load(Relaxed))?;
-        api.hook_idle(is_idle)?;
+        api.hook_idle(idle::is_idle)?;
         VERIFICATIONS_LEFT.set(VERIFIED_READS);
         Ok(Self {
             api,

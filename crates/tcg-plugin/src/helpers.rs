@@ -101,7 +101,7 @@ mod tests {
             function: original,
             name: c"hlt".as_ptr(),
         };
-        let mut replace = |descriptor: &mut Descriptor| {
+        let replace = |descriptor: &mut Descriptor| {
             // SAFETY: ours.
             unsafe { PAUSE.replace_in(descriptor, original, ours) }
         };

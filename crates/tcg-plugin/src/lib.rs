@@ -13,6 +13,8 @@ mod bar;
 mod clock;
 mod decode;
 mod events;
+mod helpers;
+mod idle;
 mod observer;
 mod output;
 mod pmu;

@@ -18,13 +18,14 @@ use crate::bar;
 use crate::clock::Clock;
 use crate::decode::{Operand, UNKNOWN_OPERAND};
 use crate::events;
+use crate::idle;
 use crate::output::{self, Output};
 use crate::pmu::Pmu;
 use crate::pmu_hooks;
 use crate::qemu::{Api, DISCON_EXCEPTION, DISCON_INTERRUPT, PerVcpu, QemuError, Registers};
 use crate::ram::{Mapping, Ram, Unaccessed};
 use crate::round_robin::{self, Running};
-use crate::soft_tlb::SoftTlb;
+use crate::soft_tlb::{self, SoftTlb};
 use crate::step::Step;
 use crate::tasks::Tasks;
 use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
@@ -54,7 +55,7 @@ struct Vcpu {
     env: *mut u64,
     /// An exception was raised and is not delivered yet.
     raised: bool,
-    soft_tlb: Option<SoftTlb>,
+    soft_tlb: SoftTlb,
 }
 
 /// A block of code that counts towards a deadline.
@@ -220,6 +221,7 @@ impl Observer {
         }
         // SAFETY: it exists, this is its init callback.
         let handle = unsafe { (self.api.qemu_get_cpu)(qemu_index) };
+        idle::vcpu_exists(handle);
         if self.expected_vcpus > 1 {
             round_robin::name_the_vcpu(handle)?;
         }
@@ -239,7 +241,7 @@ impl Observer {
             env,
             raised: false,
             // SAFETY: QEMU's vCPU, which is never unplugged.
-            soft_tlb: unsafe { SoftTlb::of(handle) },
+            soft_tlb: unsafe { SoftTlb::of(handle) }?,
         });
         if self.started.is_none() {
             accessed::hook(&self.api, handle)?;
@@ -258,7 +260,7 @@ impl Observer {
                 running: Running::find()?,
             });
         }
-        Ok(())
+        accessed::covers(&self.api, handle)
     }
 
     /// Ends QEMU if a callback named another vCPU than the one that runs.
@@ -349,9 +351,8 @@ impl Observer {
         let Some(vcpu) = self.vcpus.get_mut(vcpu) else {
             return;
         };
-        if let Some(tlb) = vcpu.soft_tlb.as_mut().filter(|tlb| tlb.due(now))
-            && tlb.wants_flush(now)
-        {
+        let tlb = &mut vcpu.soft_tlb;
+        if tlb.due(now) && tlb.wants_flush(now) {
             tlb.before_flush(now);
             // SAFETY: our vCPU, on its thread, at the end of a memory callback: the access
             // is done, and translated code looks the next address up anew.
@@ -362,8 +363,8 @@ impl Observer {
     /// QEMU is about to flush its TLB, or may.
     fn before_soft_flush(&mut self, vcpu: usize) {
         let now = self.now_ns(vcpu);
-        if let Some(tlb) = (self.vcpus.get_mut(vcpu)).and_then(|vcpu| vcpu.soft_tlb.as_mut()) {
-            tlb.before_flush(now);
+        if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
+            vcpu.soft_tlb.before_flush(now);
         }
     }
 
@@ -496,7 +497,7 @@ impl Observer {
         self.machine.reset_state();
         let now = self.now_ns(vcpu);
         if on {
-            if let Err(error) = accessed::check() {
+            if let Err(error) = accessed::check().and_then(|()| soft_tlb::check()) {
                 crate::fatal(&error, NEXT_QEMU);
             }
             // Only the vCPU that runs can be asked; the others' is what they wrote last.

@@ -46,9 +46,12 @@ pub enum QemuError {
     /// QEMU's page walk cannot be replaced.
     #[error("QEMU's page walk could not be hooked ({0})")]
     PageWalk(&'static str),
-    /// The helper behind `pause` is described differently.
-    #[error("QEMU's helper for `pause` could not be hooked")]
-    Pause,
+    /// A helper is described differently.
+    #[error("QEMU's helper for `{0}` could not be replaced")]
+    Helper(&'static str),
+    /// QEMU's TLB is laid out or kept differently.
+    #[error("QEMU's own TLB is not as expected ({0})")]
+    Tlb(&'static str),
     /// A register is missing.
     #[error("QEMU does not offer register `{0}`")]
     Register(&'static str),

@@ -10,10 +10,16 @@
 //! they are depends on the host's clock as well.
 //!
 //! So windows are counted in guest time here, and a TLB that is full is flushed for
-//! QEMU to make it larger. What QEMU keeps for this is found at offsets that are
-//! checked first; with another layout nothing is touched.
+//! QEMU to make it larger. A window ends only where the guest does what QEMU flushes
+//! for; whatever QEMU writes down as the beginning of the next one, by the host's clock,
+//! is overwritten when the TLB is filled again. What QEMU keeps for this is found at
+//! offsets: they are checked when a vCPU appears, and that QEMU goes by what is written
+//! there is checked while the guest runs. A QEMU that does otherwise is refused.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::qemu::QemuError;
 
 /// Modes of address translation, each with a TLB (`NB_MMU_MODES`), QEMU 11.1.
 const MODES: usize = 22;
@@ -42,6 +48,9 @@ const MOST_ENTRIES: u64 = 1 << 18;
 /// A beginning of a window that is never over.
 const NEVER_OVER_NS: i64 = i64::MAX / 2;
 
+/// Whether QEMU has ended a window that was made to be over.
+static FOLLOWED: AtomicBool = AtomicBool::new(false);
+
 /// The TLBs of one vCPU.
 pub struct SoftTlb {
     cpu: *mut u8,
@@ -50,36 +59,40 @@ pub struct SoftTlb {
 }
 
 impl SoftTlb {
-    /// Those of `cpu`, a vCPU of QEMU's; `None` if they are laid out differently.
+    /// Those of `cpu`, a vCPU of QEMU's that has not run; its windows are never over from
+    /// now on.
     ///
     /// # Safety
     /// `cpu` points to a vCPU that exists as long as the process.
-    pub unsafe fn of(cpu: *mut c_void) -> Option<Self> {
+    ///
+    /// # Errors
+    /// They are laid out differently.
+    pub unsafe fn of(cpu: *mut c_void) -> Result<Self, QemuError> {
         let tlb = Self {
             cpu: cpu.cast(),
             window_ns: [0; MODES],
             next_look_ns: 0,
         };
-        // As QEMU reads it: of the wall clock.
-        let now_ns = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .ok()?
-            .as_nanos();
-        let begun_lately = |begin_ns: i64| {
-            const DAY_NS: u128 = 86_400_000_000_000;
-            u128::try_from(begin_ns).is_ok_and(|ns| ns <= now_ns && now_ns - ns < DAY_NS)
-        };
-        (0..MODES)
-            .all(|mode| {
-                let entries = tlb.entries(mode);
-                let whole = tlb.mask(mode) & ((1 << ENTRY_BITS) - 1) == 0;
-                whole
-                    && entries.is_power_of_two()
-                    && ENTRIES.contains(&entries)
-                    && tlb.used(mode) <= entries
-                    && begun_lately(tlb.word(mode, 0).cast_signed())
-            })
-            .then_some(tlb)
+        // QEMU makes all of them at once: with the same size, nothing in them, and windows
+        // that begin in the same moment.
+        let (mask, begin) = (tlb.mask(0), tlb.word(0, 0));
+        let size_fits = mask & ((1 << ENTRY_BITS) - 1) == 0
+            && tlb.entries(0).is_power_of_two()
+            && ENTRIES.contains(&tlb.entries(0));
+        let alike = |mode| tlb.mask(mode) == mask && tlb.word(mode, 0) == begin;
+        let empty = |mode| tlb.used(mode) == 0 && tlb.word(mode, MOST_OFFSET) == 0;
+        if !size_fits || begin.cast_signed() <= 0 {
+            return Err(QemuError::Tlb("neither its size nor its window is found"));
+        }
+        if !(0..MODES).all(|mode| alike(mode) && empty(mode)) {
+            return Err(QemuError::Tlb(
+                "those of its modes differ from the beginning",
+            ));
+        }
+        for mode in 0..MODES {
+            tlb.set_begin(mode, NEVER_OVER_NS);
+        }
+        Ok(tlb)
     }
 
     fn mask(&self, mode: usize) -> u64 {
@@ -106,6 +119,12 @@ impl SoftTlb {
         unsafe { self.place(mode, field).read_volatile() }
     }
 
+    fn set_begin(&self, mode: usize, begin_ns: i64) {
+        // SAFETY: the beginning of a window, which QEMU compares with the clock when it
+        // flushes, on this thread.
+        unsafe { self.place(mode, 0).write_volatile(begin_ns.cast_unsigned()) };
+    }
+
     fn used(&self, mode: usize) -> u64 {
         self.word(mode, USED_OFFSET)
     }
@@ -122,10 +141,7 @@ impl SoftTlb {
             if over || self.is_full(mode, most) {
                 self.window_ns[mode] = now_ns;
             }
-            let begin_ns = if over { 0 } else { NEVER_OVER_NS };
-            // SAFETY: the beginning of the window, which QEMU compares with the clock
-            // when it flushes, on this thread.
-            unsafe { self.place(mode, 0).write_volatile(begin_ns.cast_unsigned()) };
+            self.set_begin(mode, if over { 0 } else { NEVER_OVER_NS });
         }
     }
 
@@ -143,6 +159,43 @@ impl SoftTlb {
     }
 }
 
+/// The TLB of `mode` is about to be filled, so that the next flush will look at its
+/// window: if QEMU has begun a new one, by the host's clock, that is not over either.
+///
+/// # Safety
+/// `cpu` is one that [`SoftTlb::of`] has looked at, on the thread that runs it.
+#[inline]
+pub unsafe fn about_to_fill(cpu: *mut c_void, mode: c_int) {
+    let Ok(mode @ 0..MODES) = usize::try_from(mode) else {
+        return;
+    };
+    // SAFETY: inside the vCPU, as `of` has checked.
+    unsafe {
+        let begin = (cpu.cast::<u8>())
+            .add(BEGIN_OFFSET + mode * DESC_BYTES)
+            .cast::<i64>();
+        let found = begin.read_volatile();
+        if found != NEVER_OVER_NS {
+            begin.write_volatile(NEVER_OVER_NS);
+            if found != 0 {
+                FOLLOWED.store(true, Relaxed);
+            }
+        }
+    }
+}
+
+/// Whether QEMU goes by the windows; once the guest has flushed its TLB.
+///
+/// # Errors
+/// It does not.
+pub fn check() -> Result<(), QemuError> {
+    if FOLLOWED.load(Relaxed) {
+        Ok(())
+    } else {
+        Err(QemuError::Tlb("its windows do not end when they are over"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,11 +206,8 @@ mod tests {
     impl Cpu {
         fn new(entries: u64) -> Self {
             let mut cpu = Self(vec![0; 0x4100 / 8]);
-            let now = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap();
             for mode in 0..MODES {
-                cpu.set(mode, 0, now.as_nanos() as u64);
+                cpu.set(mode, 0, 1_767_225_600_000_000_000);
                 cpu.0[(MASK_OFFSET - mode * FAST_BYTES) / 8] = (entries - 1) << ENTRY_BITS;
             }
             cpu
@@ -167,9 +217,13 @@ mod tests {
             self.0[(BEGIN_OFFSET + mode * DESC_BYTES + field) / 8] = value;
         }
 
-        fn tlb(&mut self) -> Option<SoftTlb> {
+        fn pointer(&mut self) -> *mut c_void {
+            self.0.as_mut_ptr().cast()
+        }
+
+        fn tlb(&mut self) -> Result<SoftTlb, QemuError> {
             // SAFETY: it outlives the tests' use.
-            unsafe { SoftTlb::of(self.0.as_mut_ptr().cast()) }
+            unsafe { SoftTlb::of(self.pointer()) }
         }
 
         fn begin(&self, mode: usize) -> u64 {
@@ -178,15 +232,54 @@ mod tests {
     }
 
     #[test]
-    fn another_layout_is_left_alone() {
-        assert!(Cpu::new(256).tlb().is_some());
-        assert!(Cpu::new(3).tlb().is_none());
+    fn another_layout_is_refused() {
+        assert!(Cpu::new(256).tlb().is_ok());
+        assert!(Cpu::new(3).tlb().is_err());
+        assert!(Cpu::new(1 << 23).tlb().is_err());
+        let wrong: [(usize, usize, u64); 4] = [
+            (0, 0, 0),
+            (21, 0, 1_767_225_600_000_000_001),
+            (7, USED_OFFSET, 1),
+            (8, MOST_OFFSET, 1),
+        ];
+        for (mode, field, value) in wrong {
+            let mut cpu = Cpu::new(256);
+            cpu.set(mode, field, value);
+            let error = cpu.tlb().map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains("QEMU's own TLB"), "{error}");
+            // What is not known is not written to.
+            assert_eq!(cpu.begin(1), 1_767_225_600_000_000_000);
+        }
         let mut cpu = Cpu::new(256);
-        cpu.set(21, 0, 0);
-        assert!(cpu.tlb().is_none());
+        cpu.0[(MASK_OFFSET - 9 * FAST_BYTES) / 8] = 511 << ENTRY_BITS;
+        assert!(cpu.tlb().is_err());
+    }
+
+    #[test]
+    fn no_window_is_over_by_the_hosts_clock() {
         let mut cpu = Cpu::new(256);
-        cpu.set(7, USED_OFFSET, 257);
-        assert!(cpu.tlb().is_none());
+        let mut tlb = cpu.tlb().unwrap();
+        assert!((0..MODES).all(|mode| cpu.begin(mode) == NEVER_OVER_NS as u64));
+        tlb.before_flush(WINDOW_NS);
+        assert!(check().is_err());
+        let fill = |cpu: &mut Cpu, mode| {
+            // SAFETY: looked at above.
+            unsafe { about_to_fill(cpu.pointer(), mode) };
+        };
+        // QEMU has not flushed this one.
+        fill(&mut cpu, 4);
+        assert_eq!(cpu.begin(4), NEVER_OVER_NS as u64);
+        assert!(check().is_err());
+        // These it has.
+        cpu.set(2, 0, 1_767_225_600_000_000_000);
+        cpu.set(21, 0, 1_767_225_600_000_000_000);
+        fill(&mut cpu, 2);
+        fill(&mut cpu, 21);
+        assert_eq!((cpu.begin(2), cpu.begin(21)), (cpu.begin(4), cpu.begin(4)));
+        assert!(check().is_ok());
+        for mode in [-1, 22, c_int::MAX] {
+            fill(&mut cpu, mode);
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@
  * D demeter.ko           U the same untraced    B the same beside perf
  * N no PMU for it       E two tasks, one with an event of its own
  * s two vCPUs, one of which moves the other's pages
- * b accessed bits       x exceptions, interrupts and pauses
+ * b accessed bits       l the same at every level, on each vCPU
+ * x exceptions, interrupts and pauses
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -313,21 +314,30 @@ static char *own_area(size_t bytes, int advice)
 	return start;
 }
 
-/*
- * What is in the modelled TLB stays unmarked when touched; what has left it is
- * marked. 4 MiB of small pages and 32 MiB of huge ones are well within 1536
- * entries; 8192 small and 64 huge pages more drive out either kind.
- */
-static void test_accessed(const char *name, size_t bytes, size_t page, int advice)
+/* Fills the modelled TLB with others: 8192 small and 64 huge pages, of 1536 entries. */
+static void drive_out(void)
 {
 	static char *small, *huge;
-	char *start = (char *)area(bytes, 1, advice);
-	long cleared, kept, evicted;
 
 	if (!small) {
 		small = own_area(32 * MB, MADV_NOHUGEPAGE);
 		huge = own_area(128 * MB, MADV_HUGEPAGE);
 	}
+	touch_pages(small, 32 * MB, PAGE);
+	touch_pages(huge, 128 * MB, 2 * MB);
+}
+
+/*
+ * What is in the modelled TLB stays unmarked when touched; what has left it is
+ * marked. 4 MiB of small pages and 32 MiB of huge ones are well within 1536
+ * entries.
+ */
+static void test_accessed(const char *name, size_t bytes, size_t page, int advice)
+{
+	char *start = (char *)area(bytes, 1, advice);
+	long cleared, kept, evicted;
+
+	drive_out(); /* takes its memory */
 	accessed_kib(start); /* takes its memory before it counts */
 	MAGIC(DEMETER_OP_MODEL_ON, 0);
 	touch_pages(start, bytes, page);
@@ -337,8 +347,7 @@ static void test_accessed(const char *name, size_t bytes, size_t page, int advic
 	touch_pages(start, bytes, page);
 	MAGIC(DEMETER_OP_PROGRESS, 0);
 	kept = accessed_kib(start);
-	touch_pages(small, 32 * MB, PAGE);
-	touch_pages(huge, 128 * MB, 2 * MB);
+	drive_out();
 	clear_accessed();
 	touch_pages(start, bytes, page);
 	evicted = accessed_kib(start);
@@ -419,6 +428,8 @@ static void *helper(void *unused)
 	}
 	return unused;
 }
+
+#include "bits.h"
 
 static void test_two_vcpus(uint64_t *words, size_t bytes)
 {
@@ -510,6 +521,9 @@ int main(void)
 		case 'b':
 			test_accessed("bits4k", 4 * MB, PAGE, MADV_NOHUGEPAGE);
 			test_accessed("bits2m", 32 * MB, 2 * MB, MADV_HUGEPAGE);
+			break;
+		case 'l':
+			test_all_levels();
 			break;
 		case 'x':
 			test_events();

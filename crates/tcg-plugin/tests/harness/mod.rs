@@ -16,6 +16,8 @@ use demeter_machine::pmu::Kind;
 use demeter_machine::series::{SeriesRow, Summary};
 use serde_json::{Value, json};
 
+/// What a device shows is a power of two.
+const WINDOW_BYTES: u64 = 512 << 20;
 // Two of these exceed the 512 MiB below which Linux turns huge pages off.
 const NODE_BYTES: u64 = 320 << 20;
 const TIMEOUT: &str = "600";
@@ -33,6 +35,8 @@ pub struct Guest {
     pub kernel: &'static str,
     /// A module in its root directory.
     pub module: Option<PathBuf>,
+    /// Whether a device shows it the memory of its node 0.
+    pub window: bool,
 }
 
 impl Drop for Guest {
@@ -140,6 +144,7 @@ impl Guest {
             preset: Preset::Pmem,
             kernel: "6.12",
             module: None,
+            window: false,
         }
     }
 
@@ -202,6 +207,13 @@ impl Guest {
                 "console=ttyS0 quiet panic=-1 nokaslr norandmaps mitigations=off nopti nopcid no5lvl idle=halt nmi_watchdog=0 \
                  tsc=reliable clocksource=tsc random.trust_cpu=off numa_balancing=disable T={tests}"
             ));
+        if self.window {
+            let memory = fs::File::create(self.path("n0")).unwrap();
+            memory.set_len(WINDOW_BYTES).unwrap();
+            command
+                .args(["-object", &file("window", WINDOW_BYTES, "n0")])
+                .args(["-device", "ivshmem-plain,memdev=window"]);
+        }
         let output = command.output().expect("timeout(1)");
         let _ = fs::remove_file(self.path("n0"));
         let _ = fs::remove_file(self.path("n1"));
