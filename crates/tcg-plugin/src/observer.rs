@@ -4,10 +4,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use demeter_machine::bar::{ModelCounters, Op};
+use demeter_machine::bar::Op;
 use demeter_machine::digest::Fnv;
 use demeter_machine::pmu::Kind;
-use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary, VcpuCounters};
+use demeter_machine::series::RowKind;
 use demeter_machine::watch::WatchConfig;
 use demeter_machine::{
     Event, Machine, MachineConfig, MemoryLayout, PluginConfig, Translation, Walker,
@@ -28,8 +28,9 @@ use crate::round_robin::{self, Running};
 use crate::soft_tlb::{self, SoftTlb};
 use crate::step::Step;
 use crate::tasks::Tasks;
-use crate::{Failure, NEXT_DISK, NEXT_FILES, NEXT_QEMU};
+use crate::{Failure, NEXT_FILES, NEXT_QEMU};
 
+mod report;
 mod sampling;
 
 /// Charged time after which the clock is compared with the next tick.
@@ -366,98 +367,6 @@ impl Observer {
         if let Some(vcpu) = self.vcpus.get_mut(vcpu) {
             vcpu.soft_tlb.before_flush(now);
         }
-    }
-
-    fn vcpu_counters(&self) -> Vec<VcpuCounters> {
-        let count = |(index, vcpu): (usize, &Vcpu)| {
-            // SAFETY: the scoreboard is ours, and the vCPU exists.
-            let read = |entry| unsafe { (self.api.qemu_plugin_u64_get)(entry, index as u32) };
-            let kernel_insn = read(self.kernel_insn);
-            let pmu = vcpu.pmu.counts();
-            VcpuCounters {
-                insn: read(self.user_insn) + kernel_insn,
-                kernel_insn,
-                pmu_events: pmu.events,
-                samples: pmu.records,
-                samples_lost: pmu.dropped,
-                pmu_interrupts: pmu.interrupts,
-                ..self.machine.vcpu_counters(index)
-            }
-        };
-        self.vcpus.iter().enumerate().map(count).collect()
-    }
-
-    fn counters(&self) -> Counters {
-        let mut counters = self.machine.counters;
-        counters.kthread_ps = self.tasks.times.kernel_ps();
-        for vcpu in self.vcpu_counters() {
-            counters.insn += vcpu.insn;
-            counters.kernel_insn += vcpu.kernel_insn;
-            counters.pmu_events += vcpu.pmu_events;
-            counters.samples += vcpu.samples;
-            counters.samples_lost += vcpu.samples_lost;
-            counters.pmu_interrupts += vcpu.pmu_interrupts;
-        }
-        counters
-    }
-
-    fn row(&mut self, vcpu: usize, kind: RowKind, value: u64) {
-        self.settle_tasks();
-        let t_ns = self.now_ns(vcpu);
-        let counters = self.counters();
-        bar::show(&self.bar, &ModelCounters::new(t_ns, &counters));
-        let row = SeriesRow {
-            t_ns,
-            kind,
-            value,
-            counters,
-            guest: bar::guest(&self.bar).into(),
-        };
-        if let Err(error) = self.output.row(&row) {
-            crate::fatal(&format!("cannot write the time series: {error}"), NEXT_DISK);
-        }
-    }
-
-    /// Writes the summary as of `now_ns`.
-    fn summary(&mut self, end_ns: u64) {
-        self.settle_tasks();
-        let running_ns = if self.on {
-            end_ns.saturating_sub(self.on_since_ns)
-        } else {
-            0
-        };
-        let summary = Summary {
-            format: SERIES_FORMAT,
-            modelled: self.first_on_ns.is_some(),
-            on_ns: self.first_on_ns.unwrap_or(0),
-            end_ns,
-            model_ns: self.model_ns + running_ns,
-            selftest_charged_ns: self.selftest_ns,
-            rows: 0,
-            samples_digest: self.samples.hex(),
-            series_digest: String::new(),
-            counters: self.counters(),
-            tasks: self.tasks.times.report(),
-            vcpus: self.vcpu_counters(),
-            guest: bar::guest(&self.bar).into(),
-            machine: self.config.clone(),
-        };
-        let written = (self.output.summary(summary))
-            .and_then(|()| output::write_watch(&self.watch, self.machine.watch.as_ref()));
-        if let Err(error) = written {
-            crate::fatal(&format!("cannot write the summary: {error}"), NEXT_DISK);
-        }
-    }
-
-    /// QEMU is about to exit; not on the vCPU thread, which has stopped.
-    pub fn exit(&mut self) {
-        // How long a guest takes to power off depends on the host; what was
-        // modelled does not.
-        let end_ns = match &self.started {
-            Some(started) if self.on => self.last_ns.max(started.clock.settled_ns()),
-            _ => self.last_off_ns,
-        };
-        self.summary(end_ns);
     }
 
     /// The control NOP.

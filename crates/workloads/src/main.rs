@@ -13,6 +13,7 @@ mod interest;
 mod liblinear;
 mod memory;
 mod mmapbench;
+mod number;
 mod page;
 mod pagerank;
 mod permutation;

@@ -73,10 +73,6 @@ const ONE_VCPU: &str = " noapictimer";
 /// Memory of a device is taken into use, and so that it can go again.
 const PLUGGED: &str = " memhp_default_state=online_movable";
 
-/// Features that would differ from host to host or that the model does not
-/// understand.
-const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm,-pku";
-
 /// Arguments after QEMU's own program name.
 pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     let [fmem, smem] = settings.node_bytes;
@@ -93,7 +89,7 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     list.two("-machine", "q35,usb=off,hmat=on");
     list.two("-accel", "tcg,thread=single");
     list.two("-icount", "shift=0,sleep=off");
-    list.two("-cpu", format!("{CPU},{}", settings.pmu.cpu_properties()));
+    list.two("-cpu", settings.pmu.qemu_cpu());
     list.two("-smp", settings.vcpus.to_string());
     list.two(
         "-m",

@@ -309,21 +309,28 @@ impl Options {
     }
 }
 
-fn parse_pair(text: &str) -> Result<(String, String), String> {
+/// A value of an option that is not of its form.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Malformed {
+    #[error("'{0}' is not NAME=VALUE")]
+    Pair(String),
+    #[error("'{0}' is not HOST:GUEST with an absolute path in the guest")]
+    Copy(String),
+}
+
+fn parse_pair(text: &str) -> Result<(String, String), Malformed> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(format!("'{text}' is not NAME=VALUE")),
+        _ => Err(Malformed::Pair(text.to_owned())),
     }
 }
 
-fn parse_copy(text: &str) -> Result<(PathBuf, String), String> {
+fn parse_copy(text: &str) -> Result<(PathBuf, String), Malformed> {
     match text.rsplit_once(':') {
         Some((host, guest)) if !host.is_empty() && guest.starts_with('/') => {
             Ok((host.into(), guest.to_owned()))
         }
-        _ => Err(format!(
-            "'{text}' is not HOST:GUEST with an absolute path in the guest"
-        )),
+        _ => Err(Malformed::Copy(text.to_owned())),
     }
 }
 

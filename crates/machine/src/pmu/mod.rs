@@ -35,6 +35,11 @@ const CYCLE_PS: u64 = 1000;
 /// cores since Skylake, are 1.5 ns.
 pub const L1_CYCLES: u64 = 2;
 
+/// All that QEMU has but for what differs from host to host, or what the model does not
+/// understand. String instructions without their fast forms: kernels then use plain moves,
+/// which QEMU executes faster.
+const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm,-pku";
+
 /// Which unit a guest has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -70,9 +75,14 @@ impl std::str::FromStr for Kind {
 }
 
 impl Kind {
-    /// Properties of QEMU's CPU `max` that make the guest's kernel look for this unit.
+    /// QEMU's `-cpu`: one that the model understands and that is the same on every host,
+    /// and that makes the guest's kernel look for this unit.
     #[must_use]
-    pub const fn cpu_properties(self) -> &'static str {
+    pub fn qemu_cpu(self) -> String {
+        format!("{CPU},{}", self.cpu_properties())
+    }
+
+    const fn cpu_properties(self) -> &'static str {
         match self {
             Self::None | Self::Icelake => "vendor=GenuineIntel,family=6,model=106,stepping=6",
             Self::Skylake => "vendor=GenuineIntel,family=6,model=85,stepping=4",

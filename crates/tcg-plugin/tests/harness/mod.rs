@@ -21,7 +21,6 @@ const WINDOW_BYTES: u64 = 512 << 20;
 // Two of these exceed the 512 MiB below which Linux turns huge pages off.
 const NODE_BYTES: u64 = 320 << 20;
 const TIMEOUT: &str = "600";
-const CPU: &str = "max,la57=off,-rdrand,-rdseed,-monitor,-erms,-fsrm,-svm,-pku";
 
 /// One guest and its files, which go when it does.
 pub struct Guest {
@@ -192,7 +191,7 @@ impl Guest {
         }
         command
             .args(["-machine", "q35,usb=off", "-accel", "tcg,thread=single", "-icount", icount])
-            .args(["-cpu", &format!("{CPU},{}", self.pmu.cpu_properties()), "-seed", "42"])
+            .args(["-cpu", &self.pmu.qemu_cpu(), "-seed", "42"])
             .args(["-smp", &self.vcpus.to_string()])
             .args(["-rtc", "base=2026-01-01,clock=vm", "-m", "640M", "-nodefaults", "-display", "none", "-no-reboot"])
             .args(["-object", &file("m0", NODE_BYTES, "n0")])

@@ -118,7 +118,7 @@ fn verify(tree: &Tree, found: &Found, arguments: &Arguments, elements: u64) -> R
             format!("{count} elements in the tree"),
             elements.to_string(),
         ),
-        Err(what) => wrong(what, "a tree in order".into()),
+        Err(disorder) => wrong(disorder.to_string(), "a tree in order".into()),
     }
 }
 

@@ -99,6 +99,35 @@ pub fn elements_of(bytes: u64) -> u64 {
     (bytes as f64 / (bytes_of(1 << 20) as f64) * f64::from(1 << 20)) as u64
 }
 
+/// What is wrong with a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Disorder {
+    /// More levels than a tree of that many elements can have.
+    #[error("{0} levels")]
+    Levels(usize),
+    /// Leaves are not linked in their order.
+    #[error("leaf {0} leads to the wrong next leaf")]
+    NextLeaf(u32),
+    /// Keys do not ascend.
+    #[error("key {0} is out of order")]
+    Order(u64),
+    /// Its record or element is another's, or damaged.
+    #[error("key {0} leads to a wrong element")]
+    Element(u64),
+    /// A link to nothing.
+    #[error("node {0} does not exist")]
+    NoNode(u32),
+    /// Too few keys, or too many.
+    #[error("node {0} has {1} keys")]
+    Keys(u32, usize),
+    /// A key that belongs elsewhere.
+    #[error("node {0} has a key of another node")]
+    ForeignKey(u32),
+    /// Not all paths are of one length.
+    #[error("node {0} has children of several depths")]
+    Depths(u32),
+}
+
 impl Tree {
     /// Makes elements of the keys 0, 2, 4 and so on and an empty tree.
     pub fn new(elements: u64, pages: Pages) -> Result<Self, Error> {
@@ -267,22 +296,22 @@ impl Tree {
 
     /// Walks the whole tree; returns the number of elements that are reached in
     /// ascending order, or what is wrong.
-    pub fn check(&self) -> Result<u64, String> {
+    pub fn check(&self) -> Result<u64, Disorder> {
         let mut leaves = Vec::new();
         let depth = self.check_below(self.root, 0, u64::MAX, true, &mut leaves)?;
         if depth > LEVELS {
-            return Err(format!("{depth} levels"));
+            return Err(Disorder::Levels(depth));
         }
         let mut last = None;
         let mut count = 0;
         for (index, &at) in leaves.iter().enumerate() {
             let leaf = &self.nodes[at as usize];
             if leaf.head.next != leaves.get(index + 1).copied().unwrap_or(NONE) {
-                return Err(format!("leaf {at} leads to the wrong next leaf"));
+                return Err(Disorder::NextLeaf(at));
             }
             for (key, &link) in leaf.keys().iter().zip(&leaf.links.0) {
                 if last.is_some_and(|last| last >= *key) {
-                    return Err(format!("key {key} is out of order"));
+                    return Err(Disorder::Order(*key));
                 }
                 last = Some(*key);
                 let element = self
@@ -291,7 +320,7 @@ impl Tree {
                     .filter(|record| record.key == *key)
                     .and_then(|record| self.elements.get(record.element as usize));
                 if !element.is_some_and(|element| element.key == *key && element.is_whole()) {
-                    return Err(format!("key {key} leads to a wrong element"));
+                    return Err(Disorder::Element(*key));
                 }
                 count += 1;
             }
@@ -307,11 +336,8 @@ impl Tree {
         to: u64,
         root: bool,
         leaves: &mut Vec<u32>,
-    ) -> Result<usize, String> {
-        let node = self
-            .nodes
-            .get(at as usize)
-            .ok_or_else(|| format!("node {at} does not exist"))?;
+    ) -> Result<usize, Disorder> {
+        let node = self.nodes.get(at as usize).ok_or(Disorder::NoNode(at))?;
         let count = node.head.count as usize;
         let least = match (root, node.head.leaf) {
             (true, true) => 0,
@@ -320,10 +346,10 @@ impl Tree {
             (false, false) => HALF - 1,
         };
         if count < least || count > KEYS {
-            return Err(format!("node {at} has {count} keys"));
+            return Err(Disorder::Keys(at, count));
         }
         if node.keys().iter().any(|&key| key < from || key >= to) {
-            return Err(format!("node {at} has a key of another node"));
+            return Err(Disorder::ForeignKey(at));
         }
         if node.head.leaf {
             leaves.push(at);
@@ -340,7 +366,7 @@ impl Tree {
             let child = node.links.0[slot] as u32;
             let below = self.check_below(child, low, high, false, leaves)?;
             if depth.is_some_and(|depth| depth != below) {
-                return Err(format!("node {at} has children of several depths"));
+                return Err(Disorder::Depths(at));
             }
             depth = Some(below);
         }

@@ -14,6 +14,7 @@ use super::grid::Grid;
 use super::system::{Matrix, Progress, Solution, Work};
 use crate::Error;
 use crate::array::{Pages, filled};
+use crate::number;
 use crate::random::Random;
 
 /// How the equations are solved.
@@ -261,14 +262,7 @@ impl Flow {
 
     /// Digest of all states.
     pub fn checksum(&self) -> u64 {
-        self.states
-            .as_flattened()
-            .iter()
-            .fold(0, |sum: u64, value| {
-                (sum ^ value.to_bits())
-                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                    .rotate_left(23)
-            })
+        number::digest(self.states.as_flattened())
     }
 }
 

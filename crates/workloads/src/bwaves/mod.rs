@@ -23,6 +23,7 @@ use self::system::Progress;
 use crate::Error;
 use crate::array::Pages;
 use crate::interest::Interest;
+use crate::number::{self, OutOfBounds};
 use crate::report;
 
 /// Progress marks for each time that the matrix is read.
@@ -51,19 +52,12 @@ pub struct Arguments {
     pages: Pages,
 }
 
-fn courant(text: &str) -> Result<f64, String> {
-    between(text, 0.01, 100.0)
+fn courant(text: &str) -> Result<f64, OutOfBounds> {
+    number::within(text, "a number", 0.01, 100.0)
 }
 
-fn tolerance(text: &str) -> Result<f64, String> {
-    between(text, 1e-12, 1e-2)
-}
-
-fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| format!("give a number from {least} to {most}"))
+fn tolerance(text: &str) -> Result<f64, OutOfBounds> {
+    number::within(text, "a number", 1e-12, 1e-2)
 }
 
 /// What `bwaves` prints, one JSON object.

@@ -23,6 +23,7 @@ use self::solver::{Limits, Solver};
 use crate::Error;
 use crate::array::Pages;
 use crate::interest::Interest;
+use crate::number::{self, OutOfBounds};
 use crate::report;
 
 /// Progress marks for each time that all columns are read.
@@ -68,19 +69,12 @@ enum Rows {
     Drop,
 }
 
-fn epsilon(text: &str) -> Result<f64, String> {
-    between(text, 1e-12, 1.0)
+fn epsilon(text: &str) -> Result<f64, OutOfBounds> {
+    number::within(text, "a number", 1e-12, 1.0)
 }
 
-fn cost(text: &str) -> Result<f64, String> {
-    between(text, 1e-6, 1e6)
-}
-
-fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| format!("give a number from {least} to {most}"))
+fn cost(text: &str) -> Result<f64, OutOfBounds> {
+    number::within(text, "a number", 1e-6, 1e6)
 }
 
 /// What `liblinear` prints, one JSON object.
@@ -180,11 +174,6 @@ fn whole(arguments: &Arguments) -> Result<Outcome, Error> {
 
     let checks = Checks::new(&solver.weights, &training, &limits, &source, &labels, rows);
     let [value, feature, instance] = bytes(arguments.rows);
-    let checksum = solver.weights.iter().fold(0, |sum: u64, weight| {
-        (sum ^ weight.to_bits())
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(23)
-    });
     Ok(Outcome {
         workload: "liblinear",
         instances: source.instances,
@@ -201,7 +190,7 @@ fn whole(arguments: &Arguments) -> Result<Outcome, Error> {
         objective: training.objective,
         verified: checks.failed().is_none(),
         checks,
-        checksum: format!("{checksum:016x}"),
+        checksum: format!("{:016x}", number::digest(&solver.weights)),
     })
 }
 

@@ -53,10 +53,15 @@ impl fmt::Display for Pattern {
     }
 }
 
-impl FromStr for Pattern {
-    type Err = String;
+/// There is no such pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no pattern '{0}'")]
+pub struct UnknownPattern(String);
 
-    fn from_str(name: &str) -> Result<Self, String> {
+impl FromStr for Pattern {
+    type Err = UnknownPattern;
+
+    fn from_str(name: &str) -> Result<Self, UnknownPattern> {
         let steady = [Order::Sequential, Order::Random, Order::Hot]
             .into_iter()
             .flat_map(|order| {
@@ -65,7 +70,7 @@ impl FromStr for Pattern {
         std::iter::once(Self::FirstTouch)
             .chain(steady)
             .find(|pattern| pattern.to_string() == name)
-            .ok_or_else(|| format!("no pattern '{name}'"))
+            .ok_or_else(|| UnknownPattern(name.to_owned()))
     }
 }
 

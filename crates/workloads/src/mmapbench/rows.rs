@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::pattern::UnknownPattern;
 use super::{Access, Arguments, Bench, Counters, Hint, Pattern, map, sleep_until};
 use crate::memory::PAGE_BYTES;
 use crate::{Error, report};
@@ -178,7 +179,7 @@ fn parse(line: &str) -> Result<(Pattern, u64, f64, u64), Error> {
             .ok_or_else(|| wrong("competing threads are 0 to 64"))?,
         _ => return Err(wrong("too many words")),
     };
-    let pattern = pattern.parse().map_err(|what: String| wrong(&what))?;
+    let pattern = (pattern.parse()).map_err(|error: UnknownPattern| wrong(&error.to_string()))?;
     let threads = threads
         .parse()
         .ok()

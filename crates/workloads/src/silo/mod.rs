@@ -31,6 +31,7 @@ use self::tree::Tree;
 use crate::Error;
 use crate::array::{self, Pages};
 use crate::interest::{Interest, Times};
+use crate::number::{self, OutOfBounds};
 use crate::report;
 
 /// Records of the smallest database that is worth a measurement.
@@ -74,11 +75,8 @@ pub struct Arguments {
     pages: Pages,
 }
 
-fn theta(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|theta| (0.001..=0.999).contains(theta))
-        .ok_or_else(|| "give a skew from 0.001 to 0.999".to_owned())
+fn theta(text: &str) -> Result<f64, OutOfBounds> {
+    number::within(text, "a skew", 0.001, 0.999)
 }
 
 /// What `silo` prints, one JSON object.

@@ -21,6 +21,7 @@ use self::materials::Material;
 use crate::Error;
 use crate::array::Pages;
 use crate::interest::{Interest, Times};
+use crate::number::{self, OutOfBounds};
 use crate::report;
 
 const START: u64 = 1070;
@@ -93,11 +94,8 @@ enum Mode {
     History,
 }
 
-fn rows(text: &str) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|rows| (2..=10_000_000).contains(rows))
-        .ok_or_else(|| "give 2 to 10000000 rows".to_owned())
+fn rows(text: &str) -> Result<usize, OutOfBounds> {
+    number::within(text, "rows", 2, 10_000_000)
 }
 
 /// The verification checksums that XSBench prints as valid.
