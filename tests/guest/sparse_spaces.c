@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * Large sparse address spaces for little memory: each of many processes maps so
- * many GiB and writes to one 4 KiB page in each of so many places; then all read
- * a few hot ones of their places for a while.
+ * many GiB and writes to one 4 KiB page in each of so many places; once all have,
+ * they read a few hot ones of their places for a while, side by side.
  *
  * usage: sparse_spaces PROCESSES GIB_EACH PLACES_EACH HOT_EACH ROUNDS
  */
@@ -29,8 +29,20 @@ static size_t place(uint64_t seed, uint64_t i, size_t bytes)
 	return random_next(&state) % bytes & ~(size_t)4095;
 }
 
-static int one(uint64_t seed, size_t bytes, uint64_t places, uint64_t hot, uint64_t rounds)
+/* Tell the parent, and wait until it closes its end. */
+static void wait_for_all(const int ready[2], const int go[2])
 {
+	char byte = 0;
+
+	close(go[1]);
+	if (write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) < 0)
+		perror("sparse_spaces: pipe");
+}
+
+static int one(uint64_t seed, const uint64_t number[5], const int ready[2], const int go[2])
+{
+	uint64_t places = number[2], hot = number[3], rounds = number[4];
+	size_t bytes = number[1] << 30;
 	volatile char *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	uint64_t state = seed, i;
@@ -42,6 +54,7 @@ static int one(uint64_t seed, size_t bytes, uint64_t places, uint64_t hot, uint6
 	madvise((void *)map, bytes, MADV_NOHUGEPAGE);
 	for (i = 0; i < places; i++)
 		map[place(seed, i, bytes)] = 1;
+	wait_for_all(ready, go);
 	for (i = 0; i < rounds; i++) {
 		uint64_t pick = random_next(&state);
 
@@ -54,7 +67,8 @@ static int one(uint64_t seed, size_t bytes, uint64_t places, uint64_t hot, uint6
 int main(int argc, char **argv)
 {
 	uint64_t number[5];
-	int i, status, failed = 0;
+	int i, status, failed = 0, ready[2], go[2];
+	char byte;
 
 	if (argc != 6) {
 		fprintf(stderr,
@@ -63,7 +77,7 @@ int main(int argc, char **argv)
 	}
 	for (i = 0; i < 5; i++)
 		number[i] = strtoull(argv[i + 1], NULL, 10);
-	if (!number[2] || !number[3])
+	if (!number[2] || !number[3] || pipe(ready) || pipe(go))
 		return 2;
 	for (i = 0; i < (int)number[0]; i++) {
 		pid_t child = fork();
@@ -72,9 +86,14 @@ int main(int argc, char **argv)
 			perror("sparse_spaces: fork");
 			failed = 1;
 		} else if (!child) {
-			_exit(one(i + 1, number[1] << 30, number[2], number[3], number[4]));
+			_exit(one(i + 1, number, ready, go));
 		}
 	}
+	/* One that failed keeps nobody waiting: it closed its end. */
+	close(ready[1]);
+	for (i = 0; i < (int)number[0] && read(ready[0], &byte, 1) == 1; i++)
+		;
+	close(go[1]);
 	while (wait(&status) > 0)
 		failed |= status != 0;
 	return failed;
