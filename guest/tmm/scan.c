@@ -21,6 +21,9 @@
 
 /* Range walked in one go under mmap_lock: 8192 page-table entries at most. */
 #define DEMETER_SCAN_CHUNK_BYTES (32UL << 20)
+/* The same where mappings are so many that they may be a page each: 512 of them. */
+#define DEMETER_SCAN_CROWD_BYTES PMD_SIZE
+#define DEMETER_SCAN_CROWD	 4096
 
 /* The walker's callbacks may stop it by returning this. */
 #define DEMETER_SCAN_STOP 1
@@ -69,13 +72,15 @@ void demeter_folio_list_refuse_other(const struct demeter_folio_list *list,
 static int demeter_scan_chunks(struct mm_struct *mm, u64 start, u64 end,
 			       const struct mm_walk_ops *ops, void *private)
 {
+	bool crowd = READ_ONCE(mm->map_count) > DEMETER_SCAN_CROWD;
+	unsigned long chunk = crowd ? DEMETER_SCAN_CROWD_BYTES : DEMETER_SCAN_CHUNK_BYTES;
 	unsigned long at = start & PAGE_MASK;
 	unsigned long last = min_t(u64, PAGE_ALIGN(end), TASK_SIZE_MAX);
 	int ret = 0;
 
 	while (at < last) {
 		/* Chunks end on chunk boundaries, so no THP straddles two. */
-		unsigned long next = min((at | (DEMETER_SCAN_CHUNK_BYTES - 1)) + 1, last);
+		unsigned long next = min((at | (chunk - 1)) + 1, last);
 
 		if (fatal_signal_pending(current) || mmap_read_lock_killable(mm))
 			return -EINTR;
