@@ -22,6 +22,9 @@
 
 /* Range walked in one go under mmap_lock: 2048 page-table entries at most. */
 #define DEMETER_SCAN_CHUNK_BYTES (8UL << 20)
+/* The same where mappings are so many that they may be a page each: 512 of them. */
+#define DEMETER_SCAN_CROWD_BYTES PMD_SIZE
+#define DEMETER_SCAN_CROWD	 4096
 
 /* The walker's callbacks may stop it by returning this. */
 #define DEMETER_SCAN_STOP 1
@@ -68,9 +71,12 @@ static int demeter_scan_once(struct mm_struct *mm, u64 start, u64 end,
 }
 
 /* Where a chunk that begins at @at ends: no THP straddles two. */
-static u64 demeter_scan_chunk_end(u64 at, u64 end)
+static u64 demeter_scan_chunk_end(const struct mm_struct *mm, u64 at, u64 end)
 {
-	return min((at | (DEMETER_SCAN_CHUNK_BYTES - 1)) + 1, end);
+	bool crowd = READ_ONCE(mm->map_count) > DEMETER_SCAN_CROWD;
+	u64 chunk = crowd ? DEMETER_SCAN_CROWD_BYTES : DEMETER_SCAN_CHUNK_BYTES;
+
+	return min((at | (chunk - 1)) + 1, end);
 }
 
 static u64 demeter_scan_last(u64 end)
@@ -98,7 +104,7 @@ static int demeter_scan_chunks(struct mm_struct *mm, u64 start, u64 end,
 	int ret = 0;
 
 	while (at < last && !ret) {
-		u64 next = demeter_scan_chunk_end(at, last);
+		u64 next = demeter_scan_chunk_end(mm, at, last);
 
 		ret = demeter_scan_once(mm, at, next, ops, private);
 		at = next;
@@ -290,7 +296,7 @@ int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, 
 			       struct demeter_refusals *why)
 {
 	u64 start = *at & PAGE_MASK;
-	u64 next = demeter_scan_chunk_end(start, demeter_scan_last(end));
+	u64 next = demeter_scan_chunk_end(mm, start, demeter_scan_last(end));
 	struct demeter_isolate iso = {
 		.nid = nid,
 		.at = start,

@@ -90,6 +90,7 @@ comes "shared memory that three map" gups --memory shared --sharers 2
 
 # A block device is the only file here that the page cache keeps.
 comes "a mapped file" in_model /tmp/layouts file /dev/pmem0 3000000
+echo 1 >/proc/sys/vm/drop_caches # It fills FMEM, and nobody maps it any more.
 
 stays "bound by mbind()" gups --bind 1
 stays "bound by mbind(), shared memory" gups --memory shared --bind 1
