@@ -60,8 +60,6 @@ static struct ftrace_ops hook = {
 	.flags = FTRACE_OPS_FL_PERMANENT,
 };
 
-/* Not declared: the type is restated. */
-int demeter_type_ftrace_is_dead(void);
 DEMETER_DECLARE_CALL(ftrace_is_dead);
 DEMETER_DEFINE_CALL(ftrace_is_dead);
 
