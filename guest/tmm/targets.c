@@ -59,7 +59,7 @@ static u32 discover_wait;
  *
  * Return: for demeter_targets_read_unlock().
  */
-int demeter_targets_read_lock(void)
+int demeter_targets_read_lock(void) __acquires(&targets_srcu)
 {
 	return srcu_read_lock(&targets_srcu);
 }
@@ -68,7 +68,7 @@ int demeter_targets_read_lock(void)
  * demeter_targets_read_unlock() - use no target any more
  * @index: as returned when it was locked
  */
-void demeter_targets_read_unlock(int index)
+void demeter_targets_read_unlock(int index) __releases(&targets_srcu)
 {
 	srcu_read_unlock(&targets_srcu, index);
 }
