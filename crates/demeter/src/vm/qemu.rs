@@ -49,7 +49,7 @@ const FIRMWARE: &str = "qboot.rom";
 /// its rate for `/dev/hpet`, `init_acpi_pm_clocksource` compares a clock that is never
 /// chosen, and `jent_mod_init` tests a source of randomness. Ciphers test themselves
 /// before they are used, which they are not. Certificates are loaded to check signatures
-/// of modules, at 13 million instructions each, and the modules under test have none.
+/// of modules, 13 ms of the guest's time each, and the modules under test have none.
 const NO_NEED_TO_ASK: &str = " tsc_early_khz=1000000 no_timer_check cryptomgr.notests \
     initcall_blacklist=hpet_late_init,init_acpi_pm_clocksource,jent_mod_init,\
     load_system_certificate_list";
