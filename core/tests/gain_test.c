@@ -7,21 +7,23 @@
 #include "machine.h"
 
 #define GT_GRANULE (2ULL << 20)
+#define GT_RANGES  4U
+#define GT_STEPS   32U
 #define GT_BASE	   BIT_ULL(32)
 
-/* One area of eight granules; @memory has room for 16 ranges. */
+/* One area of eight granules; @memory has room for GT_RANGES. */
 static void gt_ranges(struct demeter_ranges *rs, struct demeter_range *memory)
 {
 	static const struct demeter_ranges_params params = DEMETER_RANGES_PARAMS_DEFAULT;
 
-	memset(memory, 0, 16 * sizeof(*memory));
-	demeter_ranges_init(rs, memory, 16, &params);
+	memset(memory, 0, GT_RANGES * sizeof(*memory));
+	demeter_ranges_init(rs, memory, GT_RANGES, &params);
 	demeter_ranges_set_area(rs, 0, GT_BASE, GT_BASE + 8 * GT_GRANULE);
 }
 
 static void gt_test_rate(struct test_tally *tally)
 {
-	struct demeter_range memory[16];
+	struct demeter_range memory[GT_RANGES];
 	struct demeter_ranges rs;
 	u64 end = GT_BASE + 8 * GT_GRANULE;
 
@@ -52,7 +54,7 @@ static void gt_test_steady(struct test_tally *tally)
 	struct demeter_plan_step step = { .kind = DEMETER_PLAN_FILL, .gain_ps = 3000 };
 	struct demeter_rank_entry e[2];
 	struct demeter_placement p;
-	struct demeter_range memory[16];
+	struct demeter_range memory[GT_RANGES];
 	struct demeter_ranges rs;
 	u32 epoch;
 
@@ -93,7 +95,7 @@ static void gt_test_swap(struct test_tally *tally)
 	struct demeter_plan_step step = { .kind = DEMETER_PLAN_SWAP, .hot = 0, .cold = 1 };
 	struct demeter_rank_entry e[2];
 	struct demeter_placement there, back;
-	struct demeter_range memory[16];
+	struct demeter_range memory[GT_RANGES];
 	struct demeter_ranges rs;
 	u32 i;
 
@@ -132,7 +134,7 @@ static void gt_test_swap(struct test_tally *tally)
 static void gt_test_kept(struct test_tally *tally)
 {
 	struct machine *m = machine_new(64, 16, 3);
-	struct demeter_placement p[32];
+	struct demeter_placement *p = test_alloc(GT_STEPS * sizeof(*p));
 	u64 predicted = 0;
 	s64 realised = 0;
 	u32 nr = 0, epoch, i;
@@ -147,7 +149,7 @@ static void gt_test_kept(struct test_tally *tally)
 						  m->params.latency_gap_ps);
 			demeter_placement_age(&p[i], m->params.epoch_ns);
 		}
-		for (i = 0; i < m->plan.nr && nr < 32; i++) {
+		for (i = 0; i < m->plan.nr && nr < GT_STEPS; i++) {
 			demeter_placement_init(&p[nr], &m->step[i], m->entry);
 			CHECK(p[nr].gain_ps && p[nr].lasts_ns);
 			CHECK(p[nr].lasts_ns <= m->params.horizon_ns);
@@ -164,13 +166,14 @@ static void gt_test_kept(struct test_tally *tally)
 	CHECK(predicted > 0);
 	CHECK(realised >= (s64)(predicted / 2));
 	CHECK(realised <= (s64)(predicted * 4));
+	test_free(p);
 	test_free(m);
 }
 
 /* Any numbers at all: no trap, no sign that flips. */
 static void gt_test_nasty(struct test_tally *tally)
 {
-	struct demeter_range memory[16];
+	struct demeter_range memory[GT_RANGES];
 	struct demeter_ranges rs;
 	u64 seed = 11;
 	u32 round;

@@ -193,14 +193,6 @@ impl View {
         })
     }
 
-    fn map_text(&self, lines: usize, columns: usize) -> String {
-        let (rows, report) = heat_of(&self.looks);
-        if rows.is_empty() {
-            return "nothing was sampled yet".to_owned();
-        }
-        Picture::fold(&rows, &report, lines, columns).text()
-    }
-
     /// Draws it.
     pub fn draw(&self, frame: &mut Frame<'_>) {
         let tiers = status::tiers(&self.state);
@@ -235,13 +227,32 @@ impl View {
             Paragraph::new(Line::styled(self.map_title(), bold)),
             areas[4],
         );
-        let map = self.map_text(
+        let map = map_text(
+            &self.looks,
             usize::from(areas[5].height),
             usize::from(areas[5].width.saturating_sub(MAP_MARGIN)),
         );
         frame.render_widget(Paragraph::new(coloured(&map)), areas[5]);
         let keys = "q quit   up, down: another process";
         frame.render_widget(Paragraph::new(keys), areas[6]);
+    }
+}
+
+/// The map in at most so many lines. A picture has about as many as it is asked for,
+/// and more the more gaps it folds: what is hot must not be cut off.
+fn map_text(looks: &VecDeque<Look>, lines: usize, columns: usize) -> String {
+    let (rows, report) = heat_of(looks);
+    if rows.is_empty() {
+        return "nothing was sampled yet".to_owned();
+    }
+    let mut wanted = lines;
+    loop {
+        let text = Picture::fold(&rows, &report, wanted, columns).text();
+        let over = text.lines().count().saturating_sub(lines);
+        if over == 0 || wanted <= 1 {
+            return text;
+        }
+        wanted = wanted.saturating_sub(over).max(1);
     }
 }
 
@@ -345,6 +356,22 @@ mod tests {
         let fills: Vec<&[u32]> = rows.iter().map(|row| &row.fills[..]).collect();
         assert_eq!(fills, [&[512, 2048], &[512, 256], &[512, 256], &[512, 256]]);
         assert!(heat_of(&VecDeque::new()).0.is_empty());
+    }
+
+    #[test]
+    fn a_map_with_gaps_fits() {
+        const G: u64 = LEAST_GRANULE_BYTES;
+        let piece = |at: u64| range(at * 1000 * G, (at * 1000 + 40) * G, at as f64);
+        let looks = VecDeque::from([Look {
+            time_ns: 0,
+            ranges: (0..5).map(piece).collect(),
+        }]);
+        for lines in 9..40 {
+            let text = map_text(&looks, lines, 10);
+            assert!(text.lines().count() <= lines, "{lines}:\n{text}");
+            // The last piece is the hottest.
+            assert!(text.contains('@'), "{lines}:\n{text}");
+        }
     }
 
     #[test]
