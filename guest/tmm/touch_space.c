@@ -25,6 +25,7 @@
 /* The layout is looked at again after this many epochs, changed or not. */
 #define LAYOUT_EPOCHS 8u
 
+/* Spaces and their granules, for writers; see touch.h. */
 DEFINE_MUTEX(demeter_touch_lock);
 
 static DEFINE_HASHTABLE(spaces, 6);
@@ -273,8 +274,8 @@ void demeter_touch_spaces_sync(void)
 		space = demeter_touch_space_of(mm[i]);
 		rcu_read_unlock();
 		if (!atomic_read(&mm[i]->mm_users))
-			;
-		else if (space)
+			continue;
+		if (space)
 			space->wanted = true;
 		else
 			add(mm[i]);
