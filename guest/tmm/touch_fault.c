@@ -121,10 +121,9 @@ int demeter_touch_probes_start(char *reason, size_t size)
 
 	for_each_kernel_tracepoint(find_tracepoint, NULL);
 	if (!fault_user || !fault_kernel || !task_switch)
-		return demeter_perf_refuse(
-			reason, size, -EOPNOTSUPP,
-			"a tracepoint of page faults or sched_switch is missing",
-			"use a kernel with CONFIG_TRACEPOINTS (6.1, 6.12 or 7.x)");
+		return demeter_perf_refuse(reason, size, -EOPNOTSUPP,
+					   "it lacks a tracepoint of page faults or switches",
+					   "use a kernel with CONFIG_TRACEPOINTS");
 	ret = tracepoint_probe_register(fault_user, probe_fault, NULL);
 	if (ret)
 		goto fail;

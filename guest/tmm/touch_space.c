@@ -242,13 +242,23 @@ static void remove(struct demeter_touch_space *space)
 	kfree(space);
 }
 
+static struct demeter_touch_space *first_unwanted(void)
+{
+	struct demeter_touch_space *space = NULL;
+
+	while ((space = demeter_touch_space_next(space))) {
+		if (!space->wanted)
+			return space;
+	}
+	return NULL;
+}
+
 static void remove_unwanted(void)
 {
 	struct demeter_touch_space *space;
-	struct hlist_node *next;
-	int bucket;
 
-	hash_for_each_safe(spaces, bucket, next, space, node) if (!space->wanted) remove(space);
+	while ((space = first_unwanted()))
+		remove(space);
 }
 
 /**
