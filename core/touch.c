@@ -42,7 +42,7 @@
 
 #define TOUCH_NS_PER_S	   1000000000ULL
 /* A touch, and the part of one that every granule begins with. */
-#define TOUCH_ONE	   (1U << DEMETER_TOUCH_SHIFT)
+#define TOUCH_ONE	   ((u32)BIT_ULL(DEMETER_TOUCH_SHIFT))
 #define TOUCH_PRIOR	   (TOUCH_ONE / 4)
 /* Much sooner than expected is by this factor, and this often in a row. */
 #define TOUCH_SOONER	   8U
@@ -53,7 +53,7 @@
 #define TOUCH_ABSENT_SHIFT 3
 /* Keeps sums far from wrapping: more accesses than any granule has in an epoch. */
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
-/* Part of the time that looking may take: 1/160, which leaves room for what a fault costs unseen. */
+/* Part of the time that looking may take; leaves room for what a fault costs unseen. */
 #define TOUCH_TIME_SHARE   160U
 /* Fewer looks a second would learn nothing. */
 #define TOUCH_LEAST_PER_S  50U
@@ -194,12 +194,14 @@ void demeter_touch_add(struct demeter_touch_sum *sum, const struct demeter_touch
  */
 u64 demeter_touch_mean(const struct demeter_touch_sum *sum, u64 before_per_s)
 {
+	u64 pooled;
+
 	if (sum->granules && before_per_s)
 		return demeter_max(div64_u64(sum->rate_per_s, sum->granules), 1);
 	if (sum->touches == 0)
 		return 0;
-	return demeter_max(
-		demeter_mul_div(sum->touches, TOUCH_NS_PER_S, demeter_max(sum->exposure, 1)), 1);
+	pooled = demeter_mul_div(sum->touches, TOUCH_NS_PER_S, demeter_max(sum->exposure, 1));
+	return demeter_max(pooled, 1);
 }
 
 /**

@@ -51,6 +51,7 @@ struct tt_space {
 	struct demeter_touch touch[TT_GRANULES];
 	u64 left_ns[TT_GRANULES];
 	u64 since_ns[TT_GRANULES];
+	u64 accesses[TT_GRANULES];
 	u32 follow[1024];
 	u32 nr_follow;
 	u32 next;
@@ -112,7 +113,7 @@ static void tt_run(struct tt_space *s, u64 ns)
 static u64 tt_epoch(struct tt_space *s, u32 arms, struct demeter_ranges *ranges)
 {
 	struct demeter_touch_sum sum = { 0 };
-	u64 x[TT_GRANULES], follow = 0, samples = 0, known, k;
+	u64 *x = s->accesses, follow = 0, samples = 0, known, k;
 	u32 tick, i, g;
 
 	for (tick = 0; tick < TT_TICKS; tick++) {

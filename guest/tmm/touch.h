@@ -121,6 +121,10 @@ extern struct mutex demeter_touch_lock;
 
 /* touch_arm.c */
 
+/* Only gives the static call its type. */
+void demeter_proto_flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
+				      unsigned int stride_shift, bool freed_tables);
+
 enum demeter_touch_state {
 	DEMETER_TOUCH_UNMARKED, /* the entry is not ours */
 	DEMETER_TOUCH_MARKED,	/* it is; or was, and has been put back */
@@ -137,7 +141,7 @@ enum demeter_touch_state {
  */
 struct demeter_touch_entry {
 	unsigned long *slot;
-	spinlock_t *ptl;
+	spinlock_t *ptl; /* protects @slot */
 	u64 pfn_mask;
 	int nid;
 	bool huge;

@@ -24,6 +24,7 @@
 #include <asm/tlbflush.h>
 
 #include "pagewalk.h"
+#include "sampler_perf.h"
 #include "symbols.h"
 #include "touch.h"
 
@@ -34,8 +35,6 @@
 #define PLAIN_BITS (_PAGE_PRESENT | _PAGE_USER | _PAGE_SPECIAL)
 #define PLAIN	   (_PAGE_PRESENT | _PAGE_USER)
 
-void demeter_proto_flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
-				      unsigned int stride_shift, bool freed_tables);
 DEFINE_STATIC_CALL_NULL(demeter_sc_flush_tlb_mm_range, demeter_proto_flush_tlb_mm_range);
 
 /**
@@ -49,18 +48,14 @@ int demeter_touch_arm_resolve(char *reason, size_t size)
 {
 	unsigned long address = demeter_symbol_address("flush_tlb_mm_range");
 
-#ifndef CONFIG_NUMA_BALANCING
-	snprintf(
-		reason, size,
-		"this kernel has no NUMA balancing, so a page of user space that faults once is unknown to it; next: use one with CONFIG_NUMA_BALANCING");
-	return -EOPNOTSUPP;
-#endif
-	if (!address) {
-		snprintf(
-			reason, size,
-			"this kernel has no function flush_tlb_mm_range; next: boot a supported kernel (Debian 6.1, 6.12 or 7.x) or report the version");
-		return -ENOENT;
-	}
+	if (!IS_ENABLED(CONFIG_NUMA_BALANCING))
+		return demeter_perf_refuse(reason, size, -EOPNOTSUPP,
+					   "this kernel has no entries that fault once",
+					   "use one with CONFIG_NUMA_BALANCING");
+	if (!address)
+		return demeter_perf_refuse(reason, size, -ENOENT,
+					   "this kernel has no function flush_tlb_mm_range",
+					   "boot a supported kernel (Debian 6.1, 6.12 or 7.x)");
 	static_call_update(demeter_sc_flush_tlb_mm_range,
 			   (typeof(demeter_proto_flush_tlb_mm_range) *)address);
 	return 0;

@@ -19,6 +19,7 @@
 #include <linux/tracepoint.h>
 #include <asm/trap_pf.h>
 
+#include "sampler_perf.h"
 #include "tmm.h"
 #include "touch.h"
 
@@ -119,15 +120,10 @@ int demeter_touch_probes_start(char *reason, size_t size)
 	int ret;
 
 	for_each_kernel_tracepoint(find_tracepoint, NULL);
-	if (!fault_user || !fault_kernel || !task_switch) {
-		snprintf(
-			reason, size,
-			"this kernel has no tracepoint %s, so touches cannot be seen; next: use one with CONFIG_TRACEPOINTS, of version 6.1, 6.12 or 7.x",
-			!fault_user	? "page_fault_user"
-			: !fault_kernel ? "page_fault_kernel"
-					: "sched_switch");
-		return -EOPNOTSUPP;
-	}
+	if (!fault_user || !fault_kernel || !task_switch)
+		return demeter_perf_refuse(reason, size, -EOPNOTSUPP,
+					   "it lacks a tracepoint of page faults or switches",
+					   "use a kernel with CONFIG_TRACEPOINTS");
 	ret = tracepoint_probe_register(fault_user, probe_fault, NULL);
 	if (ret)
 		goto fail;
@@ -142,11 +138,8 @@ unuser:
 	tracepoint_probe_unregister(fault_user, probe_fault, NULL);
 	tracepoint_synchronize_unregister();
 fail:
-	snprintf(
-		reason, size,
-		"the kernel refused a probe of page faults with error %d; next: see the kernel log",
-		ret);
-	return ret;
+	return demeter_perf_refuse(reason, size, ret, "the kernel refused a probe of page faults",
+				   "see the kernel log");
 }
 
 /**

@@ -25,6 +25,7 @@
 /* The layout is looked at again after this many epochs, changed or not. */
 #define LAYOUT_EPOCHS 8u
 
+/* Spaces and their granules, for writers; see touch.h. */
 DEFINE_MUTEX(demeter_touch_lock);
 
 static DEFINE_HASHTABLE(spaces, 6);
@@ -241,13 +242,23 @@ static void remove(struct demeter_touch_space *space)
 	kfree(space);
 }
 
+static struct demeter_touch_space *first_unwanted(void)
+{
+	struct demeter_touch_space *space = NULL;
+
+	while ((space = demeter_touch_space_next(space))) {
+		if (!space->wanted)
+			return space;
+	}
+	return NULL;
+}
+
 static void remove_unwanted(void)
 {
 	struct demeter_touch_space *space;
-	struct hlist_node *next;
-	int bucket;
 
-	hash_for_each_safe(spaces, bucket, next, space, node) if (!space->wanted) remove(space);
+	while ((space = first_unwanted()))
+		remove(space);
 }
 
 /**
@@ -273,8 +284,8 @@ void demeter_touch_spaces_sync(void)
 		space = demeter_touch_space_of(mm[i]);
 		rcu_read_unlock();
 		if (!atomic_read(&mm[i]->mm_users))
-			;
-		else if (space)
+			continue;
+		if (space)
 			space->wanted = true;
 		else
 			add(mm[i]);
