@@ -37,7 +37,6 @@
 /* Between two times of arming, and where nothing that is managed runs. */
 #define TICK_MS	      16u
 #define IDLE_TICK_MS  128u
-#define IDLE_TICK_MS  128u
 /* Pages armed in one, at most: mmap_lock is held meanwhile. */
 #define TICK_PAGES    256u
 /* Pages armed in a second, at most: more would tell little that matters. */
