@@ -8,7 +8,7 @@
 
 #define TT_GRANULE  (2ULL << 20)
 #define TT_S	    1000000000ULL
-#define TT_BASE	    (1ULL << 32)
+#define TT_BASE	    BIT_ULL(32)
 #define TT_GRANULES 256U
 #define TT_TICK_NS  16000000ULL
 #define TT_TICKS    4U /* an epoch */

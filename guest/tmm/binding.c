@@ -37,8 +37,7 @@ void demeter_binding_resolve(void)
 	can_put = address;
 }
 
-static bool policy_refuses(const struct mempolicy *policy,
-			   const struct demeter_binding *binding)
+static bool policy_refuses(const struct mempolicy *policy, const struct demeter_binding *binding)
 {
 	bool to = node_isset(binding->to_nid, policy->nodes);
 
@@ -81,7 +80,7 @@ static void ask_owner(struct demeter_binding *binding, struct mm_struct *mm)
 #endif
 
 void demeter_binding_init(struct demeter_binding *binding, struct mm_struct *mm, int from_nid,
-			    int to_nid)
+			  int to_nid)
 {
 	*binding = (struct demeter_binding){ .from_nid = from_nid, .to_nid = to_nid };
 	if (to_nid >= 0)
@@ -104,7 +103,7 @@ static bool object_refuses(const struct demeter_binding *binding, struct vm_area
 }
 
 bool demeter_binding_allows(const struct demeter_binding *binding, struct vm_area_struct *vma,
-			      unsigned long addr)
+			    unsigned long addr)
 {
 	if (binding->to_nid < 0)
 		return true;
@@ -112,8 +111,7 @@ bool demeter_binding_allows(const struct demeter_binding *binding, struct vm_are
 		return false;
 	if (can_put && vma->vm_ops && vma->vm_ops->get_policy)
 		return !object_refuses(binding, vma, addr);
-	return !(vma->vm_policy ? policy_refuses(vma->vm_policy, binding)
-				: binding->task_refuses);
+	return !(vma->vm_policy ? policy_refuses(vma->vm_policy, binding) : binding->task_refuses);
 }
 #else /* !CONFIG_NUMA: no second node, so nobody can be bound to one */
 void demeter_binding_resolve(void)
@@ -121,13 +119,13 @@ void demeter_binding_resolve(void)
 }
 
 void demeter_binding_init(struct demeter_binding *binding, struct mm_struct *mm, int from_nid,
-			    int to_nid)
+			  int to_nid)
 {
 	*binding = (struct demeter_binding){ .from_nid = from_nid, .to_nid = to_nid };
 }
 
 bool demeter_binding_allows(const struct demeter_binding *binding, struct vm_area_struct *vma,
-			      unsigned long addr)
+			    unsigned long addr)
 {
 	return true;
 }

@@ -46,7 +46,7 @@ void demeter_binding_resolve(void);
  * threads set for themselves alone cannot be told from a page.
  */
 void demeter_binding_init(struct demeter_binding *binding, struct mm_struct *mm, int from_nid,
-			    int to_nid);
+			  int to_nid);
 
 /**
  * demeter_binding_allows() - may the page at an address go there
@@ -59,6 +59,6 @@ void demeter_binding_init(struct demeter_binding *binding, struct mm_struct *mm,
  * Return: whether no policy forbids it.
  */
 bool demeter_binding_allows(const struct demeter_binding *binding, struct vm_area_struct *vma,
-			      unsigned long addr);
+			    unsigned long addr);
 
 #endif /* DEMETER_BINDING_H */

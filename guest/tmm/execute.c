@@ -244,8 +244,8 @@ static u64 isolate_between(struct demeter_target *target, enum demeter_tier tier
 		if (at >= end)
 			break;
 		held_ns = demeter_worker_clock();
-		if (demeter_scan_isolate_slice(target->mm, &at, stop, nid, to_nid,
-					       pages - taken, list, why))
+		if (demeter_scan_isolate_slice(target->mm, &at, stop, nid, to_nid, pages - taken,
+					       list, why))
 			break;
 		held_ns = demeter_worker_clock() - held_ns;
 		demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);

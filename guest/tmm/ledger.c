@@ -147,7 +147,8 @@ void demeter_ledger_exit(void)
 	struct account *account;
 	unsigned long space;
 
-	xa_for_each(&accounts, space, account) kfree(account);
+	xa_for_each(&accounts, space, account)
+		kfree(account);
 	xa_destroy(&accounts);
 	kvfree(ring);
 	ring = NULL;
@@ -585,7 +586,8 @@ int demeter_ledger_snapshot(void **data, size_t *bytes)
 		strscpy(name, demeter_refusal_names[i], DEMETER_LEDGER_REASON_BYTES);
 	target = (void *)name;
 	account_copy(target++, &gone);
-	xa_for_each(&accounts, space, account) account_copy(target++, account);
+	xa_for_each(&accounts, space, account)
+		account_copy(target++, account);
 	decision = (void *)target;
 	for (i = 0; i < nr; i++)
 		decision_copy(decision++, slot_of(totals.decisions - nr + i));

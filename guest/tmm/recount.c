@@ -65,12 +65,13 @@ static bool pass_is_due(const struct demeter_target *target)
 {
 	const struct demeter_pass *pass = &target->pass;
 	u64 now = target->resident_pages;
-	u64 change = now > pass->resident_pages ? now - pass->resident_pages : pass->resident_pages - now;
+	u64 then = pass->resident_pages;
+	u64 change = now > then ? now - then : then - now;
 	u64 elapsed_ns = ktime_get_ns() - pass->ended_ns;
 
 	if (!pass->ended_ns)
 		return true;
-	if (pass->wanted || change > CHANGED_PAGES || change > pass->resident_pages / 64)
+	if (pass->wanted || change > CHANGED_PAGES || change > then / 64)
 		return elapsed_ns >= pass->cost_ns * PASS_SHARE_CHANGED;
 	return target->ranges.epoch - pass->epoch >= PASS_EPOCHS &&
 	       elapsed_ns >= pass->cost_ns * PASS_SHARE_UNCHANGED;

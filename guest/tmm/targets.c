@@ -59,17 +59,21 @@ static u32 discover_wait;
  *
  * Return: for demeter_targets_read_unlock().
  */
-int demeter_targets_read_lock(void) __acquires(&targets_srcu)
+int demeter_targets_read_lock(void)
 {
-	return srcu_read_lock(&targets_srcu);
+	int index = srcu_read_lock(&targets_srcu);
+
+	__release(&targets_srcu); /* For sparse: the caller has it. */
+	return index;
 }
 
 /**
  * demeter_targets_read_unlock() - use no target any more
  * @index: as returned when it was locked
  */
-void demeter_targets_read_unlock(int index) __releases(&targets_srcu)
+void demeter_targets_read_unlock(int index)
 {
+	__acquire(&targets_srcu); /* For sparse: the caller had it. */
 	srcu_read_unlock(&targets_srcu, index);
 }
 

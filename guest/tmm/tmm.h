@@ -55,7 +55,7 @@ struct task_struct;
 struct vm_area_struct;
 
 #define DEMETER_MAX_TARGETS 1024 /* managed address spaces */
-#define DEMETER_MAX_SHARED  8    /* shared objects known in one address space */
+#define DEMETER_MAX_SHARED  8	 /* shared objects known in one address space */
 
 /* Of 4 KiB pages; first guesses until something was measured. */
 #define DEMETER_FIRST_SWAP_COST_NS 3000

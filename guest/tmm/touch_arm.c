@@ -172,6 +172,9 @@ bool demeter_touch_entry_lock(struct mm_struct *mm, unsigned long addr,
 	spin_lock(place.entry.ptl);
 	if (still_there(&place) && page_fits(&place.entry, READ_ONCE(*place.entry.slot))) {
 		*entry = place.entry;
+		/* For sparse, which cannot follow: the caller has both locks. */
+		__release(place.entry.ptl);
+		__release(RCU);
 		return true;
 	}
 	spin_unlock(place.entry.ptl);
@@ -186,6 +189,8 @@ nothing:
  */
 void demeter_touch_entry_unlock(struct demeter_touch_entry *entry)
 {
+	__acquire(RCU);
+	__acquire(entry->ptl);
 	spin_unlock(entry->ptl);
 	rcu_read_unlock();
 }

@@ -17,8 +17,7 @@ static u64 take_from(struct list_head *from, u64 *from_pages, u64 pages, struct 
 	struct folio *folio, *next;
 	u64 taken = 0;
 
-	list_for_each_entry_safe_reverse(folio, next, from, lru)
-	{
+	list_for_each_entry_safe_reverse(folio, next, from, lru) {
 		u64 size = folio_nr_pages(folio);
 
 		if (size > pages - taken)
@@ -48,10 +47,10 @@ static void make_up(struct demeter_folio_list *from, const struct demeter_folio_
 		    struct demeter_folio_list *to, u64 lacks_pages)
 {
 	u64 spare = from->small_pages - min(from->small_pages, against->small_pages);
+	u64 huge = from->huge_pages - min(from->huge_pages, against->huge_pages);
 
-	if (spare < lacks_pages && from->huge_pages > against->huge_pages)
-		spare += demeter_huge_split(
-			from, min(lacks_pages - spare, from->huge_pages - against->huge_pages));
+	if (spare < lacks_pages && huge)
+		spare += demeter_huge_split(from, min(lacks_pages - spare, huge));
 	take_from(&from->small, &from->small_pages, min(spare, lacks_pages), &to->small,
 		  &to->small_pages);
 }
