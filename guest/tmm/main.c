@@ -26,7 +26,7 @@
 
 /* On and off, and what may only change in between; see tmm.h. */
 DEFINE_MUTEX(demeter_control_lock);
-/* Targets, their ranges, and the plan; see tmm.h. */
+/* The registry of targets, and the choice of the cgroup; see tmm.h. */
 DEFINE_MUTEX(demeter_lock);
 
 struct demeter_params demeter_params = {

@@ -241,7 +241,7 @@ static void inspect(struct demeter_touch_space *space)
 		return;
 	if (!mmap_read_trylock(space->mm)) {
 		this_cpu_inc(demeter_touch_cpu.busy_spaces);
-		mmput(space->mm);
+		mmput_async(space->mm);
 		return;
 	}
 	for (; left && checks; left--) {
@@ -257,7 +257,7 @@ static void inspect(struct demeter_touch_space *space)
 	}
 	demeter_touch_space_layout(space);
 	mmap_read_unlock(space->mm);
-	mmput(space->mm);
+	mmput_async(space->mm);
 }
 
 /* What is known of a granule; the fault may change it at any time. */

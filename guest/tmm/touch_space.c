@@ -17,6 +17,7 @@
 
 #include "tmm.h"
 #include "touch.h"
+#include "vma.h"
 
 /* Granules of a space; a larger one has larger granules. */
 #define MAX_GRANULES  16384u
@@ -220,7 +221,7 @@ static void disarm(struct demeter_touch_space *space)
 		mmap_read_lock(space->mm);
 		disarm_mapped(space);
 		mmap_read_unlock(space->mm);
-		mmput(space->mm);
+		mmput_async(space->mm);
 		return;
 	}
 	for (i = 0; i < space->nr; i++)
@@ -312,16 +313,13 @@ void demeter_touch_spaces_drop(void)
 	remove_unwanted();
 }
 
-/* Private anonymous memory that a program may use; as in targets.c. */
-static bool is_watched(const struct mm_struct *mm, struct vm_area_struct *vma)
+/*
+ * Of what is managed, private anonymous memory: a mark in one address space says
+ * nothing of what others do with a page that they share.
+ */
+static bool is_watched(struct vm_area_struct *vma)
 {
-	const unsigned long never =
-		VM_HUGETLB | VM_IO | VM_PFNMAP | VM_MIXEDMAP | VM_EXEC | VM_GROWSDOWN;
-
-	return !vma->vm_file && !vma->vm_ops && !(vma->vm_flags & never) &&
-	       vma_is_accessible(vma) &&
-	       /* Not the program's own data, which lies before its heap. */
-	       (vma->vm_start >= mm->start_brk || vma->vm_end <= mm->start_code);
+	return demeter_vma_is_managed(vma) && vma_is_anonymous(vma);
 }
 
 /**
@@ -335,7 +333,7 @@ struct vm_area_struct *demeter_touch_vma(struct mm_struct *mm, unsigned long add
 {
 	struct vm_area_struct *vma = vma_lookup(mm, addr);
 
-	return vma && is_watched(mm, vma) ? vma : NULL;
+	return vma && is_watched(vma) ? vma : NULL;
 }
 
 /**
@@ -430,7 +428,7 @@ static u32 lay(struct mm_struct *mm, u32 shift, struct demeter_touch_granule *to
 	for_each_vma(vmi, vma) {
 		unsigned long addr = max(vma->vm_start & ~(size - 1), next);
 
-		if (!is_watched(mm, vma))
+		if (!is_watched(vma))
 			continue;
 		if (!to && addr < vma->vm_end) {
 			/* Only the number: a VMA may be of any size. */

@@ -34,6 +34,19 @@ check() {
 		status=1
 	fi
 }
+# Nothing is quick and holds no lock where nothing is managed.
+manages() {
+	if [ "$2" -ge "$3" ]; then
+		echo "ok - $1: $2"
+	else
+		echo "not ok - $1: $2, fewer than $3"
+		status=1
+	fi
+}
+# Processes begin and end one after the other.
+manages targets "$most_targets" $(($1 * 9 / 10))
+manages samples "$(cat $stats/samples)" 1000
+manages "page-table entries walked" "$(cat $stats/epoch/walked_entries)" 1
 check cpu_max_ns 50000000
 check lock_held_max_ns 1000000
 check mmap_lock_held_max_ns 1000000

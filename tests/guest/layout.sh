@@ -43,8 +43,10 @@ gups() {
 
 in_model() {
 	/demeter/workloads roi on
-	"$@"
+	ended=0
+	"$@" || ended=$?
 	/demeter/workloads roi off
+	return $ended
 }
 
 # comes NAME PROGRAM...: most samples say FMEM in the end; little is a stray
@@ -124,6 +126,7 @@ measure in_model /tmp/layouts mappings 2000000
 echo 0 >$tracing/events/mmap_lock/enable
 echo 0 >$tracing/events/sched/sched_switch/enable
 read -r mappings </tmp/said
+[ "$mappings" -ge 65000 ] || fail "only $mappings mappings could be made"
 # Linux 7.x may switch to another task in between: how long that runs is not asked.
 awk '/sched_switch/ { since = 0 }
 	/mmap_lock_acquire_returned.*success=true/ { since = $4 }

@@ -509,7 +509,7 @@ int main(void)
 			break;
 		case 'N':
 			words = area(bytes, 3, MADV_NOHUGEPAGE);
-			test_module("module", "", words, bytes, rounds / 10, 0);
+			test_module("module", "sampler=pebs", words, bytes, rounds / 10, 0);
 			break;
 		case 'E':
 			words = area(bytes, 3, MADV_NOHUGEPAGE);

@@ -30,7 +30,6 @@ static int start_module(const char *parameters, const char *period)
 {
 	int fd = open("/demeter.ko", O_RDONLY);
 	char pid[16];
-	int error;
 
 	if (fd < 0 || syscall(SYS_finit_module, fd, parameters, 0)) {
 		printf("demeter.ko: %s\n", strerror(errno));
@@ -42,8 +41,7 @@ static int start_module(const char *parameters, const char *period)
 	set("params/epoch_ms", "20");
 	set("params/rate_pages_per_s", "0");
 	set("targets/pid_add", pid);
-	error = set("sampler", "auto");
-	return error ?: set("enabled", "1");
+	return set("enabled", "1");
 }
 
 /*
