@@ -5,7 +5,7 @@
  */
 #include "../tmm/vma.h"
 
-bool demeter_vma_counts_elsewhere(const struct vm_area_struct *vma)
+bool demeter_vma_is_left_out(const struct vm_area_struct *vma)
 {
 	return false;
 }

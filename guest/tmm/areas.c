@@ -17,6 +17,7 @@
 #include <linux/mmap_lock.h>
 #include <linux/sched.h>
 
+#include "scan.h"
 #include "tmm.h"
 #include "vma.h"
 
@@ -43,6 +44,29 @@ static bool is_due(const struct demeter_target *target)
 	       target->seen_map_count != READ_ONCE(mm->map_count);
 }
 
+/* What is never sampled would look cold, however hot it is. */
+static bool is_unseen(const struct vm_area_struct *vma)
+{
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+
+	return ops && (ops->caps() & DEMETER_SAMPLER_PRIVATE) &&
+	       !vma_is_anonymous((struct vm_area_struct *)vma);
+}
+
+/**
+ * demeter_vma_is_left_out() - is a mapping left out of walks here
+ * @vma: the mapping, mmap_lock held
+ *
+ * For page-table walks of the worker.
+ *
+ * Return: whether the sampler does not see it, or another target has it in its
+ * ranges.
+ */
+bool demeter_vma_is_left_out(const struct vm_area_struct *vma)
+{
+	return is_unseen(vma) || demeter_shared_elsewhere(vma);
+}
+
 /* Add some mappings from @at on; sets @at to where to go on, 0 at the end. */
 static void add_some(struct demeter_areas *areas, struct demeter_shared_list *shared,
 		     struct demeter_target *target, unsigned long *at)
@@ -59,7 +83,8 @@ static void add_some(struct demeter_areas *areas, struct demeter_shared_list *sh
 			*at = start;
 			return;
 		}
-		if (demeter_vma_is_managed(vma) && !demeter_shared_note(target, shared, vma))
+		if (demeter_vma_is_managed(vma) && !is_unseen(vma) &&
+		    !demeter_shared_note(target, shared, vma))
 			demeter_areas_add(areas, start, vma->vm_end);
 	}
 	*at = 0;
@@ -74,8 +99,9 @@ static void add_some(struct demeter_areas *areas, struct demeter_shared_list *sh
  */
 void demeter_target_refresh_areas(struct demeter_target *target)
 {
-	u64 granule = READ_ONCE(demeter_params.granule_bytes);
+	u64 granule = target->ranges.params.granule_bytes;
 	struct mm_struct *mm = target->mm;
+	u64 held_ns;
 	unsigned long brk, total_vm, at = 0;
 	struct demeter_shared_list shared = {};
 	struct demeter_areas areas;
@@ -88,12 +114,21 @@ void demeter_target_refresh_areas(struct demeter_target *target)
 	map_count = READ_ONCE(mm->map_count);
 	demeter_areas_begin(&areas, granule, granule * GAP_GRANULES);
 	do {
-		if (!mmap_read_trylock(mm))
+		/* Who has begun goes on: many mappings take many holds of the lock. */
+		if (!(at ? demeter_scan_lock(mm) : mmap_read_trylock(mm)))
 			return;
+		held_ns = demeter_worker_clock();
 		add_some(&areas, &shared, target, &at);
+		held_ns = demeter_worker_clock() - held_ns;
 		mmap_read_unlock(mm);
+		demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);
 		cond_resched();
-	} while (at);
+	} while (at && !demeter_worker_should_stop());
+	if (at)
+		return;
+	/* Whose ranges an object is in changes what is resident, if not how much. */
+	if (memcmp(&target->shared, &shared, sizeof(shared)))
+		target->pass.wanted = true;
 	target->shared = shared;
 	target->seen_epoch = target->ranges.epoch;
 	target->seen_brk = brk;

@@ -27,6 +27,8 @@
 #define FIRST_STEPS	 512
 /* One step of a plan for so many ranges. */
 #define ENTRIES_PER_STEP 8
+/* As many as the largest channel holds. */
+#define SAMPLES_AT_ONCE	 (512u * 1024)
 /* Part of FMEM left free for the kernel and for new processes, as a shift. */
 #define HEADROOM_SHIFT	 6
 /* SMEM latency less FMEM latency if nobody knows better: DCPMM against DRAM. */
@@ -79,9 +81,12 @@ static void consume_samples(void)
 	struct demeter_sample sample;
 	u32 done = 0;
 
-	while (demeter_drain_pop(&sample)) {
+	/* No more than the channel holds: what comes meanwhile is of the next epoch. */
+	while (done < SAMPLES_AT_ONCE && demeter_drain_pop(&sample)) {
 		u64 gva = sample.gva;
 
+		if (!(++done % 4096))
+			cond_resched();
 		demeter_latency_gap_sample(&sample);
 		if (!target || target->space != sample.space)
 			target = demeter_target_of(sample.space);
@@ -93,8 +98,6 @@ static void consume_samples(void)
 		demeter_stats.samples++;
 		if (sample.tier < DEMETER_TIERS)
 			demeter_stats.tier_samples[sample.tier]++;
-		if (!(++done % 4096))
-			cond_resched();
 	}
 }
 
@@ -247,6 +250,7 @@ static void epoch_run(struct demeter_context *ctx)
 	demeter_recount(ctx);
 	lap(&mark, DEMETER_STAGE_SCAN);
 	ctx->plan.nr = 0;
+	ctx->plan.end = DEMETER_PLAN_DONE;
 	if (demeter_targets_nr()) {
 		make_room(ctx);
 		nr = gather(ctx);

@@ -26,6 +26,8 @@
 #define BACK_OFF_MAX	  6
 /* Epochs without filling after FMEM that counts as free took nothing. */
 #define FILL_PAUSE_EPOCHS 32
+/* Epochs in which an unused cost loses most of what it is above the first guess. */
+#define FORGET_EPOCHS	  64
 
 /**
  * struct batch - steps whose folios are isolated but not yet moved
@@ -97,6 +99,18 @@ static void learn(u64 *average_ns, u64 spent_ns, u64 pages)
 
 	if (pages)
 		WRITE_ONCE(*average_ns, max(1ull, (average + div64_u64(spent_ns, pages)) / 8));
+}
+
+/*
+ * What was dear once need not stay so, and what is too dear is not tried again: where
+ * nothing is measured, a cost returns to the first guess.
+ */
+static void forget(u64 *average_ns, u64 guess_ns)
+{
+	u64 average = *average_ns;
+
+	if (average > guess_ns)
+		WRITE_ONCE(*average_ns, average - DIV_ROUND_UP(average - guess_ns, FORGET_EPOCHS));
 }
 
 static void charge(enum demeter_stage stage, u64 ns)
@@ -404,8 +418,11 @@ void demeter_execute(struct demeter_context *ctx)
 	u32 i;
 
 	demeter_ledger_begin(&batch.ledger, plan, ctx->entries);
-	if (!plan->nr)
+	if (!plan->nr) {
+		forget(&ctx->swap_cost_ns, DEMETER_FIRST_SWAP_COST_NS);
+		forget(&ctx->move_cost_ns, DEMETER_FIRST_MOVE_COST_NS);
 		return;
+	}
 	demeter_folio_list_init(&batch.hot);
 	demeter_folio_list_init(&batch.cold);
 	for (i = 0; i < plan->nr && !demeter_worker_should_stop(); i++) {

@@ -409,6 +409,9 @@ void demeter_ledger_end(struct demeter_ledger_run *run)
 		if (demeter_placement_is_open(&decision->placement)) {
 			decision->state = OPEN;
 			totals.open++;
+			/* Its address space may be gone by now, and nobody would age it. */
+			if (!xa_load(&accounts, decision->placement.hot.space))
+				settle(decision);
 		} else {
 			decision->state = EMPTY;
 			totals.empty++;

@@ -210,6 +210,19 @@ u64 demeter_accesses_per_sample(void)
 }
 
 /**
+ * demeter_sampler_sees() - is an address space sampled
+ * @mm: the address space
+ *
+ * For the worker.
+ *
+ * Return: whether what was not sampled there is cold.
+ */
+bool demeter_sampler_sees(const struct mm_struct *mm)
+{
+	return !active->sees || active->sees(mm);
+}
+
+/**
  * demeter_sampler_look_after() - restart what died, count what stays dead
  *
  * For the worker, and for whoever has just started sampling.
@@ -506,6 +519,10 @@ static int __init demeter_init(void)
 	mutex_unlock(&demeter_control_lock);
 	if (ret) {
 		demeter_sysfs_exit();
+		/* Somebody may have been quick to write to the file "enabled". */
+		mutex_lock(&demeter_control_lock);
+		demeter_disable();
+		mutex_unlock(&demeter_control_lock);
 		demeter_targets_exit();
 		demeter_ledger_exit();
 	}

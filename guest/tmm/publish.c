@@ -98,8 +98,11 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 
 	own = demeter_rank_gather(rs, target->space, entries, nr, capacity) - nr;
 	WRITE_ONCE(demeter_stats.unranked_ranges, demeter_stats.unranked_ranges + rs->nr - own);
-	/* Part of the truth would make what is known too little of look too hot. */
-	if (target->pass.ended_ns)
+	/*
+	 * Part of the truth would make what is known too little of look too hot, and
+	 * what nobody samples would look cold: without pages, neither is moved.
+	 */
+	if (target->pass.ended_ns && demeter_sampler_sees(target->mm))
 		demeter_resident_sum(&target->resident, entry, own);
 
 	make_room(target);

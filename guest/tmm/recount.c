@@ -160,10 +160,14 @@ static u64 pass_go_on(struct demeter_context *ctx, struct demeter_target *target
 		held_ns = demeter_worker_clock() - held_ns;
 		demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);
 		/* Without memory the pages stay unknown, and where they are. */
-		if (leaf_room(ctx, &target->resident) &&
-		    demeter_resident_set(&target->resident, start, at, ctx->cells,
-					 ctx->spare_leaf) == 1)
-			ctx->spare_leaf = NULL;
+		if (leaf_room(ctx, &target->resident)) {
+			int ret = demeter_resident_set(&target->resident, start, at, ctx->cells,
+						       ctx->spare_leaf);
+
+			if (ret == 1)
+				ctx->spare_leaf = NULL;
+			WARN_ON_ONCE(ret == -EINVAL);
+		}
 		pass->cursor = at;
 		took += slice.entries + SLICE_COST_ENTRIES;
 		WRITE_ONCE(demeter_stats.walked_entries,

@@ -35,6 +35,8 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
 /* What a backend can tell about a sample. */
 #define DEMETER_SAMPLER_LATENCY 0x1u
 #define DEMETER_SAMPLER_TIER	0x2u
+/* It sees private anonymous memory alone: the rest is left where it is. */
+#define DEMETER_SAMPLER_PRIVATE 0x4u
 
 /**
  * struct demeter_sampler_ops - a sampler backend
@@ -60,10 +62,12 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
  *	process context without demeter_lock, also while CPUs come and go. Return:
  *	CPUs that sample now.
  * @lost: samples lost since @probe before they were pushed or emitted
+ * @sees: is this address space sampled; what is not would look cold, and is left
+ *	alone. NULL when all are.
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and
  * CPU hotplug. @caps to @lost are only called between @probe and @release. Only
- * @drain and @leave may be NULL.
+ * @drain, @leave and @sees may be NULL.
  */
 struct demeter_sampler_ops {
 	const char *name;
@@ -78,6 +82,7 @@ struct demeter_sampler_ops {
 	u64 (*accesses_per_sample)(u64 period);
 	unsigned int (*alive)(void);
 	u64 (*lost)(void);
+	bool (*sees)(const struct mm_struct *mm);
 };
 
 extern const struct demeter_sampler_ops demeter_sampler_pebs;

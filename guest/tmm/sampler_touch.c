@@ -32,6 +32,7 @@
 #include <linux/workqueue.h>
 
 #include "tmm.h"
+#include "sampler_perf.h"
 #include "touch.h"
 
 /* Between two times of arming, and where nothing that is managed runs. */
@@ -425,6 +426,10 @@ static int touch_probe(char *reason, size_t size)
 {
 	int ret = demeter_touch_arm_resolve(reason, size);
 
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		return demeter_perf_refuse(reason, size, -EOPNOTSUPP,
+					   "page-table locks sleep in a real-time kernel",
+					   "use a PMU, or another kernel");
 	if (ret)
 		return ret;
 	queue = alloc_workqueue("demeter_touch", WQ_UNBOUND | WQ_FREEZABLE, 1);
@@ -484,7 +489,7 @@ static void touch_stop(unsigned int cpu)
 
 static unsigned int touch_caps(void)
 {
-	return DEMETER_SAMPLER_TIER;
+	return DEMETER_SAMPLER_TIER | DEMETER_SAMPLER_PRIVATE;
 }
 
 static const char *touch_delivery(void)
@@ -502,6 +507,18 @@ static u64 touch_lost(void)
 	return 0;
 }
 
+static bool touch_sees(const struct mm_struct *mm)
+{
+	const struct demeter_touch_space *space;
+	bool sees;
+
+	rcu_read_lock();
+	space = demeter_touch_space_of(mm);
+	sees = space && !READ_ONCE(space->skipped);
+	rcu_read_unlock();
+	return sees;
+}
+
 const struct demeter_sampler_ops demeter_sampler_touch = {
 	.name = "touch",
 	.probe = touch_probe,
@@ -513,4 +530,5 @@ const struct demeter_sampler_ops demeter_sampler_touch = {
 	.accesses_per_sample = touch_accesses_per_sample,
 	.alive = touch_alive,
 	.lost = touch_lost,
+	.sees = touch_sees,
 };

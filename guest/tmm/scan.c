@@ -10,6 +10,7 @@
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmap_lock.h>
+#include <linux/delay.h>
 #include <linux/sched/signal.h>
 #include <linux/vmstat.h>
 #include <demeter/resident.h>
@@ -26,8 +27,13 @@
 #define DEMETER_SCAN_CROWD_BYTES PMD_SIZE
 #define DEMETER_SCAN_CROWD	 4096
 
+/* Some ten milliseconds. */
+#define DEMETER_SCAN_LOCK_TRIES 128
+
 /* The walker's callbacks may stop it by returning this. */
 #define DEMETER_SCAN_STOP 1
+/* The same, understood of the test of a mapping, too. */
+#define DEMETER_SCAN_OVER (-EAGAIN)
 
 void demeter_folio_list_init(struct demeter_folio_list *list)
 {
@@ -57,13 +63,29 @@ void demeter_folio_list_putback(struct demeter_folio_list *list)
 	demeter_folio_list_init(list);
 }
 
+/*
+ * Take mmap_lock for reading, but do not wait for it for ever: whoever holds it may be
+ * stuck, and nobody could stop the worker then.
+ */
+bool demeter_scan_lock(struct mm_struct *mm)
+{
+	u32 tries;
+
+	for (tries = 0; tries < DEMETER_SCAN_LOCK_TRIES; tries++) {
+		if (mmap_read_trylock(mm))
+			return true;
+		usleep_range(50, 200);
+	}
+	return false;
+}
+
 /* Walk [start, end) in one hold of mmap_lock. */
 static int demeter_scan_once(struct mm_struct *mm, u64 start, u64 end,
 			     const struct mm_walk_ops *ops, void *private)
 {
 	int ret;
 
-	if (fatal_signal_pending(current) || mmap_read_lock_killable(mm))
+	if (fatal_signal_pending(current) || !demeter_scan_lock(mm))
 		return -EINTR;
 	ret = demeter_call(walk_page_range)(mm, start, end, ops, private);
 	mmap_read_unlock(mm);
@@ -153,7 +175,7 @@ static int demeter_visit_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next
 /* Skip what is not managed, or not here, whatever range it lies in. */
 static int demeter_scan_test_walk(unsigned long start, unsigned long end, struct mm_walk *walk)
 {
-	return !demeter_vma_is_walked(walk->vma) || demeter_vma_counts_elsewhere(walk->vma);
+	return !demeter_vma_is_walked(walk->vma) || demeter_vma_is_left_out(walk->vma);
 }
 
 /* ---- isolation ---- */
@@ -329,6 +351,7 @@ struct demeter_count_walk {
 	u64 *pages;
 	struct demeter_scan_slice *slice; /* NULL: all of it into @pages */
 	u64 base;			  /* address of the first cell */
+	u64 from;			  /* where the slice began */
 	u64 at;				  /* the entry that is looked at */
 	u64 stop;			  /* where the slice ended early */
 };
@@ -383,16 +406,39 @@ static int demeter_count_pte(pte_t *ptep, unsigned long addr, unsigned long next
 	return demeter_count_folio(walk, page_folio(page), 1, addr);
 }
 
+/* May the slice end at @addr? Says so once it has done its work. */
+static bool demeter_count_is_over(struct demeter_count_walk *count, unsigned long addr)
+{
+	if (!count->slice || count->slice->entries < count->slice->max_entries)
+		return false;
+	/*
+	 * A mapping may begin inside a cell: the slice ends before the cell, which the
+	 * next one then counts whole, but never where it began.
+	 */
+	count->stop = addr & ~((1ull << count->slice->cell_shift) - 1);
+	return count->stop > count->from;
+}
+
+/* A mapping without page tables costs its visit, too. */
+static int demeter_count_test_walk(unsigned long start, unsigned long end, struct mm_walk *walk)
+{
+	struct demeter_count_walk *count = walk->private;
+
+	if (demeter_count_is_over(count, start))
+		return DEMETER_SCAN_OVER;
+	if (count->slice)
+		count->slice->entries++;
+	return demeter_scan_test_walk(start, end, walk);
+}
+
 static int demeter_count_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
 			     struct mm_walk *walk)
 {
 	struct demeter_count_walk *count = walk->private;
 
 	count->at = addr;
-	if (count->slice && count->slice->entries >= count->slice->max_entries) {
-		count->stop = addr;
-		return DEMETER_SCAN_STOP;
-	}
+	if (demeter_count_is_over(count, addr))
+		return DEMETER_SCAN_OVER;
 	if (count->slice)
 		count->slice->entries++;
 	return demeter_visit_pmd(pmdp, addr, next, walk, demeter_count_folio);
@@ -400,7 +446,7 @@ static int demeter_count_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next
 
 static const struct mm_walk_ops demeter_count_ops = { .pmd_entry = demeter_count_pmd,
 						      .pte_entry = demeter_count_pte,
-						      .test_walk = demeter_scan_test_walk,
+						      .test_walk = demeter_count_test_walk,
 						      DEMETER_WALK_RDLOCK };
 
 int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid, int smem_nid,
@@ -425,6 +471,7 @@ int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_sc
 		.smem_nid = slice->smem_nid,
 		.slice = slice,
 		.base = *at & ~(leaf_bytes - 1),
+		.from = *at,
 	};
 	u64 last = demeter_scan_last(end);
 	int ret = 0;
@@ -433,6 +480,6 @@ int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_sc
 		ret = demeter_scan_once(mm, *at, last, &demeter_count_ops, &count);
 	if (ret == -EINTR)
 		return ret;
-	*at = ret == DEMETER_SCAN_STOP ? count.stop : end;
+	*at = ret == DEMETER_SCAN_OVER ? count.stop : end;
 	return 0;
 }

@@ -73,6 +73,14 @@ void demeter_folio_list_refuse_other(const struct demeter_folio_list *list,
 				     struct demeter_refusals *why);
 
 /**
+ * demeter_scan_lock() - take mmap_lock for reading, within some ten milliseconds
+ * @mm: address space
+ *
+ * Return: whether it is held.
+ */
+bool demeter_scan_lock(struct mm_struct *mm);
+
+/**
  * demeter_scan_isolate() - isolate the folios of a range on one node
  * @mm: address space
  * @start: first byte, user virtual address

@@ -3,10 +3,12 @@
  * Shared objects: memory that several targets map is counted once.
  *
  * A database has one buffer pool and many processes. To each of them most of the
- * pool is cold, and pages that all use would be demoted by those who do not. So the
- * target that mapped an object first has it in its ranges, and the samples of the
- * others go there, at the same place of the object. When it is gone, the next
- * target whose areas are looked at takes over.
+ * pool is cold, and pages that all use would be demoted by those who do not. So one
+ * target has an object in its ranges, and the samples of the others go there, at the
+ * same place of the object: the one that was managed first, unless another has more
+ * than twice as much of its files and shared memory mapped in, as pages are found
+ * through the page tables of that one target. When it is gone, the next target whose
+ * areas are looked at takes over.
  *
  * An object is known by the address of its mapping, which is only compared. Should
  * it be reused before the areas are looked at again, samples go astray until then.
@@ -24,16 +26,24 @@ static bool same_object(const struct demeter_shared *a, const struct demeter_sha
 		       b->first_page + ((b->end - b->start) >> PAGE_SHIFT);
 }
 
+static u64 object_pages(struct mm_struct *mm)
+{
+	return get_mm_counter(mm, MM_FILEPAGES) + get_mm_counter(mm, MM_SHMEMPAGES);
+}
+
 /* Who else has all of @part in its ranges? */
 static const struct demeter_shared *find_owner(const struct demeter_target *target,
 					       const struct demeter_shared *part, u32 *space)
 {
 	struct demeter_target *other;
+	u64 own_pages = object_pages(target->mm);
 	u32 i;
 
 	*space = 0;
 	while ((other = demeter_target_next(space))) {
-		for (i = 0; other != target && i < other->shared.nr; i++) {
+		if (other == target || own_pages > 2 * object_pages(other->mm))
+			continue;
+		for (i = 0; i < other->shared.nr; i++) {
 			const struct demeter_shared *theirs = &other->shared.part[i];
 
 			if (!theirs->owner_space && same_object(part, theirs))
@@ -62,7 +72,7 @@ bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_li
 	u32 space;
 
 	if (!(vma->vm_flags & VM_SHARED) || !vma->vm_file ||
-	    vma->vm_end - vma->vm_start < READ_ONCE(demeter_params.granule_bytes) ||
+	    vma->vm_end - vma->vm_start < target->ranges.params.granule_bytes ||
 	    list->nr == DEMETER_MAX_SHARED)
 		return false;
 	part = &list->part[list->nr++];
@@ -106,14 +116,14 @@ struct demeter_target *demeter_shared_place(struct demeter_target *target, u64 *
 }
 
 /**
- * demeter_vma_counts_elsewhere() - has another target this mapping in its ranges
+ * demeter_shared_elsewhere() - has another target this mapping in its ranges
  * @vma: the mapping, mmap_lock held
  *
  * For page-table walks of the worker, which alone changes what is asked here.
  *
  * Return: whether walks leave it out.
  */
-bool demeter_vma_counts_elsewhere(const struct vm_area_struct *vma)
+bool demeter_shared_elsewhere(const struct vm_area_struct *vma)
 {
 	struct demeter_target *target;
 	u32 space, i;

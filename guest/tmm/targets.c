@@ -559,6 +559,7 @@ static void refresh_params(struct demeter_target *target,
 			   const struct demeter_ranges_params *params)
 {
 	struct demeter_ranges *rs = &target->ranges;
+	u64 since_ns;
 
 	if (!memcmp(params, &rs->params, sizeof(*params)))
 		return;
@@ -567,6 +568,10 @@ static void refresh_params(struct demeter_target *target,
 		target->seen_epoch = 0;
 		target->samples_seen = 0;
 		target->denied_seen = 0;
+		/* Epochs begin anew: none of those published means anything any more. */
+		since_ns = demeter_target_lock(target);
+		target->nr_counts = 0;
+		demeter_target_unlock(target, since_ns);
 	}
 	if (demeter_resident_cell_shift(params->granule_bytes) != target->resident.cell_shift)
 		demeter_recount_forget(target);

@@ -296,6 +296,7 @@ const struct demeter_sampler_ops *demeter_sampler_active(void);
 const char *demeter_sampler_choice(void);
 const char *demeter_sampler_delivery(void);
 void demeter_sampler_look_after(void);
+bool demeter_sampler_sees(const struct mm_struct *mm);
 u64 demeter_accesses_per_sample(void);
 int demeter_sampler_choose(const char *name);
 int demeter_sampler_restart(void);
@@ -344,6 +345,7 @@ void demeter_recount_forget(struct demeter_target *target);
 void demeter_target_refresh_areas(struct demeter_target *target);
 
 /* shared_objects.c */
+bool demeter_shared_elsewhere(const struct vm_area_struct *vma);
 bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_list *list,
 			 const struct vm_area_struct *vma);
 struct demeter_target *demeter_shared_place(struct demeter_target *target, u64 *gva);

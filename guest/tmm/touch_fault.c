@@ -61,8 +61,11 @@ static void touched(unsigned long address, unsigned long error_code)
 	bool claimed = false;
 	u64 now_ns;
 
-	/* A page that is there and may not be used so is no business of ours. */
-	if (!mm || error_code & X86_PF_PROT || address >= TASK_SIZE_MAX ||
+	/*
+	 * A page that is there and may not be used so is no business of ours. A profiler
+	 * that reads a stack from an NMI may have interrupted who holds the lock below.
+	 */
+	if (in_nmi() || !mm || error_code & X86_PF_PROT || address >= TASK_SIZE_MAX ||
 	    !demeter_touch_any_space())
 		return;
 	now_ns = local_clock();

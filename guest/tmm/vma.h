@@ -20,8 +20,8 @@ static inline bool demeter_vma_is_walked(const struct vm_area_struct *vma)
 	return !(vma->vm_flags & DEMETER_VM_UNMANAGED);
 }
 
-/* shared_objects.c; the hammer has one of its own, as it knows no other targets. */
-bool demeter_vma_counts_elsewhere(const struct vm_area_struct *vma);
+/* areas.c; the hammer has one of its own, as it knows no samplers and no other targets. */
+bool demeter_vma_is_left_out(const struct vm_area_struct *vma);
 
 /*
  * Is @vma part of an area? What nobody may read or write is reserved at most:
