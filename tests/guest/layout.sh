@@ -145,5 +145,6 @@ if dmesg | grep -E 'BUG|WARNING|Oops' | grep -v 'get_pte_pfn'; then
 fi
 echo 0 >$sysfs/enabled
 rmmod demeter || fail "rmmod"
+echo 1 >/proc/sys/vm/stat_refresh # Each CPU holds a part back.
 [ "$(awk '/nr_isolated/ { sum += $2 } END { print sum }' /proc/vmstat)" = 0 ] || fail "folios are left isolated"
 echo "layout: $passed passed, 0 failed"

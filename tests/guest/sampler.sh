@@ -108,7 +108,7 @@ if [ "$sampler" = pebs ] && [ -x /tmp/perf_neighbour ]; then
 	[ "$(cat /tmp/neighbour)" -gt 100 ] || fail "the neighbour got $(cat /tmp/neighbour) samples"
 
 	# Pinned, and another threshold: there is only one register.
-	/tmp/perf_neighbour 200 1 3 >/tmp/neighbour &
+	/tmp/perf_neighbour 200 1 8 >/tmp/neighbour &
 	neighbour=$!
 	sleep 1
 	start

@@ -89,6 +89,7 @@ if dmesg | grep -E 'BUG|Bad page|WARNING|rss-counter|Oops|Call Trace|unable to h
 	fail "the kernel log is not clean"
 fi
 ok "the kernel log is clean"
+echo 1 >/proc/sys/vm/stat_refresh # Each CPU holds a part back.
 isolated=$(awk '/^nr_isolated_anon/{print $2}' /proc/vmstat)
 [ "$isolated" = 0 ] || fail "$isolated pages are still isolated"
 ok "no page is isolated"
