@@ -27,6 +27,9 @@
 #define DEMETER_SCAN_CROWD_BYTES PMD_SIZE
 #define DEMETER_SCAN_CROWD	 4096
 
+/* What the visit of a mapping costs, in entries of a page table. */
+#define DEMETER_SCAN_MAPPING_ENTRIES 4
+
 /* Some ten milliseconds. */
 #define DEMETER_SCAN_LOCK_TRIES 128
 
@@ -419,7 +422,7 @@ static bool demeter_count_is_over(struct demeter_count_walk *count, unsigned lon
 	return count->stop > count->from;
 }
 
-/* A mapping without page tables costs its visit, too. */
+/* A mapping costs its visit, with page tables or without. */
 static int demeter_count_test_walk(unsigned long start, unsigned long end, struct mm_walk *walk)
 {
 	struct demeter_count_walk *count = walk->private;
@@ -427,7 +430,7 @@ static int demeter_count_test_walk(unsigned long start, unsigned long end, struc
 	if (demeter_count_is_over(count, start))
 		return DEMETER_SCAN_OVER;
 	if (count->slice)
-		count->slice->entries++;
+		count->slice->entries += DEMETER_SCAN_MAPPING_ENTRIES;
 	return demeter_scan_test_walk(start, end, walk);
 }
 

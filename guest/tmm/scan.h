@@ -125,7 +125,8 @@ int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, 
  * @cell_shift: log2 of the bytes of a cell
  * @max_entries: stop at the next 2 MiB once so many entries were looked at
  * @cells: out: pages found, cleared by the caller
- * @entries: out: entries of page tables looked at are added
+ * @entries: out: entries of page tables looked at are added, and some for each
+ *	mapping
  */
 struct demeter_scan_slice {
 	int fmem_nid;

@@ -91,7 +91,7 @@ comes "shared memory" gups --memory shared
 comes "shared memory that three map" gups --memory shared --sharers 2
 
 # A block device is the only file here that the page cache keeps.
-comes "a mapped file" in_model /tmp/layouts file /dev/pmem0 3000000
+comes "a mapped file" in_model /tmp/layouts file /dev/pmem0 6000000
 echo 1 >/proc/sys/vm/drop_caches # It fills FMEM, and nobody maps it any more.
 
 stays "bound by mbind()" gups --bind 1
