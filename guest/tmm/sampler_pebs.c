@@ -80,9 +80,14 @@ static bool addressless_said;
 
 static u64 threshold_cycles(u64 threshold_ns)
 {
-	/* The register counts core cycles; the TSC's rate is the nominal one. */
-	return clamp_t(u64, div_u64(threshold_ns * tsc_khz, 1000000), LATENCY_CYCLES_MIN,
-		       LATENCY_CYCLES_MAX);
+	/*
+	 * The register counts core cycles; the TSC's rate is the nominal one. To the
+	 * nearest: a rate measured a millionth too low is no other threshold, which
+	 * nobody else could use at the same time.
+	 */
+	u64 cycles = div_u64(threshold_ns * tsc_khz + 500000, 1000000);
+
+	return clamp_t(u64, cycles, LATENCY_CYCLES_MIN, LATENCY_CYCLES_MAX);
 }
 
 static void pebs_record(struct perf_sample_data *data)
