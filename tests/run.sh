@@ -18,10 +18,11 @@ limit_s=${TEST_SUITE_LIMIT_S:-1500}
 if [ $# -gt 0 ]; then
 	suites=("$@")
 else
-	# The longest go first: both processors then have work until the end.
+	# The longest go first, so that both processors have work until the end; but before
+	# them the modules of all kernels, which plugin loads.
 	mapfile -t suites < <(
 		{
-			printf '%s\n' vm rust modules hammer
+			printf '%s\n' modules vm rust plugin hammer
 			find tests/suites -maxdepth 1 -type f -executable -printf '%f\n' | sort
 		} | awk '!seen[$0]++'
 	)
