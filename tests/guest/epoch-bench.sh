@@ -45,7 +45,7 @@ manages() {
 }
 # Processes begin and end one after the other.
 manages targets "$most_targets" $(($1 * 9 / 10))
-manages samples "$(cat $stats/samples)" 1000
+manages samples "$(cat $stats/samples)" 300
 manages "page-table entries walked" "$(cat $stats/epoch/walked_entries)" 1
 check cpu_max_ns 50000000
 check lock_held_max_ns 1000000
