@@ -131,12 +131,8 @@ where
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, kind, body) = match (request.method(), request.uri().path()) {
-        (&Method::GET, METRICS) => told(metrics::CONTENT_TYPE, |state| {
-            metrics::text(&state).map_err(|error| error.to_string())
-        }),
-        (&Method::GET, STATUS) => told("application/json", |state| {
-            serde_json::to_string(&state).map_err(|error| error.to_string())
-        }),
+        (&Method::GET, METRICS) => told(metrics::CONTENT_TYPE, metrics::text),
+        (&Method::GET, STATUS) => told("application/json", serde_json::to_string),
         (&Method::GET, _) => (
             StatusCode::NOT_FOUND,
             PLAIN,
@@ -159,16 +155,16 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-fn told(
+fn told<E: std::fmt::Display>(
     kind: &'static str,
-    tell: impl Fn(demeter_observe::State) -> Result<String, String>,
+    tell: impl Fn(&demeter_observe::State) -> Result<String, E>,
 ) -> (StatusCode, &'static str, String) {
-    let told = Module::default()
-        .read()
-        .map_err(|error| format!("{error}; next: {}", error.next()))
-        .and_then(tell);
-    match told {
-        Ok(body) => (StatusCode::OK, kind, body),
-        Err(cause) => (StatusCode::SERVICE_UNAVAILABLE, PLAIN, cause + "\n"),
-    }
+    let cause = match Module::default().read() {
+        Ok(state) => match tell(&state) {
+            Ok(body) => return (StatusCode::OK, kind, body),
+            Err(error) => error.to_string(),
+        },
+        Err(error) => format!("{error}; next: {}", error.next()),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, PLAIN, cause + "\n")
 }
