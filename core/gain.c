@@ -2,21 +2,25 @@
 /*
  * Gain: see <demeter/gain.h>.
  *
- * A decayed count counts each sample twice over its life (1 + 1/2 + 1/4 ...), so
- * half of it in each epoch counts each sample once. A few of them are of before
- * the step, and as many of after its last epoch are left out.
+ * A decayed count less half of what it was an epoch ago is what came in between.
+ * Taking half of the count instead would be right in the mean, but would credit a
+ * step with the accesses of an epoch before it, which is all that a step to a hot
+ * spot gets that has moved on.
  */
 #include <demeter/gain.h>
 #include <demeter/math.h>
 
 #define GAIN_PS_PER_NS 1000ULL
 #define GAIN_S64_MAX   (DEMETER_U64_MAX >> 1)
+/* Each epoch forgets one part in 2^this of what is recent. */
+#define GAIN_FORGET    3
 
 static void gain_side(struct demeter_placement_side *side, const struct demeter_rank_entry *e)
 {
 	side->start = e->start;
 	side->end = e->end;
 	side->resident_pages = demeter_plan_resident(e);
+	side->rate = e->rate;
 	side->space = e->space;
 }
 
@@ -32,11 +36,16 @@ void demeter_placement_init(struct demeter_placement *p, const struct demeter_pl
 			    const struct demeter_rank_entry *ranked)
 {
 	memset(p, 0, sizeof(*p));
-	gain_side(&p->hot, &ranked[step->hot]);
-	if (step->kind == DEMETER_PLAN_SWAP)
+	/* A demotion has no hot side, but its space keeps the account. */
+	if (step->kind == DEMETER_PLAN_DEMOTE)
+		p->hot.space = ranked[step->cold].space;
+	else
+		gain_side(&p->hot, &ranked[step->hot]);
+	if (step->kind != DEMETER_PLAN_FILL)
 		gain_side(&p->cold, &ranked[step->cold]);
 	p->gain_ps = step->gain_ps;
 	p->lasts_ns = step->lasts_ns;
+	p->remote_ps = step->remote_ps;
 }
 
 /**
@@ -107,14 +116,16 @@ u64 demeter_gain_rate(const struct demeter_ranges *rs, u64 start, u64 end)
 }
 
 /* Latency of one epoch's accesses to the moved pages of a side, in nanoseconds. */
-static s64 gain_side_ns(const struct demeter_placement_side *side, u64 pages,
+static s64 gain_side_ns(struct demeter_placement_side *side, u64 pages,
 			const struct demeter_ranges *rs, u64 sample_period, u64 latency_gap_ps)
 {
 	u64 rate = demeter_gain_rate(rs, side->start, side->end);
+	u64 samples = demeter_sub_sat(rate, side->rate / 2);
 	u64 share = demeter_min(pages, side->resident_pages);
-	u64 ps = demeter_mul_div(rate, demeter_mul_sat(sample_period, latency_gap_ps),
-				 2ULL << DEMETER_RATE_SHIFT);
+	u64 ps = demeter_mul_div(samples, demeter_mul_sat(sample_period, latency_gap_ps),
+				 1ULL << DEMETER_RATE_SHIFT);
 
+	side->rate = rate;
 	ps = demeter_mul_div(ps, share, side->resident_pages);
 	return (s64)demeter_min(div64_u64(ps, GAIN_PS_PER_NS), GAIN_S64_MAX / 2);
 }
@@ -149,10 +160,13 @@ s64 demeter_placement_realise(struct demeter_placement *p, const struct demeter_
 	if (!demeter_placement_is_open(p))
 		return 0;
 	if (p->hot.space == space && p->hot.end)
-		ns += gain_side_ns(&p->hot, p->pages, rs, sample_period, latency_gap_ps);
+		ns += gain_side_ns(&p->hot, p->pages, rs, sample_period,
+				   demeter_sub_sat(latency_gap_ps, p->remote_ps));
 	if (p->cold.space == space && p->cold.end)
-		ns -= gain_side_ns(&p->cold, p->pages, rs, sample_period, latency_gap_ps);
+		ns -= gain_side_ns(&p->cold, p->pages, rs, sample_period,
+				   demeter_add_sat(latency_gap_ps, p->remote_ps));
 	p->realised_ns = gain_add_sat(before, ns);
+	p->recent_ns = gain_add_sat(p->recent_ns, ns);
 	return p->realised_ns - before;
 }
 
@@ -164,4 +178,38 @@ s64 demeter_placement_realise(struct demeter_placement *p, const struct demeter_
 void demeter_placement_age(struct demeter_placement *p, u64 epoch_ns)
 {
 	p->age_ns = demeter_add_sat(p->age_ns, demeter_max(epoch_ns, 1));
+}
+
+/**
+ * demeter_placement_forget - an epoch with accesses has passed: earlier ones count less
+ * @p: the account
+ * @epoch_ns: its length
+ *
+ * An epoch without any says nothing about what its program accesses.
+ */
+void demeter_placement_forget(struct demeter_placement *p, u64 epoch_ns)
+{
+	p->recent_ns -= p->recent_ns / (1 << GAIN_FORGET);
+	p->recent_age_ns -= p->recent_age_ns >> GAIN_FORGET;
+	p->recent_age_ns = demeter_add_sat(p->recent_age_ns, epoch_ns - (epoch_ns >> GAIN_FORGET));
+}
+
+/**
+ * demeter_placement_outlook_ns - what the step will have saved when its time is over
+ * @p: the account
+ *
+ * If it goes on as of late.
+ *
+ * Return: nanoseconds of latency, its cost not taken off.
+ */
+s64 demeter_placement_outlook_ns(const struct demeter_placement *p)
+{
+	u64 left_ns = demeter_sub_sat(p->lasts_ns, p->age_ns);
+	u64 late_ns = (u64)(p->recent_ns < 0 ? -p->recent_ns : p->recent_ns);
+
+	if (!p->recent_age_ns)
+		return p->realised_ns;
+	late_ns =
+		demeter_min(demeter_mul_div(late_ns, left_ns, p->recent_age_ns), GAIN_S64_MAX / 2);
+	return gain_add_sat(p->realised_ns, p->recent_ns < 0 ? -(s64)late_ns : (s64)late_ns);
 }

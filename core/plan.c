@@ -56,6 +56,7 @@
  * @params: as given
  * @caution: b^2, in 1/256
  * @sample_worth: picoseconds saved over the horizon by one sample an epoch
+ * @sample_loss: the same lost, where the page is demoted
  * @move_bar: picoseconds that a move into free FMEM must save
  * @swap_bar: picoseconds that a swap must save
  */
@@ -63,6 +64,7 @@ struct plan_terms {
 	const struct demeter_plan_params *params;
 	u64 caution;
 	u64 sample_worth;
+	u64 sample_loss;
 	u64 move_bar;
 	u64 swap_bar;
 };
@@ -95,6 +97,15 @@ static u64 plan_bar(const struct demeter_plan_params *p, u64 cost_ns)
 			       PLAN_PERMILLE + p->hysteresis_permille, PLAN_PERMILLE);
 }
 
+/* Picoseconds over the horizon, at @gap_ps an access, of one sample an epoch. */
+static u64 plan_sample_worth(const struct demeter_plan_params *p, u64 gap_ps)
+{
+	if (!p->epoch_ns)
+		return 0;
+	return demeter_mul_div(demeter_mul_sat(p->sample_period, gap_ps), p->horizon_ns,
+			       p->epoch_ns);
+}
+
 static void plan_terms_init(struct plan_terms *t, const struct demeter_plan_params *p, u32 nr)
 {
 	u64 alpha = demeter_min(p->significance, PLAN_MAX_SIGNIFICANCE);
@@ -103,11 +114,8 @@ static void plan_terms_init(struct plan_terms *t, const struct demeter_plan_para
 	t->caution = 0;
 	if (alpha) /* 2 ln N = 1.386 log2 N; 355 / 256 = 1.387 */
 		t->caution = alpha * alpha * 256 + 355ULL * demeter_log2(nr);
-	t->sample_worth = 0;
-	if (p->epoch_ns)
-		t->sample_worth =
-			demeter_mul_div(demeter_mul_sat(p->sample_period, p->latency_gap_ps),
-					p->horizon_ns, p->epoch_ns);
+	t->sample_worth = plan_sample_worth(p, demeter_sub_sat(p->latency_gap_ps, p->remote_ps));
+	t->sample_loss = plan_sample_worth(p, demeter_add_sat(p->latency_gap_ps, p->remote_ps));
 	t->move_bar = plan_bar(p, p->move_cost_ns);
 	t->swap_bar = plan_bar(p, p->swap_cost_ns);
 }
@@ -121,11 +129,11 @@ static u64 plan_deviation(const struct plan_terms *t, u64 rate)
 	return demeter_mul_sat(demeter_sqrt(t->caution) + 1, demeter_sqrt(rate) + 1);
 }
 
-/* Picoseconds per page over the horizon for a decayed count. */
-static u64 plan_worth(const struct plan_terms *t, u64 rate, u64 pages)
+/* Picoseconds per page over the horizon for a decayed count, at so many a sample. */
+static u64 plan_worth(u64 sample_worth, u64 rate, u64 pages)
 {
 	/* 2: a decayed count is twice the samples of an epoch. */
-	return demeter_mul_div(rate, t->sample_worth,
+	return demeter_mul_div(rate, sample_worth,
 			       demeter_mul_sat(pages, 2ULL << DEMETER_RATE_SHIFT));
 }
 
@@ -134,9 +142,10 @@ static u64 plan_worth_hot(const struct plan_terms *t, const struct demeter_rank_
 			  u64 *doubt)
 {
 	u64 pages = demeter_plan_resident(e);
-	u64 sure = plan_worth(t, demeter_sub_sat(e->rate, plan_deviation(t, e->rate)), pages);
+	u64 sure_rate = demeter_sub_sat(e->rate, plan_deviation(t, e->rate));
+	u64 sure = plan_worth(t->sample_worth, sure_rate, pages);
 
-	*doubt = plan_worth(t, e->rate, pages) - sure;
+	*doubt = plan_worth(t->sample_worth, e->rate, pages) - sure;
 	return sure;
 }
 
@@ -146,9 +155,10 @@ static u64 plan_worth_cold(const struct plan_terms *t, const struct demeter_rank
 {
 	u64 pages = demeter_plan_resident(e);
 	u64 least = demeter_add_sat(e->rate, 1ULL << DEMETER_RATE_SHIFT);
-	u64 most = plan_worth(t, demeter_add_sat(e->rate, plan_deviation(t, least)), pages);
+	u64 most_rate = demeter_add_sat(e->rate, plan_deviation(t, least));
+	u64 most = plan_worth(t->sample_loss, most_rate, pages);
 
-	*doubt = most - plan_worth(t, e->rate, pages);
+	*doubt = most - plan_worth(t->sample_loss, e->rate, pages);
 	return most;
 }
 
@@ -227,11 +237,14 @@ plan_add_step(struct demeter_plan *plan, enum demeter_plan_kind kind, u32 hot, u
 	step->kind = kind;
 	step->hot = hot;
 	step->cold = cold;
+	step->imposed = false;
 	step->pages = pages;
 	if (kind == DEMETER_PLAN_FILL)
 		plan->fill_pages = demeter_add_sat(plan->fill_pages, pages);
-	else
+	else if (kind == DEMETER_PLAN_SWAP)
 		plan->swap_pages = demeter_add_sat(plan->swap_pages, pages);
+	else
+		plan->demote_pages = demeter_add_sat(plan->demote_pages, pages);
 	return step;
 }
 
@@ -241,6 +254,7 @@ static void plan_promise(struct demeter_plan_step *step, const struct plan_terms
 {
 	step->gain_ps = gain_ps;
 	step->lasts_ns = plan_lasts_ns(t, hot);
+	step->remote_ps = t->params->remote_ps;
 }
 
 /*
@@ -410,6 +424,18 @@ static void plan_swap(struct demeter_plan *plan, struct demeter_plan_state *stat
 		refused && plan_misplaced(ranked, nr) ? DEMETER_PLAN_NO_GAIN : DEMETER_PLAN_DONE;
 }
 
+/* An empty plan, and what may be spent on it. */
+static void plan_begin(struct demeter_plan *plan, struct demeter_plan_state *state,
+		       const struct demeter_plan_params *params, u64 now_ns)
+{
+	plan->nr = 0;
+	plan->fill_pages = 0;
+	plan->swap_pages = 0;
+	plan->demote_pages = 0;
+	plan->end = DEMETER_PLAN_DONE;
+	plan_refill(state, params, now_ns);
+}
+
 /**
  * demeter_plan_make - decide what to relocate this epoch
  * @plan: outcome; @plan->step and @plan->capacity are the caller's
@@ -431,17 +457,15 @@ void demeter_plan_make(struct demeter_plan *plan, struct demeter_plan_state *sta
 	struct plan_cursor hot = { 0 };
 	struct plan_terms terms;
 
-	plan->nr = 0;
-	plan->fill_pages = 0;
-	plan->swap_pages = 0;
-	plan->end = DEMETER_PLAN_DONE;
-	plan_refill(state, params, now_ns);
+	plan_begin(plan, state, params, now_ns);
 	if (nr == 0)
 		return;
 	plan_terms_init(&terms, params, nr);
 	if (plan_fill(plan, state, &terms, ranked, nr, free_fmem_pages, &hot))
 		plan_swap(plan, state, &terms, ranked, nr, hot);
 }
+
+#include "plan_groups.c"
 
 /**
  * demeter_plan_digest - one number for a plan

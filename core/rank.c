@@ -27,6 +27,8 @@ static u64 rank_density(const struct demeter_rank_entry *e)
 /* Does @a rank after @b? A total order: no two ranges share space and start. */
 static bool rank_after(const struct demeter_rank_entry *a, const struct demeter_rank_entry *b)
 {
+	if (a->group != b->group)
+		return a->group > b->group;
 	if (a->density != b->density)
 		return a->density < b->density;
 	if (a->age_epochs != b->age_epochs)

@@ -161,6 +161,63 @@ u64 demeter_resident_move(struct demeter_resident *res, u64 start, u64 end, enum
 	return pages - left;
 }
 
+/* The cells of @res that @leaf's addresses have, NULL when nothing was found there. */
+static struct demeter_leaf *leaf_like(const struct demeter_resident *res,
+				      const struct demeter_leaf *leaf)
+{
+	u32 at = resident_search(res, leaf->start);
+
+	return at < res->nr && res->leaf[at]->start == leaf->start ? res->leaf[at] : NULL;
+}
+
+/**
+ * demeter_resident_move_between - the same, into a tier that is counted elsewhere
+ * @res: what is resident, with the tier that they were in
+ * @other: the same address space, with the tier that they went to; cells of the same
+ *	size. May be @res
+ * @start: first address that they may come from
+ * @end: one past the last
+ * @from: the tier that they were in
+ * @pages: how many, 4 KiB each
+ *
+ * Return: pages booked on both sides; fewer than @pages when fewer were known to be
+ * there, or when nothing was known of @other where they are: a walk finds them.
+ */
+u64 demeter_resident_move_between(struct demeter_resident *res, struct demeter_resident *other,
+				  u64 start, u64 end, enum demeter_tier from, u64 pages)
+{
+	enum demeter_tier to = from == DEMETER_FMEM ? DEMETER_SMEM : DEMETER_FMEM;
+	u64 left = pages, booked = 0;
+	u32 at, i, last;
+
+	if (res == other)
+		return demeter_resident_move(res, start, end, from, pages);
+	for (at = resident_search(res, start); at < res->nr && left; at++) {
+		struct demeter_leaf *leaf = res->leaf[at];
+		struct demeter_leaf *into = leaf_like(other, leaf);
+
+		if (leaf->start >= end)
+			break;
+		leaf_clip(res, leaf, start, end, &i, &last);
+		for (; i < last && left; i++) {
+			u16 taken = (u16)demeter_min(leaf->cells.pages[i][from], left);
+			u16 put = 0;
+
+			if (into)
+				put = (u16)demeter_min(taken, 0xffffU - into->cells.pages[i][to]);
+			leaf->cells.pages[i][from] -= taken;
+			leaf->sum[from] -= taken;
+			left -= taken;
+			if (!put)
+				continue;
+			into->cells.pages[i][to] += put;
+			into->sum[to] += put;
+			booked += put;
+		}
+	}
+	return booked;
+}
+
 /**
  * demeter_resident_next - where the next pages of a tier are
  * @res: what is resident
@@ -238,15 +295,15 @@ static void leaf_add(const struct demeter_resident *res, const struct demeter_le
 }
 
 /**
- * demeter_resident_sum - pages of each of many ranges
+ * demeter_resident_add - add the pages of each of many ranges
  * @res: what is resident
  * @entries: ranges of the address space, sorted by address, disjoint; their
- *	@pages are set
+ *	@pages grow
  * @nr: how many
  *
  * What of a cell belongs to a range that is smaller is taken by size.
  */
-void demeter_resident_sum(const struct demeter_resident *res, struct demeter_rank_entry *entries,
+void demeter_resident_add(const struct demeter_resident *res, struct demeter_rank_entry *entries,
 			  u32 nr)
 {
 	u64 bytes = demeter_resident_leaf_bytes(res);
@@ -255,7 +312,6 @@ void demeter_resident_sum(const struct demeter_resident *res, struct demeter_ran
 	for (i = 0; i < nr; i++) {
 		struct demeter_rank_entry *e = &entries[i];
 
-		memset(e->pages, 0, sizeof(e->pages));
 		while (at < res->nr && e->start >= res->leaf[at]->start &&
 		       e->start - res->leaf[at]->start >= bytes)
 			at++;
@@ -266,4 +322,20 @@ void demeter_resident_sum(const struct demeter_resident *res, struct demeter_ran
 				break;
 		}
 	}
+}
+
+/**
+ * demeter_resident_sum - pages of each of many ranges
+ * @res: what is resident
+ * @entries: as for demeter_resident_add(); their @pages are set
+ * @nr: how many
+ */
+void demeter_resident_sum(const struct demeter_resident *res, struct demeter_rank_entry *entries,
+			  u32 nr)
+{
+	u32 i;
+
+	for (i = 0; i < nr; i++)
+		memset(entries[i].pages, 0, sizeof(entries[i].pages));
+	demeter_resident_add(res, entries, nr);
 }

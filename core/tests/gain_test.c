@@ -63,6 +63,7 @@ static void gt_test_steady(struct test_tally *tally)
 	e[0].start = GT_BASE;
 	e[0].end = GT_BASE + 8 * GT_GRANULE;
 	e[0].resident = 4096;
+	e[0].rate = 200ULL << DEMETER_RATE_SHIFT;
 	e[0].space = 7;
 	step.lasts_ns = 20;
 	demeter_placement_init(&p, &step, e);
@@ -105,6 +106,7 @@ static void gt_test_swap(struct test_tally *tally)
 		e[i].start = GT_BASE + i * 4 * GT_GRANULE;
 		e[i].end = e[i].start + 4 * GT_GRANULE;
 		e[i].resident = 2048;
+		e[i].rate = (i ? 200ULL : 600ULL) << DEMETER_RATE_SHIFT;
 		e[i].space = 1;
 	}
 	step.lasts_ns = 100;
@@ -128,6 +130,45 @@ static void gt_test_swap(struct test_tally *tally)
 	there.cold.space = 2;
 	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, 1, 1, 1000), 300);
 	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, 2, 1, 1000), (u64)-100);
+	/* From another socket it costs what is remote on top. */
+	there.remote_ps = 500;
+	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, 2, 1, 1000), (u64)-150);
+}
+
+/* A hot spot that has moved on saves nothing, however hot it was before. */
+static void gt_test_over(struct test_tally *tally)
+{
+	struct demeter_plan_step step = { .kind = DEMETER_PLAN_FILL, .gain_ps = 3000 };
+	struct demeter_range memory[GT_RANGES];
+	struct demeter_rank_entry e[1];
+	struct demeter_placement p;
+	struct demeter_ranges rs;
+	u32 epoch;
+
+	gt_ranges(&rs, memory);
+	memset(e, 0, sizeof(e));
+	e[0].start = GT_BASE;
+	e[0].end = GT_BASE + 8 * GT_GRANULE;
+	e[0].resident = 4096;
+	step.lasts_ns = 1000;
+	/* Five epochs of 100 samples, then none but for ten in the third epoch. */
+	for (epoch = 0; epoch < 5; epoch++)
+		rs.range[0].rate = rs.range[0].rate / 2 + (100ULL << DEMETER_RATE_SHIFT);
+	e[0].rate = rs.range[0].rate;
+	demeter_placement_init(&p, &step, e);
+	p.pages = 4096;
+	p.cost_ns = 1000;
+	for (epoch = 1; epoch <= 8; epoch++) {
+		u64 samples = epoch == 3 ? 10 : 0;
+
+		rs.range[0].rate = rs.range[0].rate / 2 + (samples << DEMETER_RATE_SHIFT);
+		CHECK_EQ(demeter_placement_realise(&p, &rs, 0, 1, 1000), samples);
+		demeter_placement_age(&p, 10);
+		demeter_placement_forget(&p, 10);
+	}
+	CHECK_EQ(p.realised_ns, 10);
+	/* What it will have saved: somewhat more than it has, and not what it was thought to. */
+	CHECK(demeter_placement_outlook_ns(&p) >= 10 && demeter_placement_outlook_ns(&p) < 200);
 }
 
 /* On the toy machine with steady heat the planner, which is cautious, keeps its word. */
@@ -206,6 +247,8 @@ static void gt_test_nasty(struct test_tally *tally)
 		else
 			CHECK(change >= 0 && p.realised_ns >= before);
 		demeter_placement_age(&p, test_nasty(&seed));
+		demeter_placement_forget(&p, test_nasty(&seed));
+		demeter_placement_outlook_ns(&p);
 		CHECK(demeter_placement_predicted_ns(&p) >= p.pages / 1000 * (p.gain_ps > 0));
 	}
 }
@@ -214,6 +257,7 @@ static const struct test_case gain_tests[] = {
 	{ "gain: accesses of a span, whatever its ranges are", gt_test_rate },
 	{ "gain: steady accesses, until the time is over", gt_test_steady },
 	{ "gain: what is demoted costs", gt_test_swap },
+	{ "gain: a hot spot that has moved on saves nothing", gt_test_over },
 	{ "gain: a cautious planner keeps its word", gt_test_kept },
 	{ "gain: any numbers at all", gt_test_nasty },
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /* Plan: pays or does nothing; and the pipeline as a whole on a toy machine. */
+#include <demeter/gain.h>
 #include <demeter/math.h>
 #include <demeter/plan.h>
 
@@ -434,12 +435,49 @@ static void pt_test_skew(struct test_tally *tally)
 	test_free(m);
 }
 
+/* Between sockets hot pages gain less than the gap, and cold ones lose more than it. */
+static void pt_test_remote(struct test_tally *tally)
+{
+	static const struct {
+		u64 hot, cold, remote_ps;
+		bool pays;
+	} pair[] = {
+		{ 40, 1, 0, true },	  { 40, 0, 600, true }, { 40, 1, 600, false },
+		{ 100, 4, 600, true },	  { 100, 16, 0, true }, { 100, 16, 600, false },
+		{ 4000, 0, 1000, false }, /* what is remote is no faster than SMEM */
+		{ 4000, 0, 5000, false },
+	};
+	struct demeter_plan_params params = pt_simple;
+	struct demeter_plan_state state = { 0 };
+	struct demeter_plan_step step[4];
+	struct demeter_plan plan = { .step = step, .capacity = 4 };
+	struct demeter_placement placement;
+	struct demeter_rank_entry e[2];
+	u32 i;
+
+	for (i = 0; i < ARRAY_SIZE(pair); i++) {
+		params.remote_ps = pair[i].remote_ps;
+		pt_entry(&e[0], pair[i].hot, 0, 5);
+		pt_entry(&e[1], pair[i].cold, 7, 0);
+		demeter_plan_make(&plan, &state, &params, e, 2, 0, 0);
+		CHECK_EQ(plan.swap_pages, pair[i].pays ? 5 : 0);
+		if (!pair[i].pays)
+			continue;
+		demeter_placement_init(&placement, &step[0], e);
+		CHECK_EQ(placement.remote_ps, pair[i].remote_ps);
+		/* Into free FMEM nothing is lost. */
+		demeter_plan_make(&plan, &state, &params, e, 2, 100, 0);
+		CHECK_EQ(plan.fill_pages, 5);
+	}
+}
+
 static const struct test_case plan_tests[] = {
 	{ "plan: a swap must gain more than its cost", pt_test_bar },
 	{ "plan: young ranges are believed for a short time", pt_test_young },
 	{ "plan: free FMEM first", pt_test_fill },
 	{ "plan: hidden pages", pt_test_hidden },
 	{ "plan: token bucket", pt_test_tokens },
+	{ "plan: between sockets hot pages gain less, cold ones lose more", pt_test_remote },
 	{ "plan: absurd input moves only what is there", pt_test_nasty },
 	{ "plan: even access moves nothing", pt_test_uniform },
 	{ "plan: noise over many ranges moves nothing", pt_test_noise },

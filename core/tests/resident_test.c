@@ -198,7 +198,54 @@ static void res_test_edges(struct test_tally *tally)
 	test_free(w);
 }
 
+/* Two counts of one address space, a pair of nodes each: pages change from one to the other. */
+static void res_test_between(struct test_tally *tally)
+{
+	struct res_world *near = res_new(), *far = res_new();
+	struct demeter_rank_entry e = { .start = res_address(0), .end = res_address(600) };
+	u32 i;
+
+	for (i = 0; i < 8; i++)
+		near->model[i][DEMETER_SMEM] = 16;
+	near->model[512][DEMETER_SMEM] = 16;
+	CHECK_EQ(res_walk(near, 0, 512), 1);
+	CHECK_EQ(res_walk(near, 512, 1024), 1);
+	far->model[3][DEMETER_FMEM] = 5;
+	CHECK_EQ(res_walk(far, 0, 512), 1);
+
+	CHECK_EQ(demeter_resident_move_between(&near->res, &far->res, res_address(2), ~0ULL,
+					       DEMETER_SMEM, 20),
+		 20);
+	demeter_resident_sum(&near->res, &e, 1);
+	CHECK_EQ(e.pages[DEMETER_SMEM], 9 * 16 - 20);
+	CHECK_EQ(e.pages[DEMETER_FMEM], 0);
+	demeter_resident_sum(&far->res, &e, 1);
+	CHECK_EQ(e.pages[DEMETER_FMEM], 25);
+	CHECK_EQ(far->res.leaf[0]->cells.pages[2][DEMETER_FMEM], 16);
+	CHECK_EQ(far->res.leaf[0]->cells.pages[3][DEMETER_FMEM], 9);
+	demeter_resident_add(&near->res, &e, 1);
+	CHECK_EQ(e.pages[DEMETER_FMEM] + e.pages[DEMETER_SMEM], 9 * 16 + 5);
+
+	/* Back, as far as they are known; and where the other has no cells they only leave. */
+	CHECK_EQ(demeter_resident_move_between(&far->res, &near->res, 0, ~0ULL, DEMETER_FMEM, 99),
+		 25);
+	CHECK_EQ(demeter_resident_move_between(&near->res, &far->res, res_address(512), ~0ULL,
+					       DEMETER_SMEM, 10),
+		 0);
+	demeter_resident_sum(&near->res, &e, 1);
+	CHECK_EQ(e.pages[DEMETER_SMEM], 9 * 16 + 5 - 10);
+	CHECK_EQ(near->res.leaf[0]->sum[DEMETER_SMEM], 8 * 16 + 5);
+	/* One count for both tiers: as demeter_resident_move(). */
+	CHECK_EQ(demeter_resident_move_between(&near->res, &near->res, 0, ~0ULL, DEMETER_SMEM, 7),
+		 7);
+	demeter_resident_sum(&near->res, &e, 1);
+	CHECK_EQ(e.pages[DEMETER_FMEM], 7);
+	test_free(far);
+	test_free(near);
+}
+
 static const struct test_case resident_tests[] = {
 	{ "resident: walks, moves and sums agree with a model", res_test_random },
 	{ "resident: edges and senseless input", res_test_edges },
+	{ "resident: moves between two pairs of nodes", res_test_between },
 };

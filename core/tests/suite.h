@@ -10,7 +10,10 @@
 #include "resident_test.c"
 #include "rank_test.c"
 #include "plan_test.c"
+#include "groups_test.c"
 #include "gain_test.c"
+#include "judge_test.c"
+#include "pace_test.c"
 #include "channel_test.c"
 #include "touch_test.c"
 #include "golden_test.c"
@@ -24,7 +27,10 @@ static void suite_run(struct test_tally *tally)
 	TEST_RUN(resident_tests, tally);
 	TEST_RUN(rank_tests, tally);
 	TEST_RUN(plan_tests, tally);
+	TEST_RUN(groups_tests, tally);
 	TEST_RUN(gain_tests, tally);
+	TEST_RUN(judge_tests, tally);
+	TEST_RUN(pace_tests, tally);
 	TEST_RUN(channel_tests, tally);
 	TEST_RUN(touch_tests, tally);
 	TEST_RUN(golden_tests, tally);

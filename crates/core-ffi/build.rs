@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles `core/`, the same sources that the kernel module includes.
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 13] = [
     "areas.c",
     "ranges.c",
     "ranges_room.c",
@@ -9,8 +9,11 @@ const SOURCES: [&str; 10] = [
     "resident.c",
     "rank.c",
     "plan.c",
+    "groups.c",
     "channel.c",
     "gain.c",
+    "judge.c",
+    "pace.c",
     "touch.c",
 ];
 

@@ -23,6 +23,9 @@
  * @sample_period: accesses that one sample stands for
  * @epoch_ns: length of an epoch
  * @latency_gap_ps: SMEM latency minus FMEM latency
+ * @remote_ps: latency that is added because the tiers are of two sockets: what
+ *	comes from the one gains that much less, what goes to it loses that much
+ *	more; 0 within a socket
  * @horizon_ns: how long a placement is expected to last at most
  * @swap_cost_ns: measured cost of exchanging one pair of 4 KiB pages
  * @move_cost_ns: measured cost of migrating one 4 KiB page into free FMEM
@@ -38,6 +41,7 @@ struct demeter_plan_params {
 	u64 sample_period;
 	u64 epoch_ns;
 	u64 latency_gap_ps;
+	u64 remote_ps;
 	u64 horizon_ns;
 	u64 swap_cost_ns;
 	u64 move_cost_ns;
@@ -60,19 +64,22 @@ struct demeter_plan_state {
 };
 
 enum demeter_plan_kind {
-	DEMETER_PLAN_FILL, /* promote into free FMEM, nothing demoted */
-	DEMETER_PLAN_SWAP, /* promote from @hot, demote from @cold */
+	DEMETER_PLAN_FILL,   /* promote into free FMEM, nothing demoted */
+	DEMETER_PLAN_SWAP,   /* promote from @hot, demote from @cold */
+	DEMETER_PLAN_DEMOTE, /* demote from @cold, nothing promoted; @hot is the same */
 };
 
 /**
  * struct demeter_plan_step - one line of the plan
- * @kind: fill or swap
+ * @kind: fill, swap, or demotion of a group that is above its cap
  * @hot: index into the ranked entries; pages leave SMEM
- * @cold: index into the ranked entries; pages leave FMEM (swap only)
+ * @cold: index into the ranked entries; pages leave FMEM (not of a fill)
  * @pages: how many of each
  * @gain_ps: latency that each of them surely saves over @lasts_ns, its cost not
  *	taken off: what the decision was based on
  * @lasts_ns: how long the placement is believed to last
+ * @remote_ps: see struct demeter_plan_params
+ * @imposed: by the floor or the cap of a group, whatever it gains
  */
 struct demeter_plan_step {
 	enum demeter_plan_kind kind;
@@ -81,6 +88,8 @@ struct demeter_plan_step {
 	u64 pages;
 	u64 gain_ps;
 	u64 lasts_ns;
+	u64 remote_ps;
+	bool imposed;
 };
 
 enum demeter_plan_end {
@@ -97,6 +106,7 @@ enum demeter_plan_end {
  * @nr: steps in use
  * @fill_pages: sum over fill steps
  * @swap_pages: sum over swap steps (pairs)
+ * @demote_pages: sum over demotions
  * @end: why the plan ends where it does
  */
 struct demeter_plan {
@@ -105,6 +115,7 @@ struct demeter_plan {
 	u32 nr;
 	u64 fill_pages;
 	u64 swap_pages;
+	u64 demote_pages;
 	enum demeter_plan_end end;
 };
 

@@ -3,7 +3,8 @@
  * Rank: the ranges of all managed address spaces in one order, hottest first.
  * Density is decayed samples per resident page (per page of the range while
  * none is known to be resident); equal densities are ordered by age, younger
- * first (a younger range has the tighter bounds), then by space and address.
+ * first (a younger range has the tighter bounds), then by space and address. With
+ * groups (see <demeter/groups.h>) there is such an order for each.
  */
 #ifndef DEMETER_RANK_H
 #define DEMETER_RANK_H
@@ -25,6 +26,7 @@
  * @age_epochs: epochs since the range got its bounds; comparable between
  *	address spaces, which each count their own epochs
  * @space: caller's number of the address space
+ * @group: caller's number of its group: groups are ranked one after the other
  */
 struct demeter_rank_entry {
 	u64 start;
@@ -35,6 +37,7 @@ struct demeter_rank_entry {
 	u64 resident;
 	u32 age_epochs;
 	u32 space;
+	u32 group;
 };
 
 u32 demeter_rank_gather(const struct demeter_ranges *rs, u32 space,

@@ -7,6 +7,8 @@
  * of any range is a sum, a move is arithmetic, and page tables are only walked to
  * correct what the kernel did on its own, a slice at a time.
  *
+ * Where a tier has several nodes there is a count for each pair of them.
+ *
  * Cells lie in leaves of 512, and only parts of the address space in which
  * something was found have one: 2 KiB for each GiB at 2 MiB a cell.
  */
@@ -62,8 +64,12 @@ int demeter_resident_set(struct demeter_resident *res, u64 start, u64 end,
 			 const struct demeter_cells *cells, struct demeter_leaf *spare);
 u64 demeter_resident_move(struct demeter_resident *res, u64 start, u64 end, enum demeter_tier from,
 			  u64 pages);
+u64 demeter_resident_move_between(struct demeter_resident *res, struct demeter_resident *other,
+				  u64 start, u64 end, enum demeter_tier from, u64 pages);
 u64 demeter_resident_next(const struct demeter_resident *res, u64 start, u64 end,
 			  enum demeter_tier tier, u64 *stop);
+void demeter_resident_add(const struct demeter_resident *res, struct demeter_rank_entry *entries,
+			  u32 nr);
 void demeter_resident_sum(const struct demeter_resident *res, struct demeter_rank_entry *entries,
 			  u32 nr);
 

@@ -17,7 +17,10 @@
 #include "../../resident.c"
 #include "../../rank.c"
 #include "../../plan.c"
+#include "../../groups.c"
 #include "../../gain.c"
+#include "../../judge.c"
+#include "../../pace.c"
 #include "../../channel.c"
 #include "../../touch.c"
 

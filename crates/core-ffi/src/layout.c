@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /* Sizes and offsets as C sees them, for the layout test of src/sys.rs. */
 #include <demeter/channel.h>
+#include <demeter/groups.h>
 #include <demeter/plan.h>
 
 const size_t demeter_layout[];
@@ -16,12 +17,16 @@ const size_t demeter_layout[] = {
 	sizeof(struct demeter_ranges_epoch),
 	sizeof(struct demeter_rank_entry),
 	offsetof(struct demeter_rank_entry, space),
+	offsetof(struct demeter_rank_entry, group),
 	sizeof(struct demeter_plan_params),
 	offsetof(struct demeter_plan_params, burst_pages),
 	sizeof(struct demeter_plan_state),
 	sizeof(struct demeter_plan_step),
 	sizeof(struct demeter_plan),
 	offsetof(struct demeter_plan, end),
+	sizeof(struct demeter_group),
+	offsetof(struct demeter_group, demoted_first),
+	sizeof(struct demeter_groups),
 	sizeof(struct demeter_sample),
 	sizeof(struct demeter_channel_slot),
 	sizeof(struct demeter_channel),

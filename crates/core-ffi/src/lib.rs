@@ -5,6 +5,7 @@
 //! in the kernel module and in the C tests; `tests/golden.rs` holds them to it.
 
 mod channel;
+mod groups;
 mod plan;
 mod ranges;
 mod rank;
@@ -14,7 +15,7 @@ pub use channel::{Consumer, Producer, channel};
 pub use plan::{Plan, PlanEnd, Planner, Step};
 pub use ranges::{Counters, Ranges};
 pub use rank::Ranking;
-pub use sys::{Area, EpochChange, PlanParams, Range, RangesParams, RankEntry, Sample};
+pub use sys::{Area, EpochChange, Group, PlanParams, Range, RangesParams, RankEntry, Sample};
 
 /// Areas that an address space may have.
 pub const MAX_AREAS: usize = sys::MAX_AREAS;

@@ -23,6 +23,13 @@ pub enum Step {
         /// How many of each.
         pages: u64,
     },
+    /// Demote from a group that is above its cap.
+    Demote {
+        /// Entry whose pages leave FMEM.
+        cold: u32,
+        /// How many.
+        pages: u64,
+    },
 }
 
 /// Why a plan ends where it does.
@@ -47,6 +54,8 @@ pub struct Plan {
     pub fill_pages: u64,
     /// Sum over swap steps, in pairs.
     pub swap_pages: u64,
+    /// Sum over demotions.
+    pub demote_pages: u64,
     /// Why it ends.
     pub end: PlanEnd,
     /// Digest of the plan, continued from the seed that was given.
@@ -85,6 +94,30 @@ impl Planner {
         now_ns: u64,
         digest_seed: u64,
     ) -> Result<Plan, Error> {
+        let count = u32::try_from(ranking.entries.len()).unwrap_or(u32::MAX);
+        self.make_by(digest_seed, |plan, state, params| {
+            // SAFETY: the ranking has `count` entries at least, the rest is valid for
+            // the call.
+            unsafe {
+                sys::demeter_plan_make(
+                    plan,
+                    state,
+                    params,
+                    ranking.entries.as_ptr(),
+                    count,
+                    free_fmem_pages,
+                    now_ns,
+                );
+            }
+        })
+    }
+
+    /// Has `make` write a plan into memory of its own, and reads it.
+    pub(crate) fn make_by(
+        &mut self,
+        digest_seed: u64,
+        make: impl FnOnce(&mut sys::Plan, &mut PlanState, &PlanParams),
+    ) -> Result<Plan, Error> {
         let mut memory = room::<PlanStep>(self.max_steps as usize)?;
         let mut raw = sys::Plan {
             step: memory.as_mut_ptr().cast(),
@@ -92,23 +125,13 @@ impl Planner {
             nr: 0,
             fill_pages: 0,
             swap_pages: 0,
+            demote_pages: 0,
             end: 0,
         };
-        let count = u32::try_from(ranking.entries.len()).unwrap_or(u32::MAX);
-        // SAFETY: `raw.step` has room for `capacity` steps, the ranking has
-        // `count` entries at least, the rest is valid for the call.
-        let digest = unsafe {
-            sys::demeter_plan_make(
-                &mut raw,
-                &mut self.state,
-                &self.params,
-                ranking.entries.as_ptr(),
-                count,
-                free_fmem_pages,
-                now_ns,
-            );
-            sys::demeter_plan_digest(&raw, digest_seed)
-        };
+        make(&mut raw, &mut self.state, &self.params);
+        // SAFETY: `raw.step` has room for `capacity` steps, and the first `nr` of them
+        // were written.
+        let digest = unsafe { sys::demeter_plan_digest(&raw, digest_seed) };
         let steps = memory[..raw.nr as usize]
             .iter()
             .map(|step| {
@@ -117,7 +140,8 @@ impl Planner {
                 let (hot, cold, pages) = (step.hot, step.cold, step.pages);
                 match step.kind {
                     0 => Step::Fill { hot, pages },
-                    _ => Step::Swap { hot, cold, pages },
+                    1 => Step::Swap { hot, cold, pages },
+                    _ => Step::Demote { cold, pages },
                 }
             })
             .collect();
@@ -125,6 +149,7 @@ impl Planner {
             steps,
             fill_pages: raw.fill_pages,
             swap_pages: raw.swap_pages,
+            demote_pages: raw.demote_pages,
             end: match raw.end {
                 0 => PlanEnd::Done,
                 1 => PlanEnd::NoGain,

@@ -115,6 +115,8 @@ pub struct RankEntry {
     pub age_epochs: u32,
     /// The caller's number of the address space.
     pub space: u32,
+    /// The caller's number of its group.
+    pub group: u32,
 }
 
 /// The economics; see `struct demeter_plan_params`.
@@ -127,6 +129,8 @@ pub struct PlanParams {
     pub epoch_ns: u64,
     /// SMEM latency minus FMEM latency.
     pub latency_gap_ps: u64,
+    /// Latency that is added where the tiers are of two sockets.
+    pub remote_ps: u64,
     /// How long a placement is expected to last.
     pub horizon_ns: u64,
     /// Cost of exchanging a pair of pages.
@@ -160,6 +164,8 @@ pub struct PlanStep {
     pub pages: u64,
     pub gain_ps: u64,
     pub lasts_ns: u64,
+    pub remote_ps: u64,
+    pub imposed: bool,
 }
 
 #[repr(C)]
@@ -169,7 +175,66 @@ pub struct Plan {
     pub nr: u32,
     pub fill_pages: u64,
     pub swap_pages: u64,
+    pub demote_pages: u64,
     pub end: u32,
+}
+
+/// A position in a group's part of the ranking; the planner's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupCursor {
+    pages: u64,
+    worth: u64,
+    doubt: u64,
+    at: u32,
+}
+
+/// One group; see `struct demeter_group`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// FMEM that it is guaranteed.
+    pub floor_pages: u64,
+    /// Most FMEM that it may have.
+    pub cap_pages: u64,
+    /// FMEM that it has; the planner goes on counting.
+    pub fmem_pages: u64,
+    /// Filled in: pages that are worth holding in FMEM.
+    pub worth_pages: u64,
+    /// Filled in: what of the floor it is due.
+    pub due_pages: u64,
+    hot: GroupCursor,
+    cold: GroupCursor,
+    first: u32,
+    nr: u32,
+    promoted_end: u32,
+    demoted_first: u32,
+}
+
+impl Group {
+    /// A group with limits (`u64::MAX` is no cap), and what it has.
+    pub fn new(floor_pages: u64, cap_pages: u64, fmem_pages: u64) -> Self {
+        Self {
+            floor_pages,
+            cap_pages,
+            fmem_pages,
+            worth_pages: 0,
+            due_pages: 0,
+            hot: GroupCursor::default(),
+            cold: GroupCursor::default(),
+            first: 0,
+            nr: 0,
+            promoted_end: 0,
+            demoted_first: 0,
+        }
+    }
+}
+
+#[repr(C)]
+pub struct Groups {
+    pub group: *mut Group,
+    pub nr: u32,
+    pub unit_shift: u32,
 }
 
 /// One sampled access; see `struct demeter_sample`.
@@ -244,6 +309,16 @@ unsafe extern "C" {
         free_fmem_pages: u64,
         now_ns: u64,
     );
+    pub fn demeter_plan_make_grouped(
+        plan: *mut Plan,
+        state: *mut PlanState,
+        params: *const PlanParams,
+        ranked: *const RankEntry,
+        nr: u32,
+        gs: *mut Groups,
+        free_fmem_pages: u64,
+        now_ns: u64,
+    );
     pub fn demeter_plan_digest(plan: *const Plan, seed: u64) -> u64;
 
     pub fn demeter_channel_init(ch: *mut Channel, memory: *mut Slot, slots: u32) -> c_int;
@@ -259,7 +334,7 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_c() {
-        const FACTS: usize = 22;
+        const FACTS: usize = 26;
         unsafe extern "C" {
             static demeter_layout: [usize; FACTS];
         }
@@ -275,12 +350,16 @@ mod tests {
             size_of::<EpochChange>(),
             size_of::<RankEntry>(),
             offset_of!(RankEntry, space),
+            offset_of!(RankEntry, group),
             size_of::<PlanParams>(),
             offset_of!(PlanParams, burst_pages),
             size_of::<PlanState>(),
             size_of::<PlanStep>(),
             size_of::<Plan>(),
             offset_of!(Plan, end),
+            size_of::<Group>(),
+            offset_of!(Group, demoted_first),
+            size_of::<Groups>(),
             size_of::<Sample>(),
             size_of::<Slot>(),
             size_of::<Channel>(),

@@ -92,6 +92,7 @@ impl Replay {
                     sample_period: w[0],
                     epoch_ns: w[1],
                     latency_gap_ps: w[2],
+                    remote_ps: 0,
                     horizon_ns: w[3],
                     swap_cost_ns: w[4],
                     move_cost_ns: w[5],

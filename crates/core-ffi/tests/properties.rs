@@ -176,6 +176,7 @@ proptest! {
             sample_period: shrink(money.0),
             epoch_ns: shrink(money.1),
             latency_gap_ps: shrink(money.2),
+            remote_ps: 0,
             horizon_ns: shrink(money.3),
             swap_cost_ns: shrink(money.4),
             move_cost_ns: shrink(money.5),
@@ -205,6 +206,7 @@ proptest! {
                     *held -= pages;
                     swapped = swapped.saturating_add(pages);
                 }
+                Step::Demote { .. } => prop_assert!(false, "nobody has a cap"),
             }
         }
         prop_assert!(filled <= free);

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * Pace: how densely to sample and how often to decide.
+ *
+ * Time comes in ticks, the shortest epochs. While there is something to learn or to
+ * move, every tick is an epoch. Where nothing has been for a while, an epoch takes
+ * 2, 4 ... ticks, and one sample stands for 2, 4 ... times as many accesses: an epoch
+ * then holds as many samples as before, so that counts of samples, decayed once an
+ * epoch, keep what they mean and what they are worth (<demeter/plan.h> multiplies by
+ * accesses a sample and divides by the length of an epoch).
+ *
+ * In each tick the samples are counted by tier all the same. Where they no longer fit
+ * what was seen before, the epoch ends at once and the next one is a tick again.
+ */
+#ifndef DEMETER_PACE_H
+#define DEMETER_PACE_H
+
+#include <demeter/deps.h>
+
+/* An epoch is at most so many ticks, as a power of two. */
+#define DEMETER_PACE_MAX_SHIFT 3U
+
+/**
+ * struct demeter_pace_tick - what a tick brought
+ * @samples: of managed memory, by tier
+ * @untold: of managed memory, tier not known
+ * @resident_pages: resident pages of all that is managed
+ */
+struct demeter_pace_tick {
+	u64 samples[DEMETER_TIERS];
+	u64 untold;
+	u64 resident_pages;
+};
+
+/**
+ * struct demeter_pace_epoch - what an epoch came to
+ * @moved_pages: pages that the plan was to move
+ * @splits: ranges split: something was learned
+ * @ranges: ranges in all
+ * @waiting: more is to be done than an epoch may do
+ */
+struct demeter_pace_epoch {
+	u64 moved_pages;
+	u64 splits;
+	u64 ranges;
+	bool waiting;
+};
+
+/**
+ * struct demeter_pace - the pace; all zero to begin with
+ * @shift: log2 of the ticks of an epoch, and of how much sparser samples are
+ * @most: no larger @shift than this; 0 keeps every tick an epoch
+ * @ticks: ticks of the running epoch so far
+ * @quiet_epochs: epochs in a row that brought nothing
+ * @changed: accesses are not what they were, seen in the running epoch
+ * @usual: samples of a tick if none were left out, a slow mean by tier, fixed point;
+ *	the last is those of no known tier
+ * @recent: samples of the last few ticks, decayed, fixed point, likewise
+ * @recent_ticks: ticks that those are worth, fixed point
+ * @usual_ticks: ticks that @usual was learned from, up to what it needs
+ * @resident_pages: at the end of the last epoch
+ */
+struct demeter_pace {
+	u32 shift;
+	u32 most;
+	u32 ticks;
+	u32 quiet_epochs;
+	bool changed;
+	u64 usual[DEMETER_TIERS + 1];
+	u64 recent[DEMETER_TIERS + 1];
+	u64 recent_ticks;
+	u32 usual_ticks;
+	u64 resident_pages;
+};
+
+bool demeter_pace_tick(struct demeter_pace *pace, const struct demeter_pace_tick *tick);
+void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace_epoch *epoch);
+
+/**
+ * demeter_pace_period - accesses between two samples
+ * @shift: log2 of how much sparser they are
+ * @period: accesses between two samples at full pace
+ *
+ * Odd when stretched: an even one would keep step with loops.
+ *
+ * Return: as many more.
+ */
+static inline u64 demeter_pace_period(u32 shift, u64 period)
+{
+	return shift ? (period << shift) | 1 : period;
+}
+
+#endif /* DEMETER_PACE_H */

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/* Judge: what pays goes on, what does not is stopped, longer each time. */
+#include <demeter/judge.h>
+#include <demeter/math.h>
+
+#include "harness.h"
+
+#define JT_EPOCH_NS   50000000ULL
+#define JT_HORIZON_NS 10000000000ULL
+#define JT_COST_NS    30000000ULL
+
+/*
+ * A machine in which a step is taken every @every epochs while that is allowed; each
+ * saves @gain_ns an epoch for @good epochs, and nothing later.
+ */
+struct jt_machine {
+	struct demeter_judge judge;
+	struct demeter_placement step[256];
+	u64 taken_ns[256];
+	u64 now_ns;
+	u64 epoch;
+	u64 lost_ns;
+	u64 saved_ns;
+	u32 nr;
+};
+
+static void jt_take(struct jt_machine *m, u64 cost_ns)
+{
+	struct demeter_placement *p = &m->step[m->nr % 256];
+
+	memset(p, 0, sizeof(*p));
+	p->pages = 1;
+	p->lasts_ns = JT_HORIZON_NS;
+	p->cost_ns = cost_ns;
+	m->taken_ns[m->nr % 256] = m->now_ns;
+	m->lost_ns += cost_ns;
+	m->nr++;
+}
+
+static u32 jt_run(struct jt_machine *m, u32 epochs, u32 every, s64 gain_ns, u32 good, u64 cost_ns)
+{
+	u32 stops = 0, end, i;
+
+	for (end = epochs; end; end--) {
+		m->now_ns += JT_EPOCH_NS;
+		m->epoch++;
+		for (i = 0; i < 256 && i < m->nr; i++) {
+			struct demeter_placement *p = &m->step[i];
+			s64 ns = p->age_ns < good * JT_EPOCH_NS ? gain_ns : 0;
+
+			if (!demeter_placement_is_open(p))
+				continue;
+			p->realised_ns += ns;
+			p->recent_ns += ns;
+			m->saved_ns += (u64)ns;
+			demeter_placement_age(p, JT_EPOCH_NS);
+			demeter_placement_forget(p, JT_EPOCH_NS);
+			if (demeter_placement_is_open(p))
+				demeter_judge_hear(&m->judge, p, m->taken_ns[i], JT_EPOCH_NS,
+						   JT_HORIZON_NS);
+			else
+				demeter_judge_settle(&m->judge, p, m->taken_ns[i]);
+		}
+		stops += demeter_judge_epoch(&m->judge, m->now_ns, JT_EPOCH_NS, JT_HORIZON_NS);
+		if (m->epoch % every == 0 && !demeter_judge_is_stopped(&m->judge, m->now_ns))
+			jt_take(m, cost_ns);
+	}
+	return stops;
+}
+
+static struct jt_machine *jt_new(void)
+{
+	struct jt_machine *m = test_alloc(sizeof(*m));
+
+	memset(m, 0, sizeof(*m));
+	return m;
+}
+
+/* A step a second that saves what it cost within a tenth of its time, and goes on. */
+static void jt_test_pays(struct test_tally *tally)
+{
+	struct jt_machine *m = jt_new();
+
+	CHECK_EQ(jt_run(m, 4000, 20, 1500000, 1000, JT_COST_NS), 0);
+	CHECK(m->saved_ns > m->lost_ns);
+	/* Phases that flip every second and are caught early pay, too. */
+	CHECK_EQ(jt_run(m, 4000, 20, 4000000, 15, JT_COST_NS), 0);
+	test_free(m);
+}
+
+/* Caught late, they do not: the loss is bounded by ever rarer chances. */
+static void jt_test_stops(struct test_tally *tally)
+{
+	struct jt_machine *m = jt_new();
+	u32 stops = jt_run(m, 20000, 20, 4000000, 2, JT_COST_NS);
+	u64 lost_ns;
+
+	/* A thousand seconds: 10, 20 ... 640 s of stop, and chances between. */
+	CHECK(stops >= 5 && stops <= 7);
+	lost_ns = m->lost_ns - m->saved_ns;
+	CHECK(lost_ns < 20000 * JT_EPOCH_NS / 500);
+	/* Unstopped it would be 2.2 % of the time. */
+	CHECK(lost_ns * 10 < 1000 * (JT_COST_NS - 8000000));
+	/* A change of phase gets its chance, and clears the record. */
+	CHECK_EQ(jt_run(m, 20000, 20, 4000000, 1000, JT_COST_NS), 0);
+	CHECK_EQ(m->judge.stops, 0);
+	test_free(m);
+}
+
+/* What makes things worse is a loss, too. */
+static void jt_test_harm(struct test_tally *tally)
+{
+	struct jt_machine *m = jt_new();
+
+	CHECK(jt_run(m, 100, 20, -1000000, 1000, JT_COST_NS) > 0);
+	CHECK(demeter_judge_is_stopped(&m->judge, m->now_ns));
+	CHECK(!demeter_judge_is_stopped(&m->judge, m->now_ns + JT_HORIZON_NS));
+	test_free(m);
+}
+
+/* A part in five thousand of the time is small change. */
+static void jt_test_small(struct test_tally *tally)
+{
+	struct jt_machine *m = jt_new();
+
+	CHECK_EQ(jt_run(m, 20000, 200, 0, 0, 2000000), 0);
+	test_free(m);
+}
+
+static void jt_test_nasty(struct test_tally *tally)
+{
+	struct demeter_judge judge;
+	u64 seed = 5, now_ns = 0;
+	u32 round;
+
+	memset(&judge, 0, sizeof(judge));
+	for (round = 0; round < TEST_ROUNDS(20000); round++) {
+		struct demeter_placement p;
+		u64 horizon_ns = test_nasty(&seed), epoch_ns = test_nasty(&seed);
+
+		memset(&p, 0, sizeof(p));
+		p.pages = 1;
+		p.cost_ns = test_nasty(&seed);
+		p.realised_ns = (s64)(test_nasty(&seed) >> 1) * (round & 1 ? 1 : -1);
+		p.recent_ns = (s64)(test_nasty(&seed) >> 1) * (round & 2 ? 1 : -1);
+		p.recent_age_ns = test_nasty(&seed);
+		p.lasts_ns = test_nasty(&seed);
+		p.age_ns = test_nasty(&seed);
+		now_ns = demeter_max(now_ns, test_nasty(&seed) >> 8);
+		if (round & 4)
+			demeter_judge_hear(&judge, &p, now_ns, epoch_ns, horizon_ns);
+		else
+			demeter_judge_settle(&judge, &p, now_ns);
+		demeter_judge_epoch(&judge, now_ns, epoch_ns, horizon_ns);
+		CHECK(judge.stops <= DEMETER_JUDGE_MAX_STOPS);
+		CHECK(judge.cost_ns <= DEMETER_U64_MAX >> 1);
+	}
+}
+
+static const struct test_case judge_tests[] = {
+	{ "judge: what pays goes on", jt_test_pays },
+	{ "judge: what does not is stopped, longer each time", jt_test_stops },
+	{ "judge: what does harm is stopped", jt_test_harm },
+	{ "judge: small change is let be", jt_test_small },
+	{ "judge: any numbers at all", jt_test_nasty },
+};

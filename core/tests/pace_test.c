@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/* Pace: sparse while nothing happens, awake when something does. */
+#include <demeter/math.h>
+#include <demeter/pace.h>
+
+#include "harness.h"
+
+/* A program of so many samples a tick at full pace, of which SMEM serves a share. */
+struct pc_program {
+	u64 samples;
+	u64 smem_permille;
+	u64 resident_pages;
+	u64 seed;
+};
+
+/* Ticks until the epoch ends; what is sampled thins out with the pace. */
+static u32 pc_epoch(struct demeter_pace *pace, struct pc_program *program,
+		    const struct demeter_pace_epoch *epoch)
+{
+	static const struct demeter_pace_epoch nothing = { .ranges = 100 };
+	u32 ticks = 0;
+	bool over;
+
+	do {
+		struct demeter_pace_tick tick = { .resident_pages = program->resident_pages };
+		u64 i, u;
+
+		/* Each access of the program is sampled with the same chance. */
+		for (i = 0; i < program->samples * 2; i++) {
+			if (test_random(&program->seed) & ((2ULL << pace->shift) - 1))
+				continue;
+			u = test_random(&program->seed) % 1000;
+			tick.samples[u < program->smem_permille ? DEMETER_SMEM : DEMETER_FMEM]++;
+		}
+		over = demeter_pace_tick(pace, &tick);
+		ticks++;
+	} while (!over && ticks < 100);
+	demeter_pace_end_epoch(pace, epoch ? epoch : &nothing);
+	return ticks;
+}
+
+static u32 pc_ticks(struct demeter_pace *pace, struct pc_program *program, u32 ticks)
+{
+	u32 epochs = 0;
+
+	while (ticks) {
+		ticks -= (u32)demeter_min(ticks, pc_epoch(pace, program, NULL));
+		epochs++;
+	}
+	return epochs;
+}
+
+static void pc_test_sparse(struct test_tally *tally)
+{
+	struct pc_program program = { 75, 100, 100000, 1 };
+	struct demeter_pace pace = { .most = DEMETER_PACE_MAX_SHIFT };
+
+	pc_ticks(&pace, &program, 20);
+	CHECK(pace.shift < DEMETER_PACE_MAX_SHIFT);
+	pc_ticks(&pace, &program, 200);
+	CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
+	/* Chance alone does not wake it: ten thousand ticks in little more than an eighth. */
+	CHECK(pc_ticks(&pace, &program, 10000) < 10000 / 8 + 50);
+	/* Whose sampler cannot be slowed is never stretched. */
+	memset(&pace, 0, sizeof(pace));
+	CHECK_EQ(pc_ticks(&pace, &program, 500), 500);
+	CHECK_EQ(pace.shift, 0);
+}
+
+static void pc_stretch(struct demeter_pace *pace, struct pc_program *program)
+{
+	memset(pace, 0, sizeof(*pace));
+	pace->most = DEMETER_PACE_MAX_SHIFT;
+	pc_ticks(pace, program, 200);
+}
+
+static void pc_test_wakes(struct test_tally *tally)
+{
+	struct pc_program program = { 75, 100, 100000, 1 };
+	struct demeter_pace pace;
+	u32 ticks, round;
+
+	for (round = 0; round < 50; round++) {
+		/* What is hot is suddenly in SMEM: seen within two ticks. */
+		program = (struct pc_program){ 75, 100, 100000, round };
+		pc_stretch(&pace, &program);
+		program.smem_permille = 900;
+		ticks = pc_epoch(&pace, &program, NULL);
+		CHECK(ticks <= 3);
+		CHECK_EQ(pace.shift, 0);
+		/* Four times the accesses. */
+		pc_stretch(&pace, &program);
+		program.samples *= 4;
+		ticks = pc_epoch(&pace, &program, NULL);
+		CHECK(ticks <= 4);
+		CHECK_EQ(pace.shift, 0);
+		/* A new process. */
+		pc_stretch(&pace, &program);
+		program.resident_pages += program.resident_pages / 4;
+		CHECK_EQ(pc_epoch(&pace, &program, NULL), 1);
+		CHECK_EQ(pace.shift, 0);
+		/* Less of everything is no reason to look. */
+		pc_stretch(&pace, &program);
+		program.samples /= 8;
+		CHECK_EQ(pc_epoch(&pace, &program, NULL), 8);
+		CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
+	}
+}
+
+static void pc_test_epochs(struct test_tally *tally)
+{
+	struct demeter_pace_epoch moved = { .moved_pages = 1, .ranges = 100 };
+	struct demeter_pace_epoch waiting = { .moved_pages = 1, .waiting = true };
+	struct demeter_pace_epoch learned = { .splits = 10, .ranges = 100 };
+	struct demeter_pace_epoch noise = { .splits = 1, .ranges = 100 };
+	struct pc_program program = { 75, 100, 100000, 1 };
+	struct demeter_pace pace;
+	u32 i;
+
+	pc_stretch(&pace, &program);
+	pc_epoch(&pace, &program, &noise);
+	CHECK_EQ(pace.shift, 3);
+	pc_epoch(&pace, &program, &moved);
+	CHECK_EQ(pace.shift, 2);
+	CHECK_EQ(pc_epoch(&pace, &program, &learned), 4);
+	CHECK_EQ(pace.shift, 1);
+	pc_stretch(&pace, &program);
+	pc_epoch(&pace, &program, &waiting);
+	CHECK_EQ(pace.shift, 0);
+	/* While something is moved every few epochs it stays awake. */
+	for (i = 0; i < 100; i++) {
+		pc_epoch(&pace, &program, i % 5 ? NULL : &moved);
+		CHECK_EQ(pace.shift, 0);
+	}
+}
+
+static void pc_test_period(struct test_tally *tally)
+{
+	CHECK_EQ(demeter_pace_period(0, 4093), 4093);
+	CHECK_EQ(demeter_pace_period(0, 4096), 4096);
+	CHECK_EQ(demeter_pace_period(3, 4093), 4093 * 8 + 1);
+	CHECK_EQ(demeter_pace_period(3, 1ULL << 31), (8ULL << 31) + 1);
+}
+
+static void pc_test_nasty(struct test_tally *tally)
+{
+	struct demeter_pace pace = { .most = DEMETER_PACE_MAX_SHIFT };
+	u64 seed = 3;
+	u32 round;
+
+	for (round = 0; round < TEST_ROUNDS(20000); round++) {
+		struct demeter_pace_tick tick = {
+			.samples = { test_nasty(&seed), test_nasty(&seed) },
+			.untold = test_nasty(&seed),
+			.resident_pages = test_nasty(&seed),
+		};
+		struct demeter_pace_epoch epoch = {
+			.moved_pages = round & 8 ? test_nasty(&seed) : 0,
+			.splits = test_nasty(&seed),
+			.ranges = test_nasty(&seed),
+		};
+
+		if (demeter_pace_tick(&pace, &tick))
+			demeter_pace_end_epoch(&pace, &epoch);
+		CHECK(pace.shift <= pace.most && pace.ticks <= 8);
+	}
+}
+
+static const struct test_case pace_tests[] = {
+	{ "pace: sparse where nothing happens", pc_test_sparse },
+	{ "pace: awake at once when accesses change", pc_test_wakes },
+	{ "pace: epochs that bring something", pc_test_epochs },
+	{ "pace: periods", pc_test_period },
+	{ "pace: any numbers at all", pc_test_nasty },
+};
