@@ -20,6 +20,7 @@ typedef uint64_t __u64;
 
 #define DEMETER_DUMP_MAGIC   0x5441454854454d44ULL /* "DMETHEAT" */
 #define DEMETER_DUMP_VERSION 1
+#define DEMETER_DUMP_NO_NODE 0xffffffffU
 
 struct demeter_dump_header {
 	__u64 magic;
@@ -30,9 +31,11 @@ struct demeter_dump_header {
 	__u64 epochs;	  /* ended since load */
 	__u64 time_ns;	  /* CLOCK_MONOTONIC of the snapshot */
 	__u32 rate_shift; /* rate is samples << rate_shift */
-	__u32 fmem_node;
+	__u32 fmem_node;  /* the tier's first, or DEMETER_DUMP_NO_NODE before it is chosen */
 	__u32 smem_node;
 	__u32 reserved;
+	__u64 fmem_nodes; /* all of the tier's below 64, a bit each */
+	__u64 smem_nodes;
 };
 
 struct demeter_dump_record {

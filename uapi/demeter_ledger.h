@@ -70,8 +70,9 @@ struct demeter_ledger_target {
 	__u64 refused_pages[DEMETER_LEDGER_MAX_REASONS]; /* by reason */
 };
 
-#define DEMETER_LEDGER_FILL 0
-#define DEMETER_LEDGER_SWAP 1
+#define DEMETER_LEDGER_FILL   0
+#define DEMETER_LEDGER_SWAP   1
+#define DEMETER_LEDGER_DEMOTE 2 /* of a group above its cap: no hot range, nothing predicted */
 
 #define DEMETER_LEDGER_OPEN    0
 #define DEMETER_LEDGER_SETTLED 1 /* its time is over, or its address space gone */

@@ -101,8 +101,9 @@ enum demeter_magic_op {
 	DEMETER_OP_CHARGE_NS = 5, /* charge RDI ns: self-test of the clock */
 	/*
 	 * How to tell tasks apart, both from a program that may read kallsyms
-	 * and BTF, in this order: where __switch_to_asm(prev, next) is, and the
-	 * offsets in task_struct of flags, comm << 16 and pid << 32.
+	 * and BTF: where __switch_to_asm(prev, next) is, and the offsets in
+	 * task_struct of flags, comm << 16 and pid << 32. In any order; tasks are
+	 * told apart once both are known.
 	 */
 	DEMETER_OP_TASK_SWITCH = 6,
 	DEMETER_OP_TASK_LAYOUT = 7,

@@ -7,6 +7,7 @@
 #include <linux/delay.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
+#include <linux/mmu_notifier.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/pagemap.h>
@@ -18,6 +19,7 @@
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 
+#include "../tmm/binding.h"
 #include "../tmm/contents.h"
 #include "../tmm/folio_check.h"
 #include "../tmm/huge.h"
@@ -49,7 +51,7 @@ static struct mm_struct *demeter_hammer_mm(pid_t nr)
 	return mm;
 }
 
-static int demeter_hammer_isolate(const struct demeter_hammer_area *area, u64 max_pages,
+static int demeter_hammer_isolate(const struct demeter_hammer_area *area, int to_nid, u64 max_pages,
 				  struct demeter_folio_list *out, struct demeter_refusals *why)
 {
 	struct mm_struct *mm = demeter_hammer_mm(area->pid);
@@ -57,8 +59,8 @@ static int demeter_hammer_isolate(const struct demeter_hammer_area *area, u64 ma
 
 	if (!mm)
 		return -ESRCH;
-	ret = demeter_scan_isolate(mm, area->start, area->end, area->nid, NUMA_NO_NODE, max_pages,
-				   out, why);
+	ret = demeter_scan_isolate(mm, area->start, area->end, area->nid, to_nid, max_pages, out,
+				   why);
 	mmput(mm);
 	return ret;
 }
@@ -89,6 +91,29 @@ static void demeter_hammer_match(struct demeter_hammer_exchange *req,
 	req->split_pages += cold_huge - cold->huge_pages;
 }
 
+/*
+ * Exchange as if moves told no secondary MMU: the control of tests that show that
+ * they do. Nobody registers with the process meanwhile, it waits for us.
+ */
+static u64 demeter_hammer_exchange_deaf(struct demeter_hammer_exchange *req,
+					struct demeter_folio_list *hot,
+					struct demeter_folio_list *cold,
+					struct demeter_refusals *why)
+{
+	struct mm_struct *mm = demeter_hammer_mm(req->hot.pid);
+	struct mmu_notifier_subscriptions *all;
+	u64 promoted;
+
+	if (!mm)
+		return 0;
+	all = mm->notifier_subscriptions;
+	WRITE_ONCE(mm->notifier_subscriptions, NULL);
+	promoted = demeter_relocate_exchange(hot, cold, req->batch_pairs, why, &req->exchange_ns);
+	WRITE_ONCE(mm->notifier_subscriptions, all);
+	mmput(mm);
+	return promoted;
+}
+
 static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
 {
 	struct demeter_refusals why = {};
@@ -98,9 +123,11 @@ static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
 
 	demeter_folio_list_init(&hot);
 	demeter_folio_list_init(&cold);
-	ret = demeter_hammer_isolate(&req->hot, req->max_pages, &hot, &why);
+	ret = demeter_hammer_isolate(&req->hot, req->bound ? req->cold.nid : NUMA_NO_NODE,
+				     req->max_pages, &hot, &why);
 	if (!ret)
-		ret = demeter_hammer_isolate(&req->cold, req->max_pages, &cold, &why);
+		ret = demeter_hammer_isolate(&req->cold, req->bound ? req->hot.nid : NUMA_NO_NODE,
+					     req->max_pages, &cold, &why);
 	req->hot_pages = demeter_folio_list_pages(&hot);
 	req->cold_pages = demeter_folio_list_pages(&cold);
 	req->collapsed_pages = 0;
@@ -116,8 +143,11 @@ static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
 		msleep(req->pause_ms);
 	if (req->match)
 		demeter_hammer_match(req, &hot, &cold, &why);
-	req->promoted_pages =
-		demeter_relocate_exchange(&hot, &cold, req->batch_pairs, &why, &req->exchange_ns);
+	if (req->deaf)
+		req->promoted_pages = demeter_hammer_exchange_deaf(req, &hot, &cold, &why);
+	else
+		req->promoted_pages = demeter_relocate_exchange(&hot, &cold, req->batch_pairs, &why,
+								&req->exchange_ns);
 	req->total_ns = ktime_get_ns() - begin;
 	memcpy(req->refused, why.pages, sizeof(why.pages));
 	return 0;
@@ -140,7 +170,7 @@ static int demeter_hammer_resize(struct demeter_hammer_resize *req)
 		return 0;
 	}
 	demeter_folio_list_init(&list);
-	ret = demeter_hammer_isolate(&req->area, req->max_pages, &list, &why);
+	ret = demeter_hammer_isolate(&req->area, NUMA_NO_NODE, req->max_pages, &list, &why);
 	if (req->pause_ms)
 		msleep(req->pause_ms);
 	req->split_pages = demeter_huge_split(&list, req->max_pages);
@@ -155,7 +185,7 @@ static int demeter_hammer_migrate(struct demeter_hammer_migrate *req)
 	int ret;
 
 	demeter_folio_list_init(&list);
-	ret = demeter_hammer_isolate(&req->area, req->max_pages, &list, &why);
+	ret = demeter_hammer_isolate(&req->area, NUMA_NO_NODE, req->max_pages, &list, &why);
 	req->isolated_pages = demeter_folio_list_pages(&list);
 	req->room_pages = demeter_relocate_room(req->target_nid);
 	req->migrate_ns = 0;
@@ -330,6 +360,44 @@ static int demeter_hammer_release(void)
 	return 0;
 }
 
+/* It need not be told anything: that it is there is what matters. */
+static const struct mmu_notifier_ops demeter_hammer_secondary_ops;
+
+static int demeter_hammer_secondary(struct file *file)
+{
+	struct mmu_notifier *notifier;
+	int ret;
+
+	if (file->private_data)
+		return -EBUSY;
+	notifier = kzalloc(sizeof(*notifier), GFP_KERNEL);
+	if (!notifier)
+		return -ENOMEM;
+	notifier->ops = &demeter_hammer_secondary_ops;
+	ret = mmu_notifier_register(notifier, current->mm);
+	if (ret)
+		kfree(notifier);
+	else
+		file->private_data = notifier;
+	return ret;
+}
+
+static int demeter_hammer_open(struct inode *inode, struct file *file)
+{
+	file->private_data = NULL;
+	return 0;
+}
+
+static int demeter_hammer_close(struct inode *inode, struct file *file)
+{
+	struct mmu_notifier *notifier = file->private_data;
+
+	if (notifier)
+		mmu_notifier_unregister(notifier, notifier->mm);
+	kfree(notifier);
+	return 0;
+}
+
 union demeter_hammer_request {
 	struct demeter_hammer_exchange exchange;
 	struct demeter_hammer_resize resize;
@@ -340,9 +408,12 @@ union demeter_hammer_request {
 	struct demeter_hammer_hold hold;
 };
 
-static int demeter_hammer_dispatch(unsigned int cmd, union demeter_hammer_request *req)
+static int demeter_hammer_dispatch(struct file *file, unsigned int cmd,
+				   union demeter_hammer_request *req)
 {
 	switch (cmd) {
+	case DEMETER_HAMMER_SECONDARY:
+		return demeter_hammer_secondary(file);
 	case DEMETER_HAMMER_EXCHANGE:
 		return demeter_hammer_exchange(&req->exchange);
 	case DEMETER_HAMMER_RESIZE:
@@ -383,7 +454,7 @@ static long demeter_hammer_ioctl(struct file *file, unsigned int cmd, unsigned l
 	if ((_IOC_DIR(cmd) & _IOC_WRITE) && copy_from_user(req, user, size))
 		goto free;
 	mutex_lock(&demeter_hammer_lock);
-	ret = demeter_hammer_dispatch(cmd, req);
+	ret = demeter_hammer_dispatch(file, cmd, req);
 	mutex_unlock(&demeter_hammer_lock);
 	if (!ret && (_IOC_DIR(cmd) & _IOC_READ) && copy_to_user(user, req, size))
 		ret = -EFAULT;
@@ -394,6 +465,8 @@ free:
 
 static const struct file_operations demeter_hammer_fops = {
 	.owner = THIS_MODULE,
+	.open = demeter_hammer_open,
+	.release = demeter_hammer_close,
 	.unlocked_ioctl = demeter_hammer_ioctl,
 };
 
@@ -411,6 +484,7 @@ static int __init demeter_hammer_init(void)
 	if (ret)
 		return ret;
 	demeter_huge_resolve();
+	demeter_binding_resolve();
 	return misc_register(&demeter_hammer_device);
 }
 module_init(demeter_hammer_init);

@@ -25,16 +25,17 @@ struct demeter_hammer_exchange {
 	struct demeter_hammer_area cold;
 	__u64 max_pages;
 	__u32 batch_pairs;
-	__u32 pause_ms; /* between isolation and exchange, to let races happen */
-	__u32 match;	/* collapse and split first, as demeter.ko does */
-	__u32 pad;
-	__u64 hot_pages;		       /* out: isolated */
-	__u64 cold_pages;		       /* out: isolated */
-	__u64 collapsed_pages;		       /* out: more of hot are THPs after the match */
-	__u64 split_pages;		       /* out: fewer of hot or cold are */
-	__u64 promoted_pages;		       /* out */
-	__u64 exchange_ns;		       /* out */
-	__u64 total_ns;			       /* out: with the scans */
+	__u32 pause_ms;	       /* between isolation and exchange, to let races happen */
+	__u32 match;	       /* collapse and split first, as demeter.ko does */
+	__u32 bound;	       /* heed mempolicies and cpusets, as demeter.ko does */
+	__u32 deaf;	       /* as if no other MMU were told of hot's moves */
+	__u64 hot_pages;       /* out: isolated */
+	__u64 cold_pages;      /* out: isolated */
+	__u64 collapsed_pages; /* out: more of hot are THPs after the match */
+	__u64 split_pages;     /* out: fewer of hot or cold are */
+	__u64 promoted_pages;  /* out */
+	__u64 exchange_ns;     /* out */
+	__u64 total_ns;	       /* out: with the scans */
 	__u64 refused[DEMETER_HAMMER_REASONS]; /* out */
 };
 
@@ -106,5 +107,8 @@ struct demeter_hammer_contents {
 #define DEMETER_HAMMER_DRAIN	_IO('D', 7) /* settle per-CPU statistics and batches */
 #define DEMETER_HAMMER_RESIZE	_IOWR('D', 8, struct demeter_hammer_resize)
 #define DEMETER_HAMMER_CONTENTS _IOR('D', 9, struct demeter_hammer_contents)
+
+/* Until the file is closed, an MMU that does nothing has pages of the caller. */
+#define DEMETER_HAMMER_SECONDARY _IO('D', 10)
 
 #endif /* DEMETER_HAMMER_ABI_H */

@@ -73,6 +73,14 @@ for m in zsmalloc lz4_compress lz4hc_compress zram; do
 	[ ! -f "$cache/kernels/$release/modules/$m.ko" ] ||
 		cp "$cache/kernels/$release/modules/$m.ko" "$root/modules/"
 done
+if [ "$only" = kvm ]; then
+	"$project/testbed/kvm-modules.sh" "$kernel" || die "there is no KVM for $kernel" "see above"
+	cp "$cache/kvm-modules/$release"/*.ko "$root/modules/"
+	cp "$cache/kvm-modules/$release/load-order" "$root/modules/kvm-load-order"
+	[ -n "${DEMETER_MODULE-}" ] || "$project/testbed/build-modules.sh" "$kernel" DIR=guest/tmm >&2 ||
+		die "demeter.ko does not build for $kernel" "mend what the compiler says above"
+	cp "${DEMETER_MODULE:-$project/build/modules/$release/demeter.ko}" "$root/modules/demeter.ko"
+fi
 mknod "$root/dev/console" c 5 1 2>/dev/null || true	# else the kernel has its own
 (cd "$root" && find . | cpio --quiet -o -H newc) >"$work/initrd"
 
@@ -83,7 +91,7 @@ append+=" loglevel=4 numa_balancing=disable rdinit=/init"
 append+=" HAMMER_SECONDS=$seconds HAMMER_EXCHANGES=$exchanges HAMMER_ONLY=$only"
 # Two CPUs that really run at the same time: this is about races, not about time.
 status=0
-QEMU_MODULE_DIR=$qemu_modules timeout --kill-after=5 "$limit" nice "${qemu[@]}" \
+QEMU_MODULE_DIR=$qemu_modules timeout --kill-after=5 "$limit" nice -n "${HAMMER_NICE:-10}" "${qemu[@]}" \
 	-machine q35,usb=off -accel tcg,thread=multi -smp 2 -cpu max,la57=off -m 896M \
 	-object memory-backend-ram,id=fmem,size=384M -object memory-backend-ram,id=smem,size=512M \
 	-numa node,nodeid=0,memdev=fmem,cpus=0-1 -numa node,nodeid=1,memdev=smem \

@@ -2,9 +2,10 @@
 /*
  * Classify: the epoch worker, which takes samples all the way to a plan.
  *
- * Once per epoch: look for targets, drain what did not switch, put samples
- * into ranges, end the epoch of each target (decay, split, merge), count what
- * is resident where, rank the ranges of all targets together, plan, execute.
+ * Once per tick: look for targets, drain what did not switch, put samples into
+ * ranges. Once per epoch, which is a tick or several (pacing.c): end the epoch of each
+ * target (decay, split, merge), count what is resident where, rank the ranges of all
+ * targets together, plan, execute (routes.c).
  * A decision is made every epoch, whether or not anything was split.
  *
  * All of it works on what is the worker's own, see tmm.h, so no lock is held.
@@ -12,7 +13,6 @@
 #include <linux/freezer.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
-#include <linux/mmzone.h>
 #include <linux/slab.h>
 #include <linux/timekeeping.h>
 #include <linux/wait.h>
@@ -29,8 +29,6 @@
 #define ENTRIES_PER_STEP 8
 /* As many as the largest channel holds. */
 #define SAMPLES_AT_ONCE	 (512u * 1024)
-/* Part of FMEM left free for the kernel and for new processes, as a shift. */
-#define HEADROOM_SHIFT	 6
 /* SMEM latency less FMEM latency if nobody knows better: DCPMM against DRAM. */
 #define LATENCY_GAP_PS	 108000
 
@@ -113,7 +111,7 @@ static void end_epoch(void)
 
 		target->samples_seen = target->ranges.samples;
 		demeter_ranges_end_epoch(&target->ranges, &done);
-		demeter_ledger_realise(space, &target->ranges);
+		demeter_ledger_realise(space, &target->ranges, target->samples_seen - before);
 		demeter_stats.splits += done.splits;
 		demeter_stats.merges += done.merges;
 		denied += target->ranges.denied_splits - target->denied_seen;
@@ -174,95 +172,51 @@ static u32 gather(struct demeter_context *ctx)
 	struct demeter_target *target;
 	u32 nr = 0, space = 0;
 
+	demeter_cgroups_begin(ctx->shares);
 	while ((target = demeter_target_next(&space))) {
+		demeter_cgroups_count(ctx->shares, target);
 		nr = demeter_publish(target, ctx->entries, nr, ctx->max_entries);
 		cond_resched();
 	}
 	return nr;
 }
 
-/* Hide from the planner what would only be refused again. */
-static void apply_back_off(struct demeter_context *ctx, u32 nr)
+/* Ends the epoch that began at @begun_ns, or at a tick before; its samples are counted. */
+static void epoch_run(struct demeter_context *ctx, u64 begun_ns, u64 mark)
 {
-	u32 i, tier;
+	bool managed, waiting;
+	u32 nr = 0;
 
-	for (i = 0; i < nr; i++) {
-		struct demeter_rank_entry *entry = &ctx->entries[i];
-		struct demeter_target *target = demeter_target_of(entry->space);
-		struct demeter_count *count;
-
-		count = target ? demeter_target_count(target, entry->start) : NULL;
-		for (tier = 0; count && tier < DEMETER_TIERS; tier++)
-			if ((s32)(count->retry_epoch[tier] - target->ranges.epoch) > 0)
-				entry->pages[tier] = 0;
-	}
-}
-
-static u64 free_fmem_pages(void)
-{
-	int nid = demeter_params.fmem_node;
-	u64 room = demeter_relocate_room(nid);
-	u64 fillable = demeter_fillable_pages(room);
-	u64 headroom = NODE_DATA(nid)->node_present_pages >> HEADROOM_SHIFT;
-
-	return room > headroom ? min(room - headroom, fillable) : 0;
-}
-
-static void make_plan(struct demeter_context *ctx, u32 nr)
-{
-	u64 rate = READ_ONCE(demeter_params.rate_pages_per_s);
-	struct demeter_plan_params params = {
-		.sample_period = demeter_accesses_per_sample(),
-		.epoch_ns = READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC,
-		.latency_gap_ps = demeter_latency_gap_ps(),
-		.horizon_ns = READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC,
-		.swap_cost_ns = demeter_swap_cost_ns(),
-		.move_cost_ns = demeter_move_cost_ns(),
-		.hysteresis_permille = READ_ONCE(demeter_params.hysteresis_permille),
-		.significance = READ_ONCE(demeter_params.significance),
-		.rate_pages_per_s = rate,
-		.burst_pages = rate,
-	};
-
-	demeter_plan_make(&ctx->plan, &ctx->plan_state, &params, ctx->entries, nr,
-			  free_fmem_pages(), ktime_get_ns());
-	trace_demeter_plan(demeter_stats.epochs, ctx->plan.nr, ctx->plan.fill_pages,
-			   ctx->plan.swap_pages, ctx->plan.end);
-}
-
-static void epoch_run(struct demeter_context *ctx)
-{
-	u64 begun_ns = demeter_worker_clock(), mark = begun_ns;
-	int index;
-	u32 nr;
-
-	index = demeter_targets_read_lock();
-	demeter_sampler_look_after();
-	demeter_targets_discover();
-	demeter_targets_refresh();
-	lap(&mark, DEMETER_STAGE_CLASSIFY);
-	demeter_drain_all_cpus();
-	lap(&mark, DEMETER_STAGE_DRAIN);
-	consume_samples();
 	demeter_latency_gap_end_epoch();
 	end_epoch();
 	lap(&mark, DEMETER_STAGE_CLASSIFY);
 	demeter_recount(ctx);
 	lap(&mark, DEMETER_STAGE_SCAN);
-	ctx->plan.nr = 0;
-	ctx->plan.end = DEMETER_PLAN_DONE;
-	if (demeter_targets_nr()) {
+	managed = demeter_targets_nr() || demeter_cgroups_any();
+	if (managed) {
 		make_room(ctx);
 		nr = gather(ctx);
 		demeter_rank(ctx->entries, nr);
 		lap(&mark, DEMETER_STAGE_RANK);
-		apply_back_off(ctx, nr);
-		make_plan(ctx, nr);
-		lap(&mark, DEMETER_STAGE_PLAN);
 	}
-	demeter_stats_max(&demeter_stats.epoch_max_ns, demeter_worker_clock() - begun_ns);
-	demeter_execute(ctx);
+	waiting = demeter_routes_run(ctx, nr, managed, begun_ns);
 	WRITE_ONCE(demeter_stats.epochs, demeter_stats.epochs + 1);
+	demeter_pacing_end_epoch(waiting);
+}
+
+static void tick_run(struct demeter_context *ctx)
+{
+	u64 begun_ns = demeter_worker_clock(), mark = begun_ns;
+	int index = demeter_targets_read_lock();
+
+	demeter_sampler_look_after();
+	demeter_targets_discover();
+	demeter_targets_refresh();
+	consume_samples();
+	if (demeter_pacing_tick())
+		epoch_run(ctx, begun_ns, mark);
+	else
+		lap(&mark, DEMETER_STAGE_CLASSIFY);
 	demeter_stats_update_lost();
 	demeter_model_report_epoch();
 	demeter_targets_read_unlock(index);
@@ -277,7 +231,7 @@ static int worker_main(void *unused)
 		unsigned long period = msecs_to_jiffies(READ_ONCE(demeter_params.epoch_ms)) ?: 1;
 		long left;
 
-		/* From epoch to epoch, not from end to beginning; but never catch up. */
+		/* From tick to tick, not from end to beginning; but never catch up. */
 		next += period;
 		left = next - jiffies;
 		if (left <= 0 || left > (long)period) {
@@ -286,7 +240,7 @@ static int worker_main(void *unused)
 		}
 		wait_event_freezable_timeout(worker_wait, kthread_should_stop(), left);
 		if (!kthread_should_stop())
-			epoch_run(&demeter_context);
+			tick_run(&demeter_context);
 	}
 	return 0;
 }
@@ -299,19 +253,19 @@ static void context_free(struct demeter_context *ctx)
 	kvfree(ctx->span);
 	kvfree(ctx->cells);
 	kfree(ctx->spare_leaf);
+	kfree(ctx->shares);
 	*ctx = (struct demeter_context){
 		.swap_cost_ns = ctx->swap_cost_ns,
 		.move_cost_ns = ctx->move_cost_ns,
-		.fill_paused_until_epoch = ctx->fill_paused_until_epoch,
-		.refusing_pages = ctx->refusing_pages,
 	};
 }
 
 static int context_init(struct demeter_context *ctx)
 {
-	ctx->cells = kvcalloc(1, sizeof(*ctx->cells), GFP_KERNEL);
+	ctx->cells = kvcalloc(demeter_tiers.columns, sizeof(*ctx->cells), GFP_KERNEL);
+	ctx->shares = kzalloc(sizeof(*ctx->shares), GFP_KERNEL);
 	make_room(ctx);
-	if (ctx->cells && ctx->entries && ctx->span)
+	if (ctx->cells && ctx->shares && ctx->entries && ctx->span)
 		return 0;
 	context_free(ctx);
 	return -ENOMEM;
@@ -331,6 +285,7 @@ int demeter_worker_start(void)
 	if (ret)
 		return ret;
 	demeter_latency_gap_reset();
+	demeter_pacing_start();
 	task = kthread_create(worker_main, NULL, "kdemeterd");
 	if (IS_ERR(task)) {
 		context_free(&demeter_context);

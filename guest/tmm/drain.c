@@ -1,26 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Drain: from the sampler of a CPU into the channel, tagged with the address
- * space that ran there.
+ * Drain: from the samplers into the channel, and out of it for the worker.
  *
- * What a CPU recorded since its last context switch belongs to the task that
- * leaves it, so the drain hangs on sched_switch and needs no lookup by page
- * table root. A task that never leaves its CPU is bounded by one interrupt per
- * CPU and epoch. Samplers that push do both themselves, and are told of a task
- * that leaves.
+ * A sampler hands each sample over as it learns of it, with the address space
+ * that it is of: in an NMI, under the run queue lock as a task leaves its CPU,
+ * or in process context. It is tagged with the number of that space here, or
+ * counted as stray where that is not managed. The channel takes samples of all
+ * CPUs at once without a lock, and drops what the worker is too slow for.
  *
- * Both run with interrupts off on the CPU they drain, so that one never
- * interrupts the other. The channel is the only thing they share.
+ * Samplers whose hardware keeps records back are told of every task that leaves
+ * its CPU (@leave), so that what it did is not taken for the next one's. The same
+ * hook on sched_switch keeps the worker's own clock.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
-#include <linux/hardirq.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/sched/clock.h>
-#include <linux/sched/mm.h>
 #include <linux/slab.h>
-#include <linux/smp.h>
 #include <linux/tracepoint.h>
 
 #include "tmm.h"
@@ -42,61 +39,6 @@ static struct task_struct *worker_task;
 static u64 worker_left_ns;
 static u64 worker_off_ns;
 
-struct drain {
-	const struct mm_struct *mm;
-	u64 start_ns;
-	u64 stray;
-	u32 space;
-	bool looked_up;
-	bool managed;
-};
-
-static void drain_emit(void *ctx, const struct demeter_access *access)
-{
-	struct drain *drain = ctx;
-	struct demeter_sample sample = {
-		.gva = access->gva,
-		.latency_ns = access->latency_ns,
-		.tier = access->tier,
-	};
-
-	if (!drain->looked_up) {
-		/* Nothing recorded is the usual case: it pays for no lookup. */
-		drain->start_ns = local_clock();
-		drain->managed = demeter_targets_space_of(drain->mm, &drain->space);
-		drain->looked_up = true;
-	}
-	if (!drain->managed) {
-		drain->stray++;
-		return;
-	}
-	sample.space = drain->space;
-	demeter_channel_push(&channel, &sample);
-}
-
-static void drain_cpu(const struct mm_struct *mm)
-{
-	const struct demeter_sampler_ops *ops = demeter_sampler_active();
-	struct drain drain = { .mm = mm };
-
-	if (!ops || !ops->drain)
-		return;
-	ops->drain(smp_processor_id(), drain_emit, &drain);
-	if (!drain.looked_up)
-		return;
-	this_cpu_add(demeter_cpu_stats.drain_ns, local_clock() - drain.start_ns);
-	this_cpu_add(demeter_cpu_stats.stray_samples, drain.stray);
-}
-
-/*
- * An exiting task has given up its mm before its last switch; active_mm still
- * says what it sampled. Kernel threads record nothing in user mode.
- */
-static const struct mm_struct *task_space(struct task_struct *task)
-{
-	return task->mm ?: task->active_mm;
-}
-
 /* A kernel thread runs there, or nothing; false until the first switch. */
 static DEFINE_PER_CPU(bool, cpu_quiet);
 
@@ -113,7 +55,6 @@ static void probe_sched_switch(void *data, bool preempt, struct task_struct *pre
 	this_cpu_write(cpu_quiet, !next->mm);
 	if (ops && ops->leave)
 		ops->leave(prev);
-	drain_cpu(task_space(prev));
 }
 
 /**
@@ -127,11 +68,6 @@ bool demeter_cpu_is_quiet(unsigned int cpu)
 	return per_cpu(cpu_quiet, cpu);
 }
 
-static void drain_here(void *unused)
-{
-	drain_cpu(task_space(current));
-}
-
 /**
  * demeter_sampler_push() - hand over one sample of an address space
  * @mm: the address space
@@ -141,24 +77,18 @@ static void drain_here(void *unused)
  */
 void demeter_sampler_push(const struct mm_struct *mm, const struct demeter_access *access)
 {
-	struct drain drain = { .mm = mm };
+	u64 start_ns = local_clock();
+	struct demeter_sample sample = {
+		.gva = access->gva,
+		.latency_ns = access->latency_ns,
+		.tier = access->tier,
+	};
 
-	drain_emit(&drain, access);
-	this_cpu_add(demeter_cpu_stats.drain_ns, local_clock() - drain.start_ns);
-	this_cpu_add(demeter_cpu_stats.stray_samples, drain.stray);
-}
-
-/**
- * demeter_drain_all_cpus() - drain tasks that did not switch this epoch
- *
- * The caller's own CPU was drained when it switched to the caller.
- */
-void demeter_drain_all_cpus(void)
-{
-	const struct demeter_sampler_ops *ops = demeter_sampler_active();
-
-	if (ops && ops->drain)
-		on_each_cpu(drain_here, NULL, 1);
+	if (demeter_targets_space_of(mm, &sample.space))
+		demeter_channel_push(&channel, &sample);
+	else
+		this_cpu_inc(demeter_cpu_stats.stray_samples);
+	this_cpu_add(demeter_cpu_stats.drain_ns, local_clock() - start_ns);
 }
 
 /**
@@ -239,7 +169,7 @@ static void find_sched_switch(struct tracepoint *tp, void *unused)
 }
 
 /**
- * demeter_drain_start() - make the channel and drain into it from now on
+ * demeter_drain_start() - make the channel, and let samplers push into it from now on
  *
  * Return: 0 or a negative errno.
  */
@@ -269,7 +199,7 @@ int demeter_drain_start(void)
 }
 
 /**
- * demeter_drain_stop() - drain no more and drop what is queued
+ * demeter_drain_stop() - take no more samples and drop what is queued
  *
  * The samplers and the worker are stopped before.
  */

@@ -75,6 +75,24 @@ static u32 records_fill(struct demeter_dump_record *record, u32 room)
 	return nr;
 }
 
+/* The nodes of a tier that 64 bits have room for. */
+static u64 low_nodes(enum demeter_tier tier)
+{
+	u64 bits = 0;
+	int nid;
+
+	for_each_node_mask(nid, demeter_tiers.nodes[tier])
+		bits |= nid < 64 ? BIT_ULL(nid) : 0;
+	return bits;
+}
+
+static u32 lowest_node(enum demeter_tier tier)
+{
+	const nodemask_t *nodes = &demeter_tiers.nodes[tier];
+
+	return nodes_empty(*nodes) ? DEMETER_DUMP_NO_NODE : first_node(*nodes);
+}
+
 static int ranges_take(void **snapshot, size_t *snapshot_bytes)
 {
 	struct demeter_dump_header *header;
@@ -94,8 +112,10 @@ static int ranges_take(void **snapshot, size_t *snapshot_bytes)
 	header->epochs = READ_ONCE(demeter_stats.epochs);
 	header->time_ns = ktime_get_ns();
 	header->rate_shift = DEMETER_RATE_SHIFT;
-	header->fmem_node = demeter_params.fmem_node;
-	header->smem_node = demeter_params.smem_node;
+	header->fmem_node = lowest_node(DEMETER_FMEM);
+	header->smem_node = lowest_node(DEMETER_SMEM);
+	header->fmem_nodes = low_nodes(DEMETER_FMEM);
+	header->smem_nodes = low_nodes(DEMETER_SMEM);
 	demeter_targets_read_unlock(index);
 	*snapshot = header;
 	*snapshot_bytes = sizeof(*header) + header->nr_records * sizeof(struct demeter_dump_record);

@@ -71,7 +71,8 @@ u64 demeter_move_cost_ns(void)
 
 /**
  * demeter_fillable_pages() - how much free FMEM is worth trying to fill this epoch
- * @room_pages: free FMEM
+ * @column: of the fast node
+ * @room_pages: what is free there
  *
  * Free pages that are no THP cannot take one. The planner would fill before it
  * swaps, so free FMEM that refuses what is hot has to be forgotten for a while. Not
@@ -81,15 +82,16 @@ u64 demeter_move_cost_ns(void)
  *
  * Return: pages that may take what is hot.
  */
-u64 demeter_fillable_pages(u64 room_pages)
+u64 demeter_fillable_pages(u32 column, u64 room_pages)
 {
 	struct demeter_context *ctx = &demeter_context;
+	u64 *refusing_pages = &ctx->refusing_pages[column];
 	u64 more;
 
-	if (demeter_stats.epochs >= ctx->fill_paused_until_epoch)
+	if (demeter_stats.epochs >= ctx->fill_paused_until_epoch[column])
 		return room_pages;
-	ctx->refusing_pages = min(ctx->refusing_pages, room_pages);
-	more = room_pages - ctx->refusing_pages;
+	*refusing_pages = min(*refusing_pages, room_pages);
+	more = room_pages - *refusing_pages;
 	return more >= HPAGE_PMD_NR ? more : 0;
 }
 
@@ -131,8 +133,10 @@ static void note_refusals(const struct demeter_refusals *why)
 }
 
 /* A range was tried on @tier: leave it alone for a while if that failed. */
-static void note_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier, bool moved)
+static void note_outcome(const struct demeter_context *ctx, const struct demeter_rank_entry *entry,
+			 enum demeter_tier tier, bool moved)
 {
+	bool far = demeter_route_is_far(&ctx->route);
 	struct demeter_target *target = demeter_target_of(entry->space);
 	struct demeter_count *count;
 	u64 since_ns;
@@ -142,23 +146,50 @@ static void note_outcome(const struct demeter_rank_entry *entry, enum demeter_ti
 		return;
 	since_ns = demeter_target_lock(target);
 	if (moved) {
-		count->back_off[tier] = 0;
+		count->back_off[far][tier] = 0;
 	} else {
-		count->retry_epoch[tier] = target->ranges.epoch + (1u << count->back_off[tier]);
-		if (count->back_off[tier] < BACK_OFF_MAX)
-			count->back_off[tier]++;
+		count->retry_epoch[far][tier] =
+			target->ranges.epoch + (1u << count->back_off[far][tier]);
+		if (count->back_off[far][tier] < BACK_OFF_MAX)
+			count->back_off[far][tier]++;
 	}
 	demeter_target_unlock(target, since_ns);
 }
 
-/* @pages of @entry left @tier; they were found between @start and @end. */
-static void book(const struct demeter_rank_entry *entry, enum demeter_tier tier, u64 start, u64 end,
-		 u64 pages)
+/* Node of @tier on the way of the plan. */
+static int node_of(const struct demeter_context *ctx, enum demeter_tier tier)
 {
+	u32 column = tier == DEMETER_FMEM ? ctx->route.to : ctx->route.from;
+
+	return demeter_tiers.node[column][tier];
+}
+
+/* What is known of the pages that @target has there. */
+static struct demeter_resident *resident_of(const struct demeter_context *ctx,
+					    struct demeter_target *target, enum demeter_tier tier)
+{
+	return &target->resident[tier == DEMETER_FMEM ? ctx->route.to : ctx->route.from];
+}
+
+/* @pages of @entry left @tier; they were found between @start and @end. */
+static void book(const struct demeter_context *ctx, const struct demeter_rank_entry *entry,
+		 enum demeter_tier tier, u64 start, u64 end, u64 pages)
+{
+	enum demeter_tier to = tier == DEMETER_FMEM ? DEMETER_SMEM : DEMETER_FMEM;
 	struct demeter_target *target = demeter_target_of(entry->space);
 
-	if (target && demeter_resident_move(&target->resident, start, end, tier, pages) < pages)
+	if (target && demeter_resident_move_between(resident_of(ctx, target, tier),
+						    resident_of(ctx, target, to), start, end, tier,
+						    pages) < pages)
 		target->pass.wanted = true;
+}
+
+/* @pages came to the node of @tier. */
+static void arrive(const struct demeter_context *ctx, enum demeter_tier tier, u64 pages)
+{
+	struct demeter_node_stats *stats = &demeter_node_stats[node_of(ctx, tier)];
+
+	WRITE_ONCE(stats->arrived_pages, stats->arrived_pages + pages);
 }
 
 /*
@@ -181,9 +212,11 @@ static void batch_book(struct demeter_context *ctx, const struct batch *batch, u
 		seen += span->pages;
 		share = mul_u64_u64_div_u64(moved, seen, taken) - booked;
 		booked += share;
-		book(&ctx->entries[step->hot], DEMETER_SMEM, span->hot_from, span->hot_to, share);
-		if (step->kind == DEMETER_PLAN_SWAP)
-			book(&ctx->entries[step->cold], DEMETER_FMEM, span->cold_from,
+		if (step->kind != DEMETER_PLAN_DEMOTE)
+			book(ctx, &ctx->entries[step->hot], DEMETER_SMEM, span->hot_from,
+			     span->hot_to, share);
+		if (step->kind != DEMETER_PLAN_FILL)
+			book(ctx, &ctx->entries[step->cold], DEMETER_FMEM, span->cold_from,
 			     span->cold_to, share);
 	}
 }
@@ -191,20 +224,29 @@ static void batch_book(struct demeter_context *ctx, const struct batch *batch, u
 static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 			struct demeter_refusals *why)
 {
-	u64 wanted = demeter_folio_list_pages(&batch->hot);
+	bool demote = batch->kind == DEMETER_PLAN_DEMOTE;
+	u64 wanted = demeter_folio_list_pages(demote ? &batch->cold : &batch->hot);
 	u64 start = demeter_worker_clock();
 	bool fill = batch->kind == DEMETER_PLAN_FILL;
+	int fmem_nid = node_of(ctx, DEMETER_FMEM);
 	u64 moved = 0, demoted = 0, ns;
 	bool well;
 	u32 i;
 
 	if (!batch->nr)
 		return;
-	if (!fill) {
+	if (demote) {
+		demoted = demeter_relocate_migrate(&batch->cold, node_of(ctx, DEMETER_SMEM), why,
+						   NULL);
+		ns = demeter_worker_clock() - start;
+		charge(DEMETER_STAGE_MIGRATE, ns);
+		demeter_stats.demoted_pages += demoted;
+		trace_demeter_demote(wanted, demoted, ns);
+	} else if (!fill) {
 		struct demeter_traded traded;
 
-		traded = demeter_relocate_trade(&batch->hot, &batch->cold, demeter_params.fmem_node,
-						demeter_params.smem_node,
+		traded = demeter_relocate_trade(&batch->hot, &batch->cold, fmem_nid,
+						node_of(ctx, DEMETER_SMEM),
 						READ_ONCE(demeter_params.batch_pairs), why);
 		moved = traded.promoted_pages;
 		ns = demeter_worker_clock() - start;
@@ -214,7 +256,7 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 		demeter_stats.demoted_pages += demoted;
 		trace_demeter_exchange(wanted, moved, ns);
 	} else {
-		moved = demeter_relocate_migrate(&batch->hot, demeter_params.fmem_node, why, NULL);
+		moved = demeter_relocate_migrate(&batch->hot, fmem_nid, why, NULL);
 		ns = demeter_worker_clock() - start;
 		charge(DEMETER_STAGE_MIGRATE, ns);
 		learn(&ctx->move_cost_ns, batch->ns + ns, moved);
@@ -222,39 +264,45 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 		trace_demeter_fill(wanted, moved, ns);
 	}
 	demeter_stats.promoted_pages += moved;
-	batch_book(ctx, batch, moved);
+	arrive(ctx, DEMETER_FMEM, moved);
+	arrive(ctx, DEMETER_SMEM, demoted);
+	batch_book(ctx, batch, demote ? demoted : moved);
 	demeter_ledger_moved(&batch->ledger, batch->first, batch->nr, moved, demoted, why);
 	/*
 	 * Where nothing could be isolated, that was noted then, and says nothing
 	 * about the room in FMEM: what is bound to SMEM must not keep others out.
 	 */
-	well = moved * 4 >= wanted;
+	well = (demote ? demoted : moved) * 4 >= wanted;
 	for (i = batch->first; wanted && i < batch->first + batch->nr; i++) {
 		const struct demeter_plan_step *step = &ctx->plan.step[i];
 
 		/* What did not fit into free FMEM may still be swapped: no fault of its own. */
-		note_outcome(&ctx->entries[step->hot], DEMETER_SMEM, well || fill);
+		if (!demote)
+			note_outcome(ctx, &ctx->entries[step->hot], DEMETER_SMEM, well || fill);
 		if (!fill)
-			note_outcome(&ctx->entries[step->cold], DEMETER_FMEM, well);
+			note_outcome(ctx, &ctx->entries[step->cold], DEMETER_FMEM, well);
 	}
 	if (fill && !well) {
-		ctx->fill_paused_until_epoch = demeter_stats.epochs + FILL_PAUSE_EPOCHS;
-		ctx->refusing_pages = demeter_relocate_room(demeter_params.fmem_node);
+		ctx->fill_paused_until_epoch[ctx->route.to] =
+			demeter_stats.epochs + FILL_PAUSE_EPOCHS;
+		ctx->refusing_pages[ctx->route.to] = demeter_relocate_room(fmem_nid);
 	}
 	batch->nr = 0;
 	batch->ns = 0;
 }
 
 /* Take up to @pages of @tier from [@at, @end), where they are known to be. */
-static u64 isolate_between(struct demeter_target *target, enum demeter_tier tier, u64 at, u64 end,
-			   u64 pages, struct demeter_folio_list *list, struct demeter_refusals *why)
+static u64 isolate_between(const struct demeter_context *ctx, struct demeter_target *target,
+			   enum demeter_tier tier, u64 at, u64 end, u64 pages,
+			   struct demeter_folio_list *list, struct demeter_refusals *why)
 {
-	int nid = tier == DEMETER_FMEM ? demeter_params.fmem_node : demeter_params.smem_node;
-	int to_nid = tier == DEMETER_FMEM ? demeter_params.smem_node : demeter_params.fmem_node;
+	int nid = node_of(ctx, tier);
+	int to_nid = node_of(ctx, tier == DEMETER_FMEM ? DEMETER_SMEM : DEMETER_FMEM);
+	const struct demeter_resident *resident = resident_of(ctx, target, tier);
 	u64 before = demeter_folio_list_pages(list), taken = 0, stop, held_ns;
 
 	while (at < end && taken < pages && !demeter_worker_should_stop()) {
-		at = demeter_resident_next(&target->resident, at, end, tier, &stop);
+		at = demeter_resident_next(resident, at, end, tier, &stop);
 		if (at >= end)
 			break;
 		held_ns = demeter_worker_clock();
@@ -273,9 +321,9 @@ static u64 isolate_between(struct demeter_target *target, enum demeter_tier tier
  * Take up to @pages of @tier from a range, from where the last search ended, and
  * from its beginning when nothing is left above. [*from, *to) is what was searched.
  */
-static u64 isolate(const struct demeter_rank_entry *entry, enum demeter_tier tier, u64 pages,
-		   struct demeter_folio_list *list, struct demeter_refusals *why, u64 *from,
-		   u64 *to)
+static u64 isolate(const struct demeter_context *ctx, const struct demeter_rank_entry *entry,
+		   enum demeter_tier tier, u64 pages, struct demeter_folio_list *list,
+		   struct demeter_refusals *why, u64 *from, u64 *to)
 {
 	struct demeter_target *target = demeter_target_of(entry->space);
 	struct demeter_count *count;
@@ -288,9 +336,9 @@ static u64 isolate(const struct demeter_rank_entry *entry, enum demeter_tier tie
 	count = demeter_target_count(target, entry->start);
 	if (count)
 		*from = clamp(count->next[tier], entry->start, entry->end);
-	*to = isolate_between(target, tier, *from, entry->end, pages, list, why);
+	*to = isolate_between(ctx, target, tier, *from, entry->end, pages, list, why);
 	if (!demeter_folio_list_pages(list) && *from > entry->start) {
-		*to = isolate_between(target, tier, entry->start, *from, pages, list, why);
+		*to = isolate_between(ctx, target, tier, entry->start, *from, pages, list, why);
 		*from = entry->start;
 	}
 	mmput_async(target->mm);
@@ -319,8 +367,8 @@ static void splice(struct demeter_folio_list *to, struct demeter_folio_list *fro
 }
 
 /* Bring both sides to the same orders; hot pages were found from @from on. */
-static void match_sizes(const struct demeter_rank_entry *entry, u64 from,
-			struct demeter_folio_list *hot, struct demeter_folio_list *cold,
+static void match_sizes(const struct demeter_context *ctx, const struct demeter_rank_entry *entry,
+			u64 from, struct demeter_folio_list *hot, struct demeter_folio_list *cold,
 			struct demeter_refusals *why)
 {
 	struct demeter_target *target = demeter_target_of(entry->space);
@@ -329,8 +377,8 @@ static void match_sizes(const struct demeter_rank_entry *entry, u64 from,
 		.start = from,
 		.end = entry->end,
 		.collapse_from = from,
-		.nid = demeter_params.smem_node,
-		.to_nid = demeter_params.fmem_node,
+		.nid = node_of(ctx, DEMETER_SMEM),
+		.to_nid = node_of(ctx, DEMETER_FMEM),
 	};
 
 	demeter_huge_match(&source, hot, cold, why);
@@ -353,22 +401,31 @@ static u64 batch_add(struct demeter_context *ctx, struct batch *batch, u32 at, u
 	demeter_folio_list_init(&cold);
 	*span = (struct demeter_span){};
 	left = min_t(u64, left, BATCH_HUGE_PAGES);
-	hot_pages = isolate(warm, DEMETER_SMEM, left, &hot, why, &span->hot_from, &span->hot_to);
+	if (step->kind == DEMETER_PLAN_DEMOTE) {
+		hot_pages = isolate(ctx, cool, DEMETER_FMEM, left, &cold, why, &span->cold_from,
+				    &span->cold_to);
+		if (!hot_pages)
+			note_outcome(ctx, cool, DEMETER_FMEM, false);
+		goto taken;
+	}
+	hot_pages =
+		isolate(ctx, warm, DEMETER_SMEM, left, &hot, why, &span->hot_from, &span->hot_to);
 	if (!hot_pages)
-		note_outcome(warm, DEMETER_SMEM, false);
+		note_outcome(ctx, warm, DEMETER_SMEM, false);
 	if (hot_pages && step->kind == DEMETER_PLAN_SWAP) {
-		cold_pages = isolate(cool, DEMETER_FMEM, hot_pages, &cold, why, &span->cold_from,
-				     &span->cold_to);
+		cold_pages = isolate(ctx, cool, DEMETER_FMEM, hot_pages, &cold, why,
+				     &span->cold_from, &span->cold_to);
 		huge_pages = hot.huge_pages;
 		if (!cold_pages)
-			note_outcome(cool, DEMETER_FMEM, false);
+			note_outcome(ctx, cool, DEMETER_FMEM, false);
 		else
-			match_sizes(warm, span->hot_from, &hot, &cold, why);
+			match_sizes(ctx, warm, span->hot_from, &hot, &cold, why);
 		/* A collapse takes more in than was found at first. */
 		if (hot.huge_pages != huge_pages)
 			span->hot_to = warm->end;
 		hot_pages = min(demeter_folio_list_pages(&hot), cold_pages);
 	}
+taken:
 	span->pages = hot_pages;
 	splice(&batch->hot, &hot);
 	splice(&batch->cold, &cold);
@@ -398,10 +455,20 @@ static bool batch_overlaps(const struct batch *batch, const struct demeter_plan 
 		const struct demeter_plan_step *other = &plan->step[i];
 
 		if (other->hot == step->hot ||
-		    (step->kind == DEMETER_PLAN_SWAP && other->cold == step->cold))
+		    (step->kind != DEMETER_PLAN_FILL && other->cold == step->cold))
 			return true;
 	}
 	return false;
+}
+
+/**
+ * demeter_execute_nothing() - no plan of this epoch had a step
+ * @ctx: the worker's
+ */
+void demeter_execute_nothing(struct demeter_context *ctx)
+{
+	forget(&ctx->swap_cost_ns, DEMETER_FIRST_SWAP_COST_NS);
+	forget(&ctx->move_cost_ns, DEMETER_FIRST_MOVE_COST_NS);
 }
 
 /**
@@ -418,11 +485,8 @@ void demeter_execute(struct demeter_context *ctx)
 	u32 i;
 
 	demeter_ledger_begin(&batch.ledger, plan, ctx->entries);
-	if (!plan->nr) {
-		forget(&ctx->swap_cost_ns, DEMETER_FIRST_SWAP_COST_NS);
-		forget(&ctx->move_cost_ns, DEMETER_FIRST_MOVE_COST_NS);
+	if (!plan->nr)
 		return;
-	}
 	demeter_folio_list_init(&batch.hot);
 	demeter_folio_list_init(&batch.cold);
 	for (i = 0; i < plan->nr && !demeter_worker_should_stop(); i++) {
@@ -430,7 +494,7 @@ void demeter_execute(struct demeter_context *ctx)
 		u64 left = step->pages;
 
 		trace_demeter_step(step, &ctx->entries[step->hot],
-				   step->kind == DEMETER_PLAN_SWAP ? &ctx->entries[step->cold]
+				   step->kind != DEMETER_PLAN_FILL ? &ctx->entries[step->cold]
 								   : NULL);
 		if (step->kind != batch.kind || batch_overlaps(&batch, plan, step)) {
 			batch_flush(ctx, &batch, &why);

@@ -4,6 +4,7 @@
  */
 #include <linux/mm.h>
 #include <linux/mman.h>
+#include <linux/mmzone.h>
 #include <linux/pagemap.h>
 #include <linux/sched.h>
 #include <linux/static_call.h>
@@ -13,6 +14,9 @@
 #include "huge.h"
 #include "kernel_calls.h"
 #include "symbols.h"
+
+/* 4 KiB pages in free THPs beyond those wanted, for watermarks and for others. */
+#define SPARE_HUGE_PAGES (4 * HPAGE_PMD_NR)
 
 DEMETER_DEFINE_CALL(do_madvise);
 DEMETER_DEFINE_CALL(split);
@@ -33,6 +37,47 @@ void demeter_huge_resolve(void)
 	can_split = demeter_symbol_aim_call(split, __stringify(DEMETER_COMPAT_SPLIT));
 }
 
+static u64 node_pages(const struct pglist_data *node, enum node_stat_item item)
+{
+	return max(atomic_long_read(&node->vm_stat[item]), 0L);
+}
+
+static bool has_free_huge(const struct pglist_data *node, u64 pages)
+{
+	u64 free_pages = 0;
+	u32 at, order;
+
+	for (at = 0; at < MAX_NR_ZONES; at++)
+		for (order = HPAGE_PMD_ORDER; order < ARRAY_SIZE(node->node_zones[at].free_area);
+		     order++)
+			free_pages += READ_ONCE(node->node_zones[at].free_area[order].nr_free)
+				      << order;
+	return free_pages >= pages + SPARE_HUGE_PAGES;
+}
+
+/*
+ * Collapsing allocates THPs. Where none is free that compacts memory, and compaction
+ * waits until no more than a sixteenth of a node's pages is isolated. If those are
+ * ours, without end: with tiers of tens of megabytes the worker hung in it.
+ */
+static bool compaction_would_wait(u64 pages)
+{
+	int nid;
+
+	for_each_online_node(nid) {
+		const struct pglist_data *node = NODE_DATA(nid);
+		u64 isolated =
+			node_pages(node, NR_ISOLATED_ANON) + node_pages(node, NR_ISOLATED_FILE);
+		u64 listed = node_pages(node, NR_INACTIVE_ANON) + node_pages(node, NR_ACTIVE_ANON) +
+			     node_pages(node, NR_INACTIVE_FILE) + node_pages(node, NR_ACTIVE_FILE);
+
+		/* What others isolate meanwhile leaves it half of that. */
+		if (isolated && isolated > listed / 32 && !has_free_huge(node, pages))
+			return true;
+	}
+	return false;
+}
+
 /**
  * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
  * @mm: address space, mm_users held
@@ -41,7 +86,8 @@ void demeter_huge_resolve(void)
  * @max_pages: about so many 4 KiB pages, and no more
  *
  * Does nothing unless the system makes THPs of everything ("always"): whether a
- * process wants them is not for us to decide.
+ * process wants them is not for us to decide. Nor while so much is isolated that
+ * compaction would wait for it.
  *
  * Return: whether anything was tried.
  */
@@ -52,7 +98,8 @@ bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pag
 	start = round_up(start, HPAGE_PMD_SIZE);
 	end = round_down(end, HPAGE_PMD_SIZE);
 	if (!can_collapse || start >= end ||
-	    !(READ_ONCE(*thp_flags) & BIT(TRANSPARENT_HUGEPAGE_FLAG)))
+	    !(READ_ONCE(*thp_flags) & BIT(TRANSPARENT_HUGEPAGE_FLAG)) ||
+	    compaction_would_wait(max_pages))
 		return false;
 	stop = min(end, start + round_up(max_pages << PAGE_SHIFT, HPAGE_PMD_SIZE));
 	/*

@@ -12,6 +12,7 @@
 
 #include <linux/math64.h>
 #include <linux/printk.h>
+#include <linux/topology.h>
 
 #include "tmm.h"
 
@@ -37,7 +38,11 @@ static struct {
 	u64 nr;
 } seen[DEMETER_TIERS];
 
+/* A load from the fast memory of the own socket, while that is not measured. */
+#define FMEM_LATENCY_PS 70000
+
 static u64 gap_ps;
+static u64 fmem_latency_ps;
 static bool swapped_said;
 
 /**
@@ -50,6 +55,7 @@ void demeter_latency_gap_reset(void)
 	memset(seen, 0, sizeof(seen));
 	swapped_said = false;
 	WRITE_ONCE(gap_ps, 0);
+	WRITE_ONCE(fmem_latency_ps, 0);
 }
 
 /**
@@ -111,6 +117,8 @@ void demeter_latency_gap_end_epoch(void)
 		change_ps = measured_ps > gap_ps ? measured_ps - gap_ps : gap_ps - measured_ps;
 		if (change_ps > gap_ps >> HYSTERESIS_SHIFT)
 			WRITE_ONCE(gap_ps, measured_ps);
+		if (measured_ps)
+			WRITE_ONCE(fmem_latency_ps, fmem_ps);
 	}
 	for (tier = 0; tier < DEMETER_TIERS; tier++) {
 		/* A tier that is seldom read would never be known otherwise. */
@@ -129,4 +137,20 @@ void demeter_latency_gap_end_epoch(void)
 u64 demeter_latency_gap_measured_ps(void)
 {
 	return READ_ONCE(gap_ps);
+}
+
+/**
+ * demeter_latency_remote_ps() - how much longer a load from another socket's FMEM takes
+ * @distance: as firmware says (SLIT)
+ *
+ * Return: picoseconds: the part of FMEM's latency that the distance is above the
+ * local one, 0 where it is not.
+ */
+u64 demeter_latency_remote_ps(u32 distance)
+{
+	u64 local_ps = READ_ONCE(fmem_latency_ps) ?: FMEM_LATENCY_PS;
+
+	if (distance <= LOCAL_DISTANCE)
+		return 0;
+	return div_u64(local_ps * (distance - LOCAL_DISTANCE), LOCAL_DISTANCE);
 }

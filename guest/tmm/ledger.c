@@ -16,6 +16,7 @@
 #include <linux/slab.h>
 #include <linux/timekeeping.h>
 #include <linux/xarray.h>
+#include <demeter/judge.h>
 #include <demeter/math.h>
 #include <demeter_ledger.h>
 
@@ -36,6 +37,7 @@ enum decision_state { FREE, RUNNING, OPEN, SETTLED, EMPTY };
  * @kind: fill or swap
  * @state: where it stands
  * @pid: thread groups of the hot and the cold side
+ * @imposed: by a limit of a group, so nothing to judge by
  * @planned_pages: to be moved each way
  * @pending_pages: isolated and not yet moved
  * @refused_pages: of both sides
@@ -49,6 +51,7 @@ struct decision {
 	enum demeter_plan_kind kind;
 	enum decision_state state;
 	pid_t pid[2];
+	bool imposed;
 	u64 planned_pages;
 	u64 pending_pages;
 	u64 refused_pages;
@@ -71,6 +74,7 @@ struct decision {
  * @predicted_ns: of decisions taken for it
  * @realised_ns: the same
  * @refused: pages not moved in steps taken for it
+ * @judge: whether moving for it pays
  */
 struct account {
 	u32 space;
@@ -83,6 +87,7 @@ struct account {
 	u64 predicted_ns;
 	s64 realised_ns;
 	struct demeter_refusals refused;
+	struct demeter_judge judge;
 };
 
 /* Protects all that follows. Innermost. */
@@ -117,6 +122,9 @@ static void settle(struct decision *decision)
 {
 	u64 predicted_ns = demeter_placement_predicted_ns(&decision->placement);
 
+	if (!decision->imposed)
+		demeter_judge_settle(&account_of(decision->placement.hot.space)->judge,
+				     &decision->placement, decision->time_ns);
 	decision->state = SETTLED;
 	totals.open--;
 	totals.settled++;
@@ -232,10 +240,11 @@ static void decide(u64 number, const struct demeter_plan_step *step,
 		.kind = step->kind,
 		.state = RUNNING,
 		.pid = { account->pid },
+		.imposed = step->imposed,
 		.planned_pages = step->pages,
 	};
 	demeter_placement_init(&decision->placement, step, ranked);
-	if (step->kind == DEMETER_PLAN_SWAP)
+	if (step->kind != DEMETER_PLAN_FILL)
 		decision->pid[1] = account_of(ranked[step->cold].space)->pid;
 	account->decisions++;
 }
@@ -289,7 +298,15 @@ static void book_moved(struct decision *decision, u64 pages, u64 demoted_pages)
 	struct account *hot = account_of(placement->hot.space);
 	u64 predicted_ns = demeter_placement_predicted_ns(placement);
 
+	if (decision->kind == DEMETER_PLAN_DEMOTE) {
+		placement->pages += demoted_pages;
+		hot->demoted_pages += demoted_pages;
+		return;
+	}
 	placement->pages += pages;
+	placement->cost_ns +=
+		pages * (decision->kind == DEMETER_PLAN_FILL ? demeter_move_cost_ns()
+							     : demeter_swap_cost_ns());
 	predicted_ns = demeter_placement_predicted_ns(placement) - predicted_ns;
 	totals.predicted_ns += predicted_ns;
 	if (decision->state == SETTLED)
@@ -421,8 +438,10 @@ void demeter_ledger_end(struct demeter_ledger_run *run)
 }
 
 /* An epoch of @space is over: what did @decision gain by it? */
-static void realise(struct decision *decision, u32 space, const struct demeter_ranges *ranges)
+static void realise(struct decision *decision, u32 space, const struct demeter_ranges *ranges,
+		    u64 samples)
 {
+	u64 passed_ns = demeter_pacing_passed_ns();
 	struct demeter_placement *placement = &decision->placement;
 	s64 ns = demeter_placement_realise(placement, ranges, space, demeter_accesses_per_sample(),
 					   demeter_latency_gap_ps());
@@ -431,24 +450,46 @@ static void realise(struct decision *decision, u32 space, const struct demeter_r
 	account_of(placement->hot.space)->realised_ns += ns;
 	if (placement->hot.space != space)
 		return;
-	demeter_placement_age(placement, READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC);
+	demeter_placement_age(placement, passed_ns);
+	if (samples)
+		demeter_placement_forget(placement, passed_ns);
 	if (!demeter_placement_is_open(placement))
 		settle(decision);
+}
+
+static u64 horizon_ns(void)
+{
+	return READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC;
+}
+
+/* All decisions of the account were brought up to date: does moving for it pay? */
+static void judge(struct account *account)
+{
+	u64 now_ns = ktime_get_ns();
+
+	if (!demeter_judge_epoch(&account->judge, now_ns, demeter_pacing_passed_ns(), horizon_ns()))
+		return;
+	totals.stops++;
+	trace_demeter_stopped(account->space, account->judge.until_ns - now_ns,
+			      account->judge.all_stops);
 }
 
 /**
  * demeter_ledger_realise() - an epoch of an address space is over
  * @space: its number
  * @ranges: its classification
+ * @samples: samples that it got; without any nothing is judged
  *
  * For the worker, while sampling is on.
  */
-void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges)
+void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges, u64 samples)
 {
+	struct account *account;
 	bool passed_open = false;
 	u64 number;
 
 	mutex_lock(&ledger_lock);
+	account = account_of(space);
 	if (totals.decisions - first_open > DEMETER_LEDGER_DECISIONS)
 		first_open = totals.decisions - DEMETER_LEDGER_DECISIONS;
 	for (number = first_open; number < totals.decisions; number++) {
@@ -458,13 +499,60 @@ void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges)
 			continue;
 		if (decision->state == OPEN && (decision->placement.hot.space == space ||
 						decision->placement.cold.space == space))
-			realise(decision, space, ranges);
+			realise(decision, space, ranges, samples);
+		/* Without samples nothing new was realised: to be heard once is enough. */
+		if (samples && decision->state == OPEN && !decision->imposed &&
+		    decision->placement.hot.space == space)
+			demeter_judge_hear(&account->judge, &decision->placement, decision->time_ns,
+					   demeter_pacing_passed_ns(), horizon_ns());
 		if (decision->state == OPEN || decision->state == RUNNING)
 			passed_open = true;
 		else if (!passed_open)
 			first_open = number + 1;
 	}
+	if (samples && account != &gone)
+		judge(account);
 	mutex_unlock(&ledger_lock);
+}
+
+/* What a decision from before the stop has demoted is accessed more than what it promoted. */
+static bool may_return(const struct decision *decision, const struct account *account)
+{
+	const struct demeter_placement *placement = &decision->placement;
+
+	return decision->state == OPEN && decision->kind == DEMETER_PLAN_SWAP &&
+	       decision->time_ns < account->judge.since_ns &&
+	       placement->cold.space == account->space && placement->recent_ns < 0;
+}
+
+/**
+ * demeter_ledger_is_stopped() - does moving for an address space not pay at present
+ * @space: its number
+ * @returns: out: where the planner may undo what was done, if that is so
+ *
+ * Return: whether nothing else is to be promoted.
+ */
+bool demeter_ledger_is_stopped(u32 space, struct demeter_ledger_returns *returns)
+{
+	struct account *account;
+	bool stopped;
+	u64 number;
+
+	returns->nr = 0;
+	mutex_lock(&ledger_lock);
+	account = account_of(space);
+	stopped = demeter_judge_is_stopped(&account->judge, ktime_get_ns());
+	for (number = first_open; stopped && number < totals.decisions; number++) {
+		const struct decision *decision = slot_of(number);
+
+		if (decision->number != number || !may_return(decision, account) ||
+		    returns->nr == DEMETER_LEDGER_RETURNS)
+			continue;
+		returns->part[returns->nr].start = decision->placement.cold.start;
+		returns->part[returns->nr++].end = decision->placement.cold.end;
+	}
+	mutex_unlock(&ledger_lock);
+	return stopped;
 }
 
 /**
@@ -473,8 +561,14 @@ void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges)
  */
 void demeter_ledger_totals(struct demeter_ledger_totals *to)
 {
+	u64 now_ns = ktime_get_ns();
+	struct account *account;
+	unsigned long space;
+
 	mutex_lock(&ledger_lock);
 	*to = totals;
+	xa_for_each(&accounts, space, account)
+		to->stopped_targets += demeter_judge_is_stopped(&account->judge, now_ns);
 	mutex_unlock(&ledger_lock);
 }
 

@@ -4,7 +4,9 @@
  *
  * The worker opens a run for each plan it carries out, says what it isolated and
  * moved for which step, and ends it; at the end of each epoch it has the gain of
- * what was moved before brought up to date. Nothing here is looked at to decide.
+ * what was moved before brought up to date. What decides is the planner; but where
+ * moving turned out not to pay, the ledger says so (core/judge.c), and nothing is
+ * promoted for that address space for a while (stopped.c).
  *
  * One mutex of its own, innermost: whoever calls may hold any other lock.
  */
@@ -17,6 +19,7 @@
 
 #include "refusal.h"
 
+struct demeter_group;
 struct kobject;
 
 /*
@@ -39,6 +42,22 @@ struct demeter_ledger_run {
 	struct demeter_refusals seen;
 };
 
+/* Ranges that an address space may have back while it is stopped, at most. */
+#define DEMETER_LEDGER_RETURNS 16
+
+/**
+ * struct demeter_ledger_returns - what was demoted in vain
+ * @part: where it lies
+ * @nr: length of @part
+ */
+struct demeter_ledger_returns {
+	struct {
+		u64 start;
+		u64 end;
+	} part[DEMETER_LEDGER_RETURNS];
+	u32 nr;
+};
+
 /**
  * struct demeter_ledger_totals - sums since load
  * @decisions: taken
@@ -50,6 +69,8 @@ struct demeter_ledger_run {
  * @realised_ns: latency that it saved so far, by the samples
  * @settled_predicted_ns: of those settled
  * @settled_realised_ns: of those settled
+ * @stops: times that moving was stopped for an address space as it did not pay
+ * @stopped_targets: address spaces stopped now
  * @plans: plans by where they ended
  *
  * @decisions is the sum of the four after it, but while a plan is on its way.
@@ -64,6 +85,8 @@ struct demeter_ledger_totals {
 	s64 realised_ns;
 	u64 settled_predicted_ns;
 	s64 settled_realised_ns;
+	u64 stops;
+	u32 stopped_targets;
 	u64 plans[DEMETER_PLAN_ENDS];
 };
 
@@ -79,9 +102,14 @@ void demeter_ledger_isolated(struct demeter_ledger_run *run, u32 step, u64 pages
 void demeter_ledger_moved(struct demeter_ledger_run *run, u32 first, u32 nr, u64 pages,
 			  u64 demoted_pages, const struct demeter_refusals *why);
 void demeter_ledger_end(struct demeter_ledger_run *run);
-void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges);
+void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges, u64 samples);
+bool demeter_ledger_is_stopped(u32 space, struct demeter_ledger_returns *returns);
 void demeter_ledger_totals(struct demeter_ledger_totals *totals);
 int demeter_ledger_snapshot(void **data, size_t *bytes);
+
+/* stopped.c */
+void demeter_stopped_hide(struct demeter_rank_entry *entries, u32 nr,
+			  const struct demeter_group *groups);
 
 /* ledger_sysfs.c */
 int demeter_ledger_sysfs_init(struct kobject *stats);

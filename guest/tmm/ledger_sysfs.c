@@ -31,13 +31,16 @@ TOTAL(predicted_ns, "%llu", predicted_ns);
 TOTAL(realised_ns, "%lld", realised_ns);
 TOTAL(settled_predicted_ns, "%llu", settled_predicted_ns);
 TOTAL(settled_realised_ns, "%lld", settled_realised_ns);
+TOTAL(stops, "%llu", stops);
+TOTAL(stopped_targets, "%u", stopped_targets);
 
 static struct attribute *gain_attrs[] = {
 	&decisions_attr.attr,		&open_decisions_attr.attr,
 	&settled_decisions_attr.attr,	&dropped_decisions_attr.attr,
 	&empty_decisions_attr.attr,	&predicted_ns_attr.attr,
 	&realised_ns_attr.attr,		&settled_predicted_ns_attr.attr,
-	&settled_realised_ns_attr.attr, NULL,
+	&settled_realised_ns_attr.attr, &stops_attr.attr,
+	&stopped_targets_attr.attr,	NULL,
 };
 
 static const struct attribute_group gain_group = { .name = "gain", .attrs = gain_attrs };

@@ -12,13 +12,13 @@
 #include <linux/init.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/nodemask.h>
 #include <linux/rcupdate.h>
 
 #include "huge.h"
 #include "binding.h"
 #include "ledger.h"
 #include "symbols.h"
+#include "tiers.h"
 #include "tmm.h"
 #include "version.h"
 #define CREATE_TRACE_POINTS
@@ -26,7 +26,7 @@
 
 /* On and off, and what may only change in between; see tmm.h. */
 DEFINE_MUTEX(demeter_control_lock);
-/* The registry of targets, and the choice of the cgroup; see tmm.h. */
+/* The registry of targets, groups and cgroups; see tmm.h. */
 DEFINE_MUTEX(demeter_lock);
 
 struct demeter_params demeter_params = {
@@ -40,8 +40,6 @@ struct demeter_params demeter_params = {
 	.horizon_ms = 10000,
 	.hysteresis_permille = 250,
 	.rate_pages_per_s = 262144,
-	.fmem_node = 0,
-	.smem_node = 1,
 	.batch_pairs = 128,
 };
 
@@ -59,8 +57,6 @@ DEMETER_PARAM(horizon_ms);
 DEMETER_PARAM(hysteresis_permille);
 DEMETER_PARAM(rate_pages_per_s);
 DEMETER_PARAM(latency_gap_ns);
-DEMETER_PARAM(fmem_node);
-DEMETER_PARAM(smem_node);
 DEMETER_PARAM(batch_pairs);
 DEMETER_PARAM(auto_min_bytes);
 
@@ -202,11 +198,12 @@ const char *demeter_sampler_delivery(void)
  *
  * For the worker.
  *
- * Return: as the sampler in use understands the parameter sample_period.
+ * Return: as the sampler in use understands the parameter sample_period, at the
+ * present pace.
  */
 u64 demeter_accesses_per_sample(void)
 {
-	return active->accesses_per_sample(READ_ONCE(demeter_params.sample_period));
+	return active->accesses_per_sample(demeter_pacing_period());
 }
 
 /**
@@ -222,16 +219,23 @@ bool demeter_sampler_sees(const struct mm_struct *mm)
 	return !active->sees || active->sees(mm);
 }
 
-/**
- * demeter_sampler_look_after() - restart what died, count what stays dead
- *
- * For the worker, and for whoever has just started sampling.
- */
-void demeter_sampler_look_after(void)
+static void count_dead_cpus(void)
 {
 	unsigned int alive = active->alive(), online = num_online_cpus();
 
 	WRITE_ONCE(demeter_stats.sampler_dead_cpus, online > alive ? online - alive : 0);
+}
+
+/**
+ * demeter_sampler_look_after() - restart what died, count what stays dead
+ *
+ * For the worker, once an epoch.
+ */
+void demeter_sampler_look_after(void)
+{
+	if (active->epoch)
+		active->epoch();
+	count_dead_cpus();
 }
 
 static int sampler_probe(const struct demeter_sampler_ops *ops)
@@ -304,7 +308,7 @@ static int sampler_claim(void)
 
 static int sampler_cpu_online(unsigned int cpu)
 {
-	int ret = active->start(cpu, READ_ONCE(demeter_params.sample_period),
+	int ret = active->start(cpu, demeter_pacing_period(),
 				READ_ONCE(demeter_params.latency_threshold_ns));
 
 	if (ret) {
@@ -340,27 +344,13 @@ static int sampling_start(void)
 		cpuhp_remove_state(hotplug_state);
 		return READ_ONCE(start_error);
 	}
-	demeter_sampler_look_after();
+	count_dead_cpus();
 	return 0;
 }
 
 static void sampling_stop(void)
 {
 	cpuhp_remove_state(hotplug_state);
-}
-
-/**
- * demeter_nodes_check() - can two nodes serve as tiers
- * @fmem: the fast one
- * @smem: the slow one
- *
- * Return: 0 or -EINVAL.
- */
-int demeter_nodes_check(unsigned long fmem, unsigned long smem)
-{
-	if (fmem == smem || fmem >= MAX_NUMNODES || smem >= MAX_NUMNODES)
-		return -EINVAL;
-	return node_state(fmem, N_MEMORY) && node_state(smem, N_MEMORY) ? 0 : -EINVAL;
 }
 
 /**
@@ -405,11 +395,9 @@ int demeter_enable(void)
 	lockdep_assert_held(&demeter_control_lock);
 	if (is_enabled)
 		return 0;
-	if (demeter_nodes_check(demeter_params.fmem_node, demeter_params.smem_node)) {
-		pr_err("nodes %lu and %lu are not two nodes with memory; next: set params/fmem_node and params/smem_node\n",
-		       demeter_params.fmem_node, demeter_params.smem_node);
-		return -ENODEV;
-	}
+	ret = demeter_tiers_choose();
+	if (ret)
+		return ret;
 	ret = sampler_claim();
 	if (ret)
 		return ret;
@@ -428,9 +416,8 @@ int demeter_enable(void)
 	if (demotes_on_reclaim())
 		pr_warn("reclaim demotes pages by age, whatever their samples say; next: echo 0 > /sys/kernel/mm/numa/demotion_enabled\n");
 	WRITE_ONCE(is_enabled, true);
-	pr_info("enabled: sampler %s by %s, FMEM node %lu, SMEM node %lu, latency gap %llu ps%s\n",
-		active->name, active->delivery(), demeter_params.fmem_node,
-		demeter_params.smem_node, demeter_latency_gap_ps(), gap_source());
+	pr_info("enabled: sampler %s by %s, latency gap %llu ps%s\n", active->name,
+		active->delivery(), demeter_latency_gap_ps(), gap_source());
 	return 0;
 unwork:
 	demeter_worker_stop();
@@ -504,11 +491,15 @@ static int __init demeter_init(void)
 		return ret;
 	demeter_huge_resolve();
 	demeter_binding_resolve();
+	demeter_tiers_resolve();
 	ret = demeter_ledger_init();
 	if (ret)
 		return ret;
 	ret = demeter_sysfs_init();
 	if (ret) {
+		/* Somebody may have been quick to write to what there was. */
+		demeter_targets_exit();
+		demeter_cgroups_exit();
 		demeter_ledger_exit();
 		return ret;
 	}
@@ -524,6 +515,7 @@ static int __init demeter_init(void)
 		demeter_disable();
 		mutex_unlock(&demeter_control_lock);
 		demeter_targets_exit();
+		demeter_cgroups_exit();
 		demeter_ledger_exit();
 	}
 	return ret;
@@ -537,6 +529,7 @@ static void __exit demeter_exit(void)
 	demeter_disable();
 	mutex_unlock(&demeter_control_lock);
 	demeter_targets_exit();
+	demeter_cgroups_exit();
 	demeter_ledger_exit();
 }
 

@@ -70,6 +70,12 @@ static void hot_pages_read(u64 hot_pages[DEMETER_TIERS])
 	}
 }
 
+/* The balloon's host knows one node a tier. */
+static int node_of_tier(enum demeter_tier tier)
+{
+	return first_node(demeter_tiers.nodes[tier]);
+}
+
 /**
  * demeter_provider_read() - read the figures
  * @provider: out
@@ -92,13 +98,13 @@ int demeter_provider_read(struct demeter_provider *provider)
 	demeter_targets_read_unlock(index);
 	*provider = (struct demeter_provider){
 		.fmem = {
-			.node = demeter_params.fmem_node,
+			.node = node_of_tier(DEMETER_FMEM),
 			.samples = READ_ONCE(demeter_stats.tier_samples[DEMETER_FMEM]),
 			.hot_pages = hot_pages[DEMETER_FMEM],
 			.arrived_pages = READ_ONCE(demeter_stats.promoted_pages),
 		},
 		.smem = {
-			.node = demeter_params.smem_node,
+			.node = node_of_tier(DEMETER_SMEM),
 			.samples = READ_ONCE(demeter_stats.tier_samples[DEMETER_SMEM]),
 			.hot_pages = hot_pages[DEMETER_SMEM],
 			.arrived_pages = READ_ONCE(demeter_stats.demoted_pages),

@@ -12,7 +12,7 @@
 
 /**
  * struct demeter_provider_tier - one tier
- * @node: its NUMA node
+ * @node: its NUMA node, the first if it has several
  * @samples: of accesses that it served, since load
  * @hot_pages: resident 4 KiB pages of hot ranges: those that take at least
  *	their share of all samples, by size

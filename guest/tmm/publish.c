@@ -77,6 +77,17 @@ static void make_room(struct demeter_target *target)
 	target->spare_capacity = target->ranges.capacity;
 }
 
+/* Of all nodes of a tier together. */
+static void sum_resident(const struct demeter_target *target, struct demeter_rank_entry *entries,
+			 u32 nr)
+{
+	u32 column;
+
+	demeter_resident_sum(&target->resident[0], entries, nr);
+	for (column = 1; column < demeter_tiers.columns; column++)
+		demeter_resident_add(&target->resident[column], entries, nr);
+}
+
 /**
  * demeter_publish() - append the ranges of a target to a ranking, and publish them
  * @target: the target
@@ -93,17 +104,19 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 {
 	struct demeter_rank_entry *entry = entries + nr;
 	const struct demeter_ranges *rs = &target->ranges;
-	u32 old = 0, own, i;
+	u32 old = 0, own, i, group = READ_ONCE(target->group);
 	u64 since_ns;
 
 	own = demeter_rank_gather(rs, target->space, entries, nr, capacity) - nr;
+	for (i = 0; i < own; i++)
+		entry[i].group = group;
 	WRITE_ONCE(demeter_stats.unranked_ranges, demeter_stats.unranked_ranges + rs->nr - own);
 	/*
 	 * Part of the truth would make what is known too little of look too hot, and
 	 * what nobody samples would look cold: without pages, neither is moved.
 	 */
 	if (target->pass.ended_ns && demeter_sampler_sees(target->mm))
-		demeter_resident_sum(&target->resident, entry, own);
+		sum_resident(target, entry, own);
 
 	make_room(target);
 	for (i = 0; i < min(own, target->spare_capacity); i++) {

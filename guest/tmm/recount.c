@@ -73,8 +73,9 @@ static bool pass_is_due(const struct demeter_target *target)
 		return true;
 	if (pass->wanted || change > CHANGED_PAGES || change > then / 64)
 		return elapsed_ns >= pass->cost_ns * PASS_SHARE_CHANGED;
+	/* Where nothing happens, less and less is looked for. */
 	return target->ranges.epoch - pass->epoch >= PASS_EPOCHS &&
-	       elapsed_ns >= pass->cost_ns * PASS_SHARE_UNCHANGED;
+	       elapsed_ns >= pass->cost_ns * (PASS_SHARE_UNCHANGED << demeter_pacing_shift());
 }
 
 static bool leaf_is_needed(const struct demeter_target *target, const struct demeter_leaf *leaf)
@@ -84,17 +85,13 @@ static bool leaf_is_needed(const struct demeter_target *target, const struct dem
 	if (!(leaf->sum[DEMETER_FMEM] | leaf->sum[DEMETER_SMEM]))
 		return false;
 	return next_part(&target->ranges, leaf->start, &start, &end) &&
-	       start < leaf->start + demeter_resident_leaf_bytes(&target->resident);
+	       start < leaf->start + demeter_resident_leaf_bytes(target->resident);
 }
 
-static void pass_end(struct demeter_target *target)
+static void drop_leaves(struct demeter_target *target, struct demeter_resident *res)
 {
-	struct demeter_resident *res = &target->resident;
 	u32 from, to = 0;
 
-	target->pass.running = false;
-	target->pass.epoch = target->ranges.epoch;
-	target->pass.ended_ns = ktime_get_ns();
 	for (from = 0; from < res->nr; from++) {
 		if (leaf_is_needed(target, res->leaf[from]))
 			res->leaf[to++] = res->leaf[from];
@@ -102,6 +99,17 @@ static void pass_end(struct demeter_target *target)
 			kfree(res->leaf[from]);
 	}
 	res->nr = to;
+}
+
+static void pass_end(struct demeter_target *target)
+{
+	u32 column;
+
+	target->pass.running = false;
+	target->pass.epoch = target->ranges.epoch;
+	target->pass.ended_ns = ktime_get_ns();
+	for (column = 0; column < demeter_tiers.columns; column++)
+		drop_leaves(target, &target->resident[column]);
 }
 
 /* Room for one more leaf, in the array and in reserve. */
@@ -130,18 +138,37 @@ static bool leaf_room(struct demeter_context *ctx, struct demeter_resident *res)
 	return true;
 }
 
+/* Take over what a slice has found from @start to @end. */
+static void slice_set(struct demeter_context *ctx, struct demeter_target *target, u64 start,
+		      u64 end)
+{
+	u32 column;
+
+	for (column = 0; column < demeter_tiers.columns; column++) {
+		struct demeter_resident *res = &target->resident[column];
+		int ret;
+
+		/* Without memory the pages stay unknown, and where they are. */
+		if (!leaf_room(ctx, res))
+			continue;
+		ret = demeter_resident_set(res, start, end, &ctx->cells[column], ctx->spare_leaf);
+		if (ret == 1)
+			ctx->spare_leaf = NULL;
+		WARN_ON_ONCE(ret == -EINVAL);
+	}
+}
+
 /* Walk up to @entries, from the cursor on. Returns how many it took. */
 static u64 pass_go_on(struct demeter_context *ctx, struct demeter_target *target, u64 entries)
 {
 	struct demeter_pass *pass = &target->pass;
-	u64 leaf_bytes = demeter_resident_leaf_bytes(&target->resident);
+	u64 leaf_bytes = demeter_resident_leaf_bytes(target->resident);
 	u64 begun_ns = demeter_worker_clock(), took = 0, start, end;
 
 	while (took < entries && !demeter_worker_should_stop()) {
 		struct demeter_scan_slice slice = {
-			.fmem_nid = demeter_params.fmem_node,
-			.smem_nid = demeter_params.smem_node,
-			.cell_shift = target->resident.cell_shift,
+			.slot_of_node = demeter_tiers.slot,
+			.cell_shift = target->resident->cell_shift,
 			.max_entries = SLICE_ENTRIES,
 			.cells = ctx->cells,
 		};
@@ -153,21 +180,13 @@ static u64 pass_go_on(struct demeter_context *ctx, struct demeter_target *target
 		}
 		end = min(end, (start | (leaf_bytes - 1)) + 1);
 		at = start;
-		memset(ctx->cells, 0, sizeof(*ctx->cells));
+		memset(ctx->cells, 0, demeter_tiers.columns * sizeof(*ctx->cells));
 		held_ns = demeter_worker_clock();
 		if (demeter_scan_cells(target->mm, &at, end, &slice))
 			break;
 		held_ns = demeter_worker_clock() - held_ns;
 		demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);
-		/* Without memory the pages stay unknown, and where they are. */
-		if (leaf_room(ctx, &target->resident)) {
-			int ret = demeter_resident_set(&target->resident, start, at, ctx->cells,
-						       ctx->spare_leaf);
-
-			if (ret == 1)
-				ctx->spare_leaf = NULL;
-			WARN_ON_ONCE(ret == -EINVAL);
-		}
+		slice_set(ctx, target, start, at);
 		pass->cursor = at;
 		took += slice.entries + SLICE_COST_ENTRIES;
 		WRITE_ONCE(demeter_stats.walked_entries,
@@ -197,6 +216,27 @@ static u32 begin_passes(void)
 		running += pass->running;
 	}
 	return running;
+}
+
+/* What is known to be resident on each node, all targets together. */
+static void sum_nodes(void)
+{
+	u64 pages[DEMETER_MAX_COLUMNS][DEMETER_TIERS] = {};
+	struct demeter_target *target;
+	u32 space = 0, column, tier, i;
+
+	while ((target = demeter_target_next(&space)))
+		for (column = 0; column < demeter_tiers.columns; column++)
+			for (i = 0; i < target->resident[column].nr; i++)
+				for (tier = 0; tier < DEMETER_TIERS; tier++)
+					pages[column][tier] +=
+						target->resident[column].leaf[i]->sum[tier];
+	for (column = 0; column < demeter_tiers.columns; column++)
+		for (tier = 0; tier < DEMETER_TIERS; tier++)
+			if (demeter_tiers.node[column][tier] >= 0)
+				WRITE_ONCE(demeter_node_stats[demeter_tiers.node[column][tier]]
+						   .resident_pages,
+					   pages[column][tier]);
 }
 
 /**
@@ -229,6 +269,7 @@ void demeter_recount(struct demeter_context *ctx)
 	while ((target = demeter_target_next(&space)))
 		unwalked += unwalked_bytes(target);
 	WRITE_ONCE(demeter_stats.unwalked_bytes, unwalked);
+	sum_nodes();
 }
 
 /**
@@ -237,14 +278,18 @@ void demeter_recount(struct demeter_context *ctx)
  */
 void demeter_recount_forget(struct demeter_target *target)
 {
-	struct demeter_resident *res = &target->resident;
-	u32 i;
+	u32 column, i;
 
-	for (i = 0; i < res->nr; i++)
-		kfree(res->leaf[i]);
-	kvfree(res->leaf);
-	*res = (struct demeter_resident){
-		.cell_shift = demeter_resident_cell_shift(target->ranges.params.granule_bytes),
-	};
+	for (column = 0; column < DEMETER_MAX_COLUMNS; column++) {
+		struct demeter_resident *res = &target->resident[column];
+
+		for (i = 0; i < res->nr; i++)
+			kfree(res->leaf[i]);
+		kvfree(res->leaf);
+		*res = (struct demeter_resident){
+			.cell_shift =
+				demeter_resident_cell_shift(target->ranges.params.granule_bytes),
+		};
+	}
 	target->pass = (struct demeter_pass){};
 }

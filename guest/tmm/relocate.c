@@ -55,7 +55,7 @@
 	 BIT(PG_workingset) | BIT(PG_swapbacked) | DEMETER_FOLIO_IDLE_FLAGS |                      \
 	 DEMETER_FOLIO_LRU_REFS)
 
-static bool demeter_same_memcg(struct folio *a, struct folio *b)
+bool demeter_relocate_same_memcg(struct folio *a, struct folio *b)
 {
 	bool same;
 
@@ -118,7 +118,7 @@ static bool demeter_take_pair(struct demeter_pair *pair, struct list_head *hot, 
 	 * A charged page for a charged page is no change to either group. A THP
 	 * may wait in its group's deferred-split queue, which would go astray.
 	 */
-	if (folio_test_large(pair->hot) && !demeter_same_memcg(pair->hot, pair->cold)) {
+	if (folio_test_large(pair->hot) && !demeter_relocate_same_memcg(pair->hot, pair->cold)) {
 		pair->status = DEMETER_REFUSED_MEMCG;
 		return true;
 	}

@@ -104,7 +104,8 @@ struct demeter_traded {
  * @batch_pairs: as for demeter_relocate_exchange()
  * @why: refusals are added
  *
- * Shared memory, files and folios of unusual orders cannot be exchanged. Of those,
+ * Shared memory, files, folios of unusual orders and THPs of two memory cgroups
+ * cannot be exchanged. Of those,
  * what is cold is demoted first, and what is hot is promoted into the room; where
  * one side has none, anonymous 4 KiB pages stand in. No more is promoted than was
  * demoted. With nothing of that kind on either side it is an exchange.
@@ -115,6 +116,17 @@ struct demeter_traded demeter_relocate_trade(struct demeter_folio_list *hot,
 					     struct demeter_folio_list *cold, int fmem_nid,
 					     int smem_nid, u32 batch_pairs,
 					     struct demeter_refusals *why);
+
+/**
+ * demeter_relocate_same_memcg() - are two folios charged to one memory cgroup
+ * @a: isolated folio
+ * @b: isolated folio
+ *
+ * THPs of two cannot be exchanged: each cgroup has a queue of those to be split.
+ *
+ * Return: whether they are.
+ */
+bool demeter_relocate_same_memcg(struct folio *a, struct folio *b);
 
 /**
  * demeter_relocate_room() - free memory that migration may use

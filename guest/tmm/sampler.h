@@ -2,10 +2,9 @@
 /*
  * Samplers: where sampled accesses come from.
  *
- * A backend keeps its samples until they are drained (@drain), or hands each one
- * over at once with demeter_sampler_push() from whatever context it learns of it,
- * or visits address spaces by itself and hands over what it makes of them once an
- * epoch (@alive).
+ * A backend hands each sample over with demeter_sampler_push() from whatever
+ * context it learns of it, or visits address spaces by itself and hands over what
+ * it makes of them once an epoch (@epoch).
  */
 #ifndef DEMETER_SAMPLER_H
 #define DEMETER_SAMPLER_H
@@ -30,8 +29,6 @@ struct demeter_access {
 	u16 tier;
 };
 
-typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
-
 /* What a backend can tell about a sample. */
 #define DEMETER_SAMPLER_LATENCY 0x1u
 #define DEMETER_SAMPLER_TIER	0x2u
@@ -47,9 +44,6 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
  * @start: sample on @cpu; called on that CPU, in process context
  * @stop: undo @start, and hand over what was recorded until now; may be called
  *	for a CPU whose @start failed or was never called
- * @drain: emit what @cpu recorded, oldest first; called on that CPU with
- *	interrupts off and possibly under its run queue lock. NULL when the
- *	backend pushes.
  * @leave: @task, which is still the current one, is about to leave this CPU; push
  *	what nobody else would hand over before the next one runs; called with
  *	interrupts off and under the run queue lock. NULL when nothing can be left.
@@ -57,17 +51,23 @@ typedef void (*demeter_emit_t)(void *ctx, const struct demeter_access *access);
  * @delivery: how samples get here, one word for people to read
  * @accesses_per_sample: accesses that one sample stands for, when the
  *	parameter sample_period has this value
- * @alive: start again what died on its own, and push what still lies in buffers
- *	of the hardware, or what was learned from visits; called once an epoch in
- *	process context without demeter_lock, also while CPUs come and go. Return:
- *	CPUs that sample now.
- * @lost: samples lost since @probe before they were pushed or emitted
+ * @set_period: go on with this value of sample_period, on all CPUs, without losing
+ *	a sample; called in process context without demeter_lock, also while CPUs
+ *	come and go, and mostly with the value that is in force. NULL when what a
+ *	sample stands for does not follow the parameter.
+ * @epoch: start again what died on its own, and push what still lies in buffers
+ *	of the hardware, or what was learned from visits; called once an epoch by
+ *	the worker alone, without demeter_lock, also while CPUs come and go, and
+ *	between two @start of the same CPU
+ * @alive: CPUs that sample now; changes nothing; called in process context, by
+ *	the worker and by whoever has just started sampling, possibly at once
+ * @lost: samples lost since @probe before they were pushed
  * @sees: is this address space sampled; what is not would look cold, and is left
  *	alone. NULL when all are.
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and
  * CPU hotplug. @caps to @lost are only called between @probe and @release. Only
- * @drain, @leave and @sees may be NULL.
+ * @leave, @set_period, @epoch and @sees may be NULL.
  */
 struct demeter_sampler_ops {
 	const char *name;
@@ -75,11 +75,12 @@ struct demeter_sampler_ops {
 	void (*release)(void);
 	int (*start)(unsigned int cpu, u64 period, u64 threshold_ns);
 	void (*stop)(unsigned int cpu);
-	void (*drain)(unsigned int cpu, demeter_emit_t emit, void *ctx);
 	void (*leave)(const struct task_struct *task);
 	unsigned int (*caps)(void);
 	const char *(*delivery)(void);
 	u64 (*accesses_per_sample)(u64 period);
+	void (*set_period)(u64 period);
+	void (*epoch)(void);
 	unsigned int (*alive)(void);
 	u64 (*lost)(void);
 	bool (*sees)(const struct mm_struct *mm);

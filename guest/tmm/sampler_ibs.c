@@ -65,6 +65,13 @@ static bool ibs_access(const struct perf_sample_data *data, struct pt_regs *regs
 {
 	const u64 need = PERF_SAMPLE_ADDR | PERF_SAMPLE_DATA_SRC;
 
+	/*
+	 * On a KVM host, what a VM does is sampled, too, with the VM's own addresses; by
+	 * that of its instruction it even looks like user mode. perf does not accept to
+	 * leave it out before 6.14.
+	 */
+	if (current->flags & PF_VCPU)
+		return false;
 	if (!user_mode(regs) || (data->sample_flags & need) != need)
 		return false;
 	if (!(data->data_src.mem_op & PERF_MEM_OP_LOAD))
@@ -115,7 +122,9 @@ static int find_type(void)
 	struct pmu *pmu;
 	int type;
 
-	dev = bus ? bus_find_device_by_name(bus, NULL, "ibs_op") : NULL;
+	if (!bus)
+		return -ENOENT;
+	dev = bus_find_device_by_name(bus, NULL, "ibs_op");
 	if (!dev)
 		return -ENODEV;
 	pmu = dev_get_drvdata(dev);
@@ -136,6 +145,10 @@ static int ibs_probe(char *reason, size_t size)
 					   "this is not an AMD CPU, so it has no IBS",
 					   "use the sampler pebs on an Intel CPU, or an AMD CPU");
 	ibs_type = find_type();
+	if (ibs_type == -ENOENT)
+		return demeter_perf_refuse(reason, size, -EOPNOTSUPP,
+					   "this kernel does not list its PMUs (no symbol pmu_bus)",
+					   "use a kernel with CONFIG_KALLSYMS_ALL");
 	if (ibs_type < 0)
 		return demeter_perf_refuse(reason, size, -ENODEV,
 					   "perf has found no IBS (no PMU ibs_op)",
@@ -166,6 +179,11 @@ static int ibs_start(unsigned int cpu, u64 period, u64 threshold_ns)
 	return demeter_perf_start(cpu, &attr, ibs_overflow);
 }
 
+static void ibs_set_period(u64 period)
+{
+	demeter_perf_set_period(ops_per_sample(period));
+}
+
 static unsigned int ibs_caps(void)
 {
 	return DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER;
@@ -185,6 +203,9 @@ const struct demeter_sampler_ops demeter_sampler_ibs = {
 	.caps = ibs_caps,
 	.delivery = ibs_delivery,
 	.accesses_per_sample = ops_per_sample,
+	.set_period = ibs_set_period,
+	.epoch = demeter_perf_restart,
 	.alive = demeter_perf_alive,
 	.lost = demeter_perf_lost,
+	.sees = demeter_perf_sees,
 };

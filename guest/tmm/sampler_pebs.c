@@ -127,6 +127,11 @@ static struct perf_event_attr event_attr(u64 period, u64 threshold_ns)
 		.pinned = 1,
 		.exclude_kernel = 1,
 		.exclude_hv = 1,
+		/*
+		 * On a KVM host: a VM's addresses are its own. Nor do VMs and counters
+		 * that include them bear with each other where KVM lends out the PMU.
+		 */
+		.exclude_guest = 1,
 		.wakeup_events = by_trace ? 0 : 1,
 	};
 
@@ -239,6 +244,25 @@ static void look_for_addresses(void)
 		records);
 }
 
+/* What to do so that perf's output can be traced; see demeter_perf_hook(). */
+static const char *hook_advice(int error)
+{
+	switch (error) {
+	case -EOPNOTSUPP:
+		return "use a kernel with CONFIG_DYNAMIC_FTRACE_WITH_ARGS";
+	case -ENODEV:
+		return "tracing has died of an error: look for it in this log, and restart";
+	case -ENOENT:
+		return "nothing of that name can be traced: report version and configuration";
+	case -ENOMEM:
+		return "free some memory, disable and enable this module";
+	case -EBUSY:
+		return "set kernel.ftrace_enabled=1";
+	default:
+		return "set kernel.ftrace_enabled=1, look for errors of ftrace in this log";
+	}
+}
+
 static int pebs_probe(char *reason, size_t size)
 {
 	struct perf_event *event;
@@ -266,8 +290,8 @@ static int pebs_probe(char *reason, size_t size)
 					   "see whether \"perf mem record\" works");
 	}
 	if (!by_trace && ret != -ECANCELED)
-		pr_warn("perf_event_output() cannot be traced (error %d), so every sample costs an interrupt; next: use a kernel with CONFIG_DYNAMIC_FTRACE_WITH_ARGS and set kernel.ftrace_enabled=1\n",
-			ret);
+		pr_warn("perf_event_output() cannot be traced (error %d), so every sample costs an interrupt; next: %s\n",
+			ret, hook_advice(ret));
 	if (!by_latency)
 		pr_info("sampling L3 misses: latencies and tiers are not known and params/latency_threshold_ns is not used\n");
 	records_before = counted_records();
@@ -304,7 +328,7 @@ static unsigned int pebs_caps(void)
 	return by_latency ? DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER : 0;
 }
 
-static unsigned int pebs_alive(void)
+static void pebs_epoch(void)
 {
 	/* A task that never leaves its CPU would keep a buffer full of records. */
 	if (by_trace) {
@@ -312,7 +336,7 @@ static unsigned int pebs_alive(void)
 		demeter_perf_collect();
 	}
 	look_for_addresses();
-	return demeter_perf_alive();
+	demeter_perf_restart();
 }
 
 static const char *pebs_delivery(void)
@@ -335,6 +359,9 @@ const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.caps = pebs_caps,
 	.delivery = pebs_delivery,
 	.accesses_per_sample = pebs_accesses_per_sample,
-	.alive = pebs_alive,
+	.set_period = demeter_perf_set_period,
+	.epoch = pebs_epoch,
+	.alive = demeter_perf_alive,
 	.lost = demeter_perf_lost,
+	.sees = demeter_perf_sees,
 };

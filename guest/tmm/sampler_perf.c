@@ -4,7 +4,7 @@
  *
  * A counter is pinned to its CPU. perf gives a pinned counter precedence, but if
  * somebody else's pinned one holds what it needs, perf puts it into an error
- * state and leaves it there without a word: demeter_perf_alive() looks for that.
+ * state and leaves it there without a word: demeter_perf_restart() looks for that.
  *
  * Tier of a sample, out of perf's description of where the data came from:
  *  - persistent or CXL memory: SMEM;
@@ -17,6 +17,7 @@
 #define pr_fmt(fmt) "demeter: " fmt
 
 #include <linux/math64.h>
+#include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/nodemask.h>
 #include <linux/percpu.h>
@@ -153,7 +154,7 @@ static int counter_make(unsigned int cpu, struct perf_cpu *own)
  * @attr: what to count
  * @handler: called by perf for records that it does not hand to its output
  *
- * That somebody else holds the counters is no error. demeter_perf_alive() will try
+ * That somebody else holds the counters is no error. demeter_perf_restart() will try
  * again, also after an error.
  *
  * Return: 0 or the error of perf.
@@ -197,13 +198,10 @@ void demeter_perf_stop(unsigned int cpu)
 }
 
 /**
- * demeter_perf_alive() - restart counters that perf has put into error or refused
- *
- * Return: CPUs whose counter is in order now.
+ * demeter_perf_restart() - restart counters that perf has put into error or refused
  */
-unsigned int demeter_perf_alive(void)
+void demeter_perf_restart(void)
 {
-	unsigned int alive = 0;
 	int cpu;
 
 	look_at_nodes();
@@ -225,10 +223,55 @@ unsigned int demeter_perf_alive(void)
 			WRITE_ONCE(demeter_stats.sampler_restarts,
 				   demeter_stats.sampler_restarts + 1);
 		}
-		alive++;
+	}
+	mutex_unlock(&counters_lock);
+}
+
+/**
+ * demeter_perf_alive() - count the counters that are in order
+ *
+ * Return: CPUs, as of when each was looked at last.
+ */
+unsigned int demeter_perf_alive(void)
+{
+	unsigned int alive = 0;
+	int cpu;
+
+	mutex_lock(&counters_lock);
+	for_each_possible_cpu(cpu) {
+		const struct perf_cpu *own = per_cpu_ptr(&perf_cpu, cpu);
+
+		alive += own->event && !own->dead;
 	}
 	mutex_unlock(&counters_lock);
 	return alive;
+}
+
+/**
+ * demeter_perf_set_period() - count so many events for each record from now on
+ * @period: as in the attributes that the counters were started with
+ *
+ * Nothing recorded is lost: perf drains a counter that it stops for this. CPUs that
+ * have the period already, as nearly always, are left alone.
+ */
+void demeter_perf_set_period(u64 period)
+{
+	int cpu;
+
+	mutex_lock(&counters_lock);
+	for_each_possible_cpu(cpu) {
+		struct perf_cpu *own = per_cpu_ptr(&perf_cpu, cpu);
+
+		if (!own->wanted || own->attr.sample_period == period)
+			continue;
+		if (own->event && perf_event_period(own->event, period)) {
+			pr_warn_once("perf refuses a sample period of %llu; next: report it\n",
+				     period);
+			continue;
+		}
+		own->attr.sample_period = period;
+	}
+	mutex_unlock(&counters_lock);
 }
 
 /**
@@ -280,6 +323,21 @@ u64 demeter_perf_lost(void)
 }
 
 /**
+ * demeter_perf_sees() - do records show what an address space is accessed for
+ * @mm: the address space
+ *
+ * Not what a VM does to its memory, on the host where it is some process's: the VM's
+ * accesses have the VM's addresses, and are left out. Nor what a device does through an
+ * MMU of its own. Most of such memory would look cold.
+ *
+ * Return: whether what has no samples there is cold.
+ */
+bool demeter_perf_sees(const struct mm_struct *mm)
+{
+	return !mm_has_notifiers((struct mm_struct *)mm);
+}
+
+/**
  * demeter_perf_is_ours() - is this the counter of this CPU
  * @event: a counter, only compared
  *
@@ -324,16 +382,9 @@ u64 demeter_perf_latency_ns(const struct perf_sample_data *data)
 
 static u16 tier_of_memory(bool remote)
 {
-	unsigned long nid = numa_node_id();
-	u16 tier;
+	u16 tier = demeter_tier_of(numa_node_id());
 
-	if (nid == READ_ONCE(demeter_params.fmem_node))
-		tier = DEMETER_FMEM;
-	else if (nid == READ_ONCE(demeter_params.smem_node))
-		tier = DEMETER_SMEM;
-	else
-		return DEMETER_TIERS;
-	if (!remote)
+	if (!remote || tier == DEMETER_TIERS)
 		return tier;
 	if (!READ_ONCE(two_nodes))
 		return DEMETER_TIERS;

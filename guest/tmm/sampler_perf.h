@@ -18,10 +18,13 @@ void demeter_perf_release(void);
 int demeter_perf_start(unsigned int cpu, struct perf_event_attr *attr,
 		       perf_overflow_handler_t handler);
 void demeter_perf_stop(unsigned int cpu);
+void demeter_perf_restart(void);
 unsigned int demeter_perf_alive(void);
+void demeter_perf_set_period(u64 period);
 void demeter_perf_collect(void);
 void demeter_perf_collect_here(void);
 u64 demeter_perf_lost(void);
+bool demeter_perf_sees(const struct mm_struct *mm);
 
 bool demeter_perf_is_ours(const struct perf_event *event);
 void demeter_perf_note_throttling(const struct perf_event *event);

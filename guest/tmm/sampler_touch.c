@@ -58,7 +58,6 @@ static struct delayed_work tick_work;
 static struct cpumask cpus;
 static u64 epoch_spent_ns;
 static u64 sample_carry;
-static bool skipping_said;
 /* Not get_random_u32(): dear until the pool is ready, as in a VM without RDRAND. */
 static struct rnd_state random_state;
 
@@ -78,13 +77,6 @@ static void charge(u64 start_ns)
 static u32 random_below(u32 limit)
 {
 	return ((u64)prandom_u32_state(&random_state) * limit) >> 32;
-}
-
-static u16 tier_of(int nid)
-{
-	if (nid == READ_ONCE(demeter_params.fmem_node))
-		return DEMETER_FMEM;
-	return nid == READ_ONCE(demeter_params.smem_node) ? DEMETER_SMEM : DEMETER_TIERS;
 }
 
 static u64 clock_of(struct demeter_touch_space *space)
@@ -131,7 +123,7 @@ static bool arm(struct demeter_touch_space *space, struct demeter_touch_granule 
 	done = demeter_touch_entry_mark(&entry);
 	demeter_touch_entry_unlock(&entry);
 	demeter_touch_look(&granule->known, done);
-	granule->tier = tier_of(entry.nid);
+	granule->tier = demeter_tier_of(entry.nid);
 	if (done)
 		this_cpu_inc(demeter_touch_cpu.armed);
 	else
@@ -152,6 +144,17 @@ static void expose(struct demeter_touch_space *space, const u32 *batch, u32 nr)
 		if (space->granule[batch[i]].armed)
 			space->granule[batch[i]].since_ns = clock_ns;
 	raw_spin_unlock_irqrestore(&space->lock, flags);
+}
+
+/* Other MMUs that map the page shall ask for it, too. */
+static void drop_secondary(struct demeter_touch_space *space,
+			   const struct demeter_touch_granule *granule)
+{
+	unsigned long armed = READ_ONCE(granule->armed);
+
+	/* It is none any more when a CPU has touched it since. */
+	if (armed)
+		demeter_touch_secondary_drop(space->mm, armed);
 }
 
 static void arm_some(struct demeter_touch_space *space, u32 pages)
@@ -180,6 +183,9 @@ static void arm_some(struct demeter_touch_space *space, u32 pages)
 	if (nr)
 		demeter_touch_flush(space->mm);
 	dec_tlb_flush_pending(space->mm);
+	if (mm_has_notifiers(space->mm))
+		for (i = 0; i < nr; i++)
+			drop_secondary(space, &space->granule[batch[i]]);
 	if (nr)
 		expose(space, batch, nr);
 }
@@ -209,7 +215,7 @@ static void tick_space(struct demeter_touch_space *space, bool *ran)
 	if (!mmap_read_trylock(space->mm)) {
 		this_cpu_inc(demeter_touch_cpu.busy_spaces);
 	} else {
-		if (!mm_has_notifiers(space->mm))
+		if (!mm_has_notifiers(space->mm) || demeter_touch_secondary_ready())
 			arm_some(space, pages);
 		mmap_read_unlock(space->mm);
 	}
@@ -256,8 +262,8 @@ static void inspect(struct demeter_touch_space *space)
 		demeter_touch_settle(space, granule, false);
 		checks--;
 	}
-	demeter_touch_space_layout(space);
 	mmap_read_unlock(space->mm);
+	demeter_touch_space_layout(space);
 	mmput_async(space->mm);
 }
 
@@ -375,20 +381,13 @@ static void follow_cost(u64 ran_ns)
 	epoch_spent_ns = spent;
 }
 
-static void note_skipped(u64 skipped)
-{
-	WRITE_ONCE(demeter_touch_now.skipped_spaces, skipped);
-	if (skipped && !skipping_said)
-		pr_warn("%llu managed processes have their pages mapped by KVM or a device, so sampler touch learns nothing of them; next: use the sampler pebs or ibs for such\n",
-			skipped);
-	skipping_said = skipped;
-}
-
-static void epoch(void)
+/* One epoch: whether any space has pages that another MMU maps. */
+static bool epoch(void)
 {
 	struct demeter_touch_space *space = NULL;
 	struct demeter_touch_sum all = {};
 	u64 ran_ns = 0, skipped = 0;
+	bool secondary = false;
 
 	while ((space = demeter_touch_space_next(space))) {
 		u64 space_ran_ns = epoch_ran(space);
@@ -396,6 +395,7 @@ static void epoch(void)
 		estimate_space(space, space_ran_ns, &all);
 		ran_ns += space_ran_ns;
 		skipped += space->skipped;
+		secondary |= space->secondary;
 	}
 	WRITE_ONCE(demeter_touch_now.accesses_per_sample,
 		   demeter_touch_accesses_per_sample(&all, demeter_touch_now.accesses_per_sample,
@@ -404,21 +404,31 @@ static void epoch(void)
 		if (space->estimated)
 			emit(space, demeter_touch_now.accesses_per_sample);
 	follow_cost(ran_ns);
-	note_skipped(skipped);
+	WRITE_ONCE(demeter_touch_now.skipped_spaces, skipped);
+	return secondary;
+}
+
+static void touch_epoch(void)
+{
+	u64 start_ns = local_clock();
+	bool secondary;
+
+	mutex_lock(&demeter_touch_lock);
+	demeter_touch_spaces_sync();
+	secondary = epoch();
+	mutex_unlock(&demeter_touch_lock);
+	demeter_touch_secondary_need(secondary);
+	/* The worker keeps its own time by stages. */
+	this_cpu_add(demeter_touch_cpu.spent_ns, local_clock() - start_ns);
 }
 
 static unsigned int touch_alive(void)
 {
-	u64 start_ns = local_clock();
 	unsigned int alive;
 
 	mutex_lock(&demeter_touch_lock);
-	demeter_touch_spaces_sync();
-	epoch();
 	alive = cpumask_weight(&cpus);
 	mutex_unlock(&demeter_touch_lock);
-	/* The worker keeps its own time by stages. */
-	this_cpu_add(demeter_touch_cpu.spent_ns, local_clock() - start_ns);
 	return alive;
 }
 
@@ -449,7 +459,6 @@ static int touch_probe(char *reason, size_t size)
 	demeter_touch_now = (struct demeter_touch_now){ .pages_per_s = PAGES_PER_S };
 	epoch_spent_ns = spent_ns();
 	sample_carry = 0;
-	skipping_said = false;
 	cpumask_clear(&cpus);
 	mutex_unlock(&demeter_touch_lock);
 	return 0;
@@ -461,6 +470,7 @@ static void touch_release(void)
 	mutex_lock(&demeter_touch_lock);
 	demeter_touch_spaces_drop();
 	mutex_unlock(&demeter_touch_lock);
+	demeter_touch_secondary_need(false);
 	demeter_touch_probes_stop();
 	destroy_workqueue(queue);
 }
@@ -528,6 +538,7 @@ const struct demeter_sampler_ops demeter_sampler_touch = {
 	.caps = touch_caps,
 	.delivery = touch_delivery,
 	.accesses_per_sample = touch_accesses_per_sample,
+	.epoch = touch_epoch,
 	.alive = touch_alive,
 	.lost = touch_lost,
 	.sees = touch_sees,

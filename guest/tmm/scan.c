@@ -359,13 +359,23 @@ struct demeter_count_walk {
 	u64 stop;			  /* where the slice ended early */
 };
 
-static void demeter_count_add(struct demeter_count_walk *count, u32 tier, u64 pages)
+/* Where the pages of a node are counted, below 0: nowhere. */
+static int demeter_count_slot(const struct demeter_count_walk *count, int nid)
+{
+	if (count->slice)
+		return count->slice->slot_of_node[nid];
+	if (nid == count->fmem_nid)
+		return DEMETER_FMEM;
+	return nid == count->smem_nid ? DEMETER_SMEM : -1;
+}
+
+static void demeter_count_add(struct demeter_count_walk *count, u32 slot, u64 pages)
 {
 	const struct demeter_scan_slice *slice = count->slice;
 	u64 at = count->at - count->base, end = at + (pages << PAGE_SHIFT);
 
 	if (!slice) {
-		count->pages[tier] += pages;
+		count->pages[slot] += pages;
 		return;
 	}
 	/* A huge page may cover many cells; nothing covers parts of several. */
@@ -373,7 +383,8 @@ static void demeter_count_add(struct demeter_count_walk *count, u32 tier, u64 pa
 		u64 cell = at >> slice->cell_shift;
 		u64 next = min((cell + 1) << slice->cell_shift, end);
 
-		slice->cells->pages[cell][tier] += (next - at) >> PAGE_SHIFT;
+		slice->cells[slot / DEMETER_TIERS].pages[cell][slot % DEMETER_TIERS] +=
+			(next - at) >> PAGE_SHIFT;
 		at = next;
 	}
 }
@@ -382,15 +393,13 @@ static int demeter_count_folio(struct mm_walk *walk, struct folio *folio, u64 pa
 			       unsigned long addr)
 {
 	struct demeter_count_walk *count = walk->private;
-	int nid = folio_nid(folio);
+	int slot = demeter_count_slot(count, folio_nid(folio));
 
 	/* In anonymous memory, what is not anonymous is the zero page, small or huge. */
 	if (vma_is_anonymous(walk->vma) && !folio_test_anon(folio))
 		return 0;
-	if (nid == count->fmem_nid)
-		demeter_count_add(count, 0, pages);
-	else if (nid == count->smem_nid)
-		demeter_count_add(count, 1, pages);
+	if (slot >= 0)
+		demeter_count_add(count, slot, pages);
 	return 0;
 }
 
@@ -470,8 +479,6 @@ int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_sc
 {
 	u64 leaf_bytes = (u64)DEMETER_LEAF_CELLS << slice->cell_shift;
 	struct demeter_count_walk count = {
-		.fmem_nid = slice->fmem_nid,
-		.smem_nid = slice->smem_nid,
 		.slice = slice,
 		.base = *at & ~(leaf_bytes - 1),
 		.from = *at,

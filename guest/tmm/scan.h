@@ -120,17 +120,16 @@ int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, 
 
 /**
  * struct demeter_scan_slice - a walk that counts by cell, in one hold of mmap_lock
- * @fmem_nid: node of the fast tier
- * @smem_nid: node of the slow tier
+ * @slot_of_node: by node: where its pages are counted, as cells * DEMETER_TIERS + tier;
+ *	below 0 where they are not
  * @cell_shift: log2 of the bytes of a cell
  * @max_entries: stop at the next 2 MiB once so many entries were looked at
- * @cells: out: pages found, cleared by the caller
+ * @cells: out: pages found, as many as slots need, cleared by the caller
  * @entries: out: entries of page tables looked at are added, and some for each
  *	mapping
  */
 struct demeter_scan_slice {
-	int fmem_nid;
-	int smem_nid;
+	const s8 *slot_of_node;
 	u32 cell_shift;
 	u64 max_entries;
 	struct demeter_cells *cells;

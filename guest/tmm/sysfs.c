@@ -14,6 +14,7 @@
 #include "ledger.h"
 #include "relocate.h"
 #include "symbols.h"
+#include "tiers.h"
 #include "tmm.h"
 #include "touch.h"
 
@@ -26,6 +27,7 @@ static struct kobject *time_dir;
 static struct kobject *sampler_dir;
 static struct kobject *touch_dir;
 static struct kobject *epoch_dir;
+static struct kobject *pace_dir;
 
 /* params/ and the other numbers that can be set */
 
@@ -33,7 +35,6 @@ enum param_kind {
 	PARAM_PLAIN,	    /* the worker reads it at the next epoch */
 	PARAM_POWER_OF_TWO, /* the same */
 	PARAM_SAMPLER,	    /* the sampler must be restarted */
-	PARAM_NODE,	    /* only while disabled */
 };
 
 struct param {
@@ -57,13 +58,6 @@ static int param_set(struct param *param, unsigned long value)
 		return -EINVAL;
 	if (param->kind == PARAM_POWER_OF_TWO && !is_power_of_2(value))
 		return -EINVAL;
-	if (param->kind == PARAM_NODE) {
-		if (demeter_is_enabled())
-			return -EBUSY;
-		/* Whether the two differ is checked once both are set, by enabling. */
-		if (!node_state(value, N_MEMORY))
-			return -EINVAL;
-	}
 	WRITE_ONCE(*param->value, value);
 	return param->kind == PARAM_SAMPLER ? demeter_sampler_restart() : 0;
 }
@@ -104,8 +98,6 @@ PARAM(horizon_ms, 1, 86400000, PARAM_PLAIN);
 PARAM(hysteresis_permille, 0, 1000000, PARAM_PLAIN);
 PARAM(rate_pages_per_s, 0, 1ul << 40, PARAM_PLAIN);
 PARAM(latency_gap_ns, 0, 1000000, PARAM_PLAIN);
-PARAM(fmem_node, 0, MAX_NUMNODES - 1, PARAM_NODE);
-PARAM(smem_node, 0, MAX_NUMNODES - 1, PARAM_NODE);
 PARAM(batch_pairs, DEMETER_BATCH_PAIRS_MIN, DEMETER_BATCH_PAIRS_MAX, PARAM_PLAIN);
 PARAM(auto_min_bytes, 0, ULONG_MAX, PARAM_PLAIN);
 
@@ -121,13 +113,52 @@ static struct attribute *params_attrs[] = {
 	&param_hysteresis_permille.attr.attr,
 	&param_rate_pages_per_s.attr.attr,
 	&param_latency_gap_ns.attr.attr,
-	&param_fmem_node.attr.attr,
-	&param_smem_node.attr.attr,
 	&param_batch_pairs.attr.attr,
 	NULL,
 };
 
 static const struct attribute_group params_group = { .attrs = params_attrs };
+
+/* params/fmem_node and smem_node: lists of nodes */
+
+static ssize_t tier_nodes_store(enum demeter_tier tier, const char *buf, size_t count)
+{
+	int ret = -EBUSY;
+
+	mutex_lock(&demeter_control_lock);
+	if (!demeter_is_enabled())
+		ret = demeter_tiers_set(tier, buf);
+	mutex_unlock(&demeter_control_lock);
+	return ret ?: count;
+}
+
+static ssize_t tier_nodes_show(enum demeter_tier tier, char *buf)
+{
+	ssize_t ret;
+
+	mutex_lock(&demeter_control_lock);
+	ret = demeter_tiers_show(tier, buf);
+	mutex_unlock(&demeter_control_lock);
+	return ret;
+}
+
+#define TIER_NODES(_name, _tier)                                                                   \
+	static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)  \
+	{                                                                                          \
+		return tier_nodes_show(_tier, buf);                                                \
+	}                                                                                          \
+	static ssize_t _name##_store(struct kobject *kobj, struct kobj_attribute *attr,            \
+				     const char *buf, size_t count)                                \
+	{                                                                                          \
+		return tier_nodes_store(_tier, buf, count);                                        \
+	}                                                                                          \
+	static struct kobj_attribute _name##_attr = __ATTR_RW(_name)
+
+TIER_NODES(fmem_node, DEMETER_FMEM);
+TIER_NODES(smem_node, DEMETER_SMEM);
+
+static struct attribute *tier_nodes_attrs[] = { &fmem_node_attr.attr, &smem_node_attr.attr, NULL };
+static const struct attribute_group tier_nodes_group = { .attrs = tier_nodes_attrs };
 
 static int param_check(const struct param *param)
 {
@@ -240,20 +271,13 @@ static ssize_t pid_remove_store(struct kobject *kobj, struct kobj_attribute *att
 
 static ssize_t cgroup_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	return demeter_targets_cgroup_path(buf, PAGE_SIZE);
+	return demeter_cgroups_path(0, buf, PAGE_SIZE);
 }
 
 static ssize_t cgroup_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
 			    size_t count)
 {
-	char *path = kstrndup(buf, count, GFP_KERNEL);
-	int ret;
-
-	if (!path)
-		return -ENOMEM;
-	ret = demeter_targets_set_cgroup(strim(path));
-	kfree(path);
-	return ret ?: count;
+	return demeter_cgroups_path_store(0, buf, count);
 }
 
 static struct kobj_attribute pid_add_attr = __ATTR_WO(pid_add);
@@ -439,7 +463,13 @@ int demeter_sysfs_init(void)
 	if (!ret)
 		ret = dir_make(&params_dir, "params", root_dir, &params_group);
 	if (!ret)
+		ret = sysfs_create_group(params_dir, &tier_nodes_group);
+	if (!ret)
+		ret = demeter_tiers_sysfs_init(root_dir);
+	if (!ret)
 		ret = dir_make(&targets_dir, "targets", root_dir, &targets_group);
+	if (!ret)
+		ret = demeter_cgroups_sysfs_init(root_dir);
 	if (!ret)
 		ret = dir_make(&stats_dir, "stats", root_dir, &stats_group);
 	if (!ret)
@@ -455,6 +485,8 @@ int demeter_sysfs_init(void)
 	if (!ret)
 		ret = dir_make(&epoch_dir, "epoch", stats_dir, &epoch_group);
 	if (!ret)
+		ret = dir_make(&pace_dir, "pace", stats_dir, &demeter_pacing_stats_group);
+	if (!ret)
 		ret = demeter_dump_init(root_dir);
 	if (ret)
 		demeter_sysfs_exit();
@@ -468,8 +500,11 @@ void demeter_sysfs_exit(void)
 {
 	if (root_dir)
 		demeter_dump_exit(root_dir);
+	demeter_cgroups_sysfs_exit();
+	demeter_tiers_sysfs_exit();
 	/* Never made after one that failed, and putting NULL does nothing. */
 	kobject_put(touch_dir);
+	kobject_put(pace_dir);
 	kobject_put(epoch_dir);
 	kobject_put(sampler_dir);
 	kobject_put(time_dir);

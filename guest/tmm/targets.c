@@ -14,7 +14,6 @@
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
-#include <linux/cgroup.h>
 #include <linux/hashtable.h>
 #include <linux/mm.h>
 #include <linux/pid.h>
@@ -46,11 +45,9 @@ DEFINE_STATIC_SRCU(targets_srcu);
 static u32 next_space;
 static u32 nr_targets;
 
-/* Under demeter_lock. */
-static struct cgroup *target_cgroup;
-static char target_cgroup_path[256];
-/* The worker's, but set to 0 under demeter_lock for a new cgroup. */
+/* The worker's: epochs to wait, unless cgroups are of another generation. */
 static u32 discover_wait;
+static u32 discover_generation;
 
 /**
  * demeter_targets_read_lock() - keep targets from being freed
@@ -77,13 +74,22 @@ void demeter_targets_read_unlock(int index)
 	srcu_read_unlock(&targets_srcu, index);
 }
 
-static u64 registry_lock(void)
+/**
+ * demeter_registry_lock() - take demeter_lock, and note for how long
+ *
+ * Return: for demeter_registry_unlock().
+ */
+u64 demeter_registry_lock(void)
 {
 	mutex_lock(&demeter_lock);
 	return demeter_worker_clock();
 }
 
-static void registry_unlock(u64 since_ns)
+/**
+ * demeter_registry_unlock() - give it back
+ * @since_ns: as returned when it was locked
+ */
+void demeter_registry_unlock(u64 since_ns)
 {
 	u64 held_ns = demeter_worker_clock() - since_ns;
 
@@ -209,7 +215,7 @@ static void target_free_srcu(struct rcu_head *head)
 }
 
 static struct demeter_target *target_alloc(struct mm_struct *mm, pid_t pid,
-					   enum demeter_origin origin)
+					   enum demeter_origin origin, u32 group)
 {
 	struct demeter_target *target = kzalloc(sizeof(*target), GFP_KERNEL);
 	struct demeter_ranges_params params;
@@ -228,6 +234,7 @@ static struct demeter_target *target_alloc(struct mm_struct *mm, pid_t pid,
 	target->mm = mm;
 	target->pid = pid;
 	target->origin = origin;
+	target->group = group;
 	demeter_recount_forget(target);
 	return target;
 }
@@ -254,17 +261,20 @@ static int target_link(struct demeter_target *target)
 	return 0;
 }
 
-static int target_add(struct mm_struct *mm, pid_t pid, enum demeter_origin origin)
+/* @generation: of the cgroups when @group was found. */
+static int target_add(struct mm_struct *mm, pid_t pid, enum demeter_origin origin, u32 group,
+		      u32 generation)
 {
-	struct demeter_target *target = target_alloc(mm, pid, origin);
+	struct demeter_target *target = target_alloc(mm, pid, origin, group);
 	u64 since_ns;
 	int ret;
 
 	if (!target)
 		return -ENOMEM;
-	since_ns = registry_lock();
-	ret = target_link(target);
-	registry_unlock(since_ns);
+	since_ns = demeter_registry_lock();
+	/* Cgroups were changed meanwhile: the next look finds it, if it is still wanted. */
+	ret = generation == demeter_cgroups_generation() ? target_link(target) : -EAGAIN;
+	demeter_registry_unlock(since_ns);
 	if (ret)
 		target_free(target);
 	return ret == -EEXIST ? 0 : ret;
@@ -284,14 +294,14 @@ static void target_remove(struct demeter_target *target)
 static void targets_forget_dead(void)
 {
 	struct demeter_target *target;
-	u64 since_ns = registry_lock();
+	u64 since_ns = demeter_registry_lock();
 	u32 space = 0;
 
 	while ((target = demeter_target_next(&space))) {
 		if (!atomic_read(&target->mm->mm_users))
 			target_remove(target);
 	}
-	registry_unlock(since_ns);
+	demeter_registry_unlock(since_ns);
 }
 
 /* The address space of a process, with mm_users held, and its thread group. */
@@ -328,7 +338,10 @@ int demeter_targets_add_pid(pid_t pid)
 	if (!mm)
 		return -ESRCH;
 	targets_forget_dead();
-	ret = target_add(mm, tgid, DEMETER_BY_PID);
+	/* The worker finds its group. */
+	do {
+		ret = target_add(mm, tgid, DEMETER_BY_PID, 0, demeter_cgroups_generation());
+	} while (ret == -EAGAIN);
 	mmput(mm);
 	return ret;
 }
@@ -350,103 +363,38 @@ int demeter_targets_remove_pid(pid_t pid)
 	mm = mm_of_pid(pid, &tgid);
 	if (!mm)
 		return -ESRCH;
-	since_ns = registry_lock();
+	since_ns = demeter_registry_lock();
 	if (demeter_targets_space_of(mm, &space)) {
 		target_remove(demeter_target_of(space));
 		ret = 0;
 	}
-	registry_unlock(since_ns);
+	demeter_registry_unlock(since_ns);
 	mmput(mm);
 	return ret;
 }
 
-#ifdef CONFIG_CGROUPS
-static bool in_target_cgroup(struct task_struct *task)
-{
-	/* RCU keeps a cgroup that is exchanged meanwhile. */
-	struct cgroup *cgroup = READ_ONCE(target_cgroup);
-
-	return cgroup && task_under_cgroup_hierarchy(task, cgroup);
-}
-
-static int cgroup_find(const char *path, struct cgroup **found)
-{
-	*found = cgroup_get_from_path(path);
-	return PTR_ERR_OR_ZERO(*found);
-}
-
-static void cgroup_forget(struct cgroup *cgroup)
-{
-	if (cgroup)
-		cgroup_put(cgroup);
-}
-#else
-static bool in_target_cgroup(struct task_struct *task)
-{
-	return false;
-}
-
-static int cgroup_find(const char *path, struct cgroup **found)
-{
-	return -EOPNOTSUPP;
-}
-
-static void cgroup_forget(struct cgroup *cgroup)
-{
-}
-#endif
-
 /**
- * demeter_targets_set_cgroup() - manage every process of a cgroup and below
- * @path: from the root of the unified hierarchy, "" for none
+ * demeter_targets_regroup() - follow processes from cgroup to cgroup
  *
- * Targets of the cgroup before are given up.
- *
- * Return: 0 or a negative errno.
+ * Those that came with a cgroup and are in none that is managed are given up.
  */
-int demeter_targets_set_cgroup(const char *path)
+void demeter_targets_regroup(void)
 {
 	struct demeter_target *target;
-	struct cgroup *cgroup = NULL;
-	u64 since_ns;
 	u32 space = 0;
-	int ret;
 
-	if (strlen(path) >= sizeof(target_cgroup_path))
-		return -ENAMETOOLONG;
-	if (*path) {
-		ret = cgroup_find(path, &cgroup);
-		if (ret)
-			return ret;
-	}
-	since_ns = registry_lock();
+	lockdep_assert_held(&demeter_lock);
 	while ((target = demeter_target_next(&space))) {
-		if (target->origin == DEMETER_BY_CGROUP)
+		int slot;
+
+		rcu_read_lock();
+		slot = demeter_cgroups_slot_of(target->mm, NULL);
+		rcu_read_unlock();
+		if (slot == -ENOENT && target->origin == DEMETER_BY_CGROUP)
 			target_remove(target);
+		else if (slot != -ESRCH)
+			WRITE_ONCE(target->group, max(slot, 0));
 	}
-	swap(cgroup, target_cgroup);
-	strscpy(target_cgroup_path, path, sizeof(target_cgroup_path));
-	WRITE_ONCE(discover_wait, 0);
-	registry_unlock(since_ns);
-	cgroup_forget(cgroup);
-	return 0;
-}
-
-/**
- * demeter_targets_cgroup_path() - the managed cgroup
- * @buf: where to print it, with a newline
- * @size: of @buf
- *
- * Return: characters printed.
- */
-ssize_t demeter_targets_cgroup_path(char *buf, size_t size)
-{
-	u64 since_ns = registry_lock();
-	ssize_t ret;
-
-	ret = scnprintf(buf, size, "%s\n", target_cgroup_path);
-	registry_unlock(since_ns);
-	return ret;
 }
 
 /**
@@ -454,19 +402,24 @@ ssize_t demeter_targets_cgroup_path(char *buf, size_t size)
  * @mm: its address space; holds mm_count
  * @tgid: thread group
  * @origin: why
+ * @group: slot of its group
  * @anon_pages: how large it is
  */
 struct candidate {
 	struct mm_struct *mm;
 	pid_t tgid;
 	enum demeter_origin origin;
+	u32 group;
 	u64 anon_pages;
 };
 
 static bool wanted(struct task_struct *task, u64 min_bytes, struct candidate *candidate)
 {
+	int slot = demeter_cgroups_any() ? demeter_cgroups_slot_of(candidate->mm, task) : -ENOENT;
+
 	candidate->anon_pages = get_mm_counter(candidate->mm, MM_ANONPAGES);
-	if (in_target_cgroup(task)) {
+	if (slot >= 0) {
+		candidate->group = slot;
 		candidate->origin = DEMETER_BY_CGROUP;
 		return true;
 	}
@@ -514,7 +467,7 @@ static u32 candidates_find(struct candidate *found, u32 max, u64 min_bytes)
 		task_unlock(task);
 	}
 	rcu_read_unlock();
-	WRITE_ONCE(discover_wait, nr == max ? 0 : seen / DISCOVER_PROCESSES);
+	discover_wait = nr == max ? 0 : seen / DISCOVER_PROCESSES;
 	return nr;
 }
 
@@ -530,14 +483,23 @@ void demeter_targets_discover(void)
 	u64 min_bytes = READ_ONCE(demeter_params.auto_min_bytes);
 	struct candidate found[DISCOVER_MAX];
 	u32 room = DEMETER_MAX_TARGETS - min_t(u32, demeter_targets_nr(), DEMETER_MAX_TARGETS);
-	u32 nr, i;
+	u32 generation, nr, i;
+	u64 since_ns;
 
-	if (!min_bytes && !READ_ONCE(target_cgroup))
-		return;
-	if (READ_ONCE(discover_wait)) {
-		WRITE_ONCE(discover_wait, discover_wait - 1);
+	if (demeter_cgroups_any()) {
+		demeter_cgroups_look_after();
+		since_ns = demeter_registry_lock();
+		demeter_targets_regroup();
+		demeter_registry_unlock(since_ns);
+	} else if (!min_bytes) {
 		return;
 	}
+	generation = demeter_cgroups_generation();
+	if (discover_wait && generation == discover_generation) {
+		discover_wait--;
+		return;
+	}
+	discover_generation = generation;
 	if (!room) {
 		pr_warn_once("no more than %u processes are managed; next: raise auto_min_bytes\n",
 			     DEMETER_MAX_TARGETS);
@@ -545,9 +507,10 @@ void demeter_targets_discover(void)
 	}
 	nr = candidates_find(found, min_t(u32, room, DISCOVER_MAX), min_bytes);
 	for (i = 0; i < nr; i++) {
-		int ret = target_add(found[i].mm, found[i].tgid, found[i].origin);
+		int ret = target_add(found[i].mm, found[i].tgid, found[i].origin, found[i].group,
+				     generation);
 
-		if (ret)
+		if (ret && ret != -EAGAIN)
 			pr_warn_ratelimited("process %d is not managed (%d); next: free memory\n",
 					    found[i].tgid, ret);
 		mmdrop(found[i].mm);
@@ -573,7 +536,7 @@ static void refresh_params(struct demeter_target *target,
 		target->nr_counts = 0;
 		demeter_target_unlock(target, since_ns);
 	}
-	if (demeter_resident_cell_shift(params->granule_bytes) != target->resident.cell_shift)
+	if (demeter_resident_cell_shift(params->granule_bytes) != target->resident->cell_shift)
 		demeter_recount_forget(target);
 }
 
@@ -627,14 +590,12 @@ void demeter_targets_refresh(void)
 void demeter_targets_exit(void)
 {
 	struct demeter_target *target;
-	u64 since_ns = registry_lock();
+	u64 since_ns = demeter_registry_lock();
 	u32 space = 0;
 
 	while ((target = demeter_target_next(&space)))
 		target_remove(target);
-	registry_unlock(since_ns);
+	demeter_registry_unlock(since_ns);
 	srcu_barrier(&targets_srcu);
 	xa_destroy(&targets_by_space);
-	cgroup_forget(target_cgroup);
-	target_cgroup = NULL;
 }

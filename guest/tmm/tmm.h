@@ -18,7 +18,7 @@
  * demeter_control_lock (mutex) protects the on/off state, the choice of the
  *	sampler and the parameters that can only change with it.
  * demeter_lock (mutex) protects the registry of targets for writers, and the
- *	choice of the cgroup. Held for some lookups and insertions at most.
+ *	groups and cgroups (cgroups.c). Held for some lookups and insertions at most.
  * demeter_targets_read_lock() (SRCU) keeps every target that was found from
  *	being freed. The worker holds it for an epoch; nobody waits for it.
  * demeter_target.lock (mutex) protects what the target has published.
@@ -46,10 +46,13 @@
 #include <demeter/resident.h>
 #include <demeter_model.h>
 
+#include "cgroups.h"
 #include "refusal.h"
 #include "sampler.h"
+#include "tiers.h"
 
 struct address_space;
+struct attribute_group;
 struct mm_struct;
 struct task_struct;
 struct vm_area_struct;
@@ -74,8 +77,6 @@ struct vm_area_struct;
  * @hysteresis_permille: how much more than its cost a swap must gain
  * @rate_pages_per_s: pages relocated per second at most, 0 = no cap
  * @latency_gap_ns: SMEM latency less FMEM latency, 0 = measure it
- * @fmem_node: NUMA node of the fast tier
- * @smem_node: NUMA node of the slow tier
  * @batch_pairs: pairs exchanged with one TLB flush
  * @auto_min_bytes: manage every address space with this much anonymous
  *	memory, 0 = none
@@ -94,8 +95,6 @@ struct demeter_params {
 	unsigned long hysteresis_permille;
 	unsigned long rate_pages_per_s;
 	unsigned long latency_gap_ns;
-	unsigned long fmem_node;
-	unsigned long smem_node;
 	unsigned long batch_pairs;
 	unsigned long auto_min_bytes;
 };
@@ -113,9 +112,9 @@ enum demeter_origin { DEMETER_BY_PID, DEMETER_BY_CGROUP, DEMETER_BY_SIZE };
  * @pages: resident 4 KiB pages by tier
  * @next: by tier: where to look for pages to move next time, 0 = at @start
  * @born_epoch: see struct demeter_range
- * @retry_epoch: by tier: not before this epoch
+ * @retry_epoch: on near routes and far ones, by tier: not before this epoch
  * @area: see struct demeter_range
- * @back_off: by tier: log2 of the epochs to leave the range alone next time
+ * @back_off: likewise: log2 of the epochs to leave the range alone next time
  */
 struct demeter_count {
 	u64 start;
@@ -124,9 +123,9 @@ struct demeter_count {
 	u64 pages[DEMETER_TIERS];
 	u64 next[DEMETER_TIERS];
 	u32 born_epoch;
-	u32 retry_epoch[DEMETER_TIERS];
+	u32 retry_epoch[2][DEMETER_TIERS];
 	u8 area;
-	u8 back_off[DEMETER_TIERS];
+	u8 back_off[2][DEMETER_TIERS];
 };
 
 /**
@@ -187,6 +186,7 @@ struct demeter_shared_list {
  *	while samples with it may be queued
  * @pid: thread group when it was added, for people to read
  * @origin: how it came to be a target
+ * @group: slot of its group, 0 for none; written under demeter_lock
  * @lock: protects @count, @nr_counts and @count_epoch against readers; the
  *	worker, who alone writes them, reads them without
  * @count: published, sorted by address
@@ -196,7 +196,7 @@ struct demeter_shared_list {
  * @ranges: classification; the worker's, as is all below
  * @spare: the array to build the next @count in
  * @spare_capacity: room in @spare
- * @resident: pages by cell
+ * @resident: pages by cell, by column of demeter_tiers
  * @pass: the walk that corrects @resident
  * @samples_seen: samples of @ranges at the end of the last epoch
  * @denied_seen: denied splits of @ranges then
@@ -214,6 +214,7 @@ struct demeter_target {
 	u32 space;
 	pid_t pid;
 	enum demeter_origin origin;
+	u32 group;
 
 	struct mutex lock; /* the next four, against readers */
 	struct demeter_count *count;
@@ -224,7 +225,7 @@ struct demeter_target {
 	struct demeter_ranges ranges;
 	struct demeter_count *spare;
 	u32 spare_capacity;
-	struct demeter_resident resident;
+	struct demeter_resident resident[DEMETER_MAX_COLUMNS];
 	struct demeter_pass pass;
 	u64 samples_seen;
 	u64 denied_seen;
@@ -258,14 +259,16 @@ struct demeter_span {
  * @max_entries: room in @entries
  * @plan: the plan; room for as many steps as its capacity says
  * @plan_state: what the planner remembers
+ * @shares: the groups, and what they have
  * @span: by step of the plan: where its pages of the running batch came from
- * @cells: what a slice of a walk finds
+ * @cells: what a slice of a walk finds, by column
  * @spare_leaf: to be used when a slice finds something in a new place
  * @first_space: the target whose walk goes on first in the next epoch
  * @swap_cost_ns: measured cost of exchanging a pair of 4 KiB pages
  * @move_cost_ns: measured cost of moving a 4 KiB page into free FMEM
- * @fill_paused_until_epoch: free FMEM took nothing
- * @refusing_pages: of free FMEM, while paused
+ * @route: the way that @plan goes
+ * @fill_paused_until_epoch: by column: free FMEM took nothing
+ * @refusing_pages: by column: of free FMEM, while paused
  *
  * The worker's own; others read single words of it.
  */
@@ -274,14 +277,16 @@ struct demeter_context {
 	u32 max_entries;
 	struct demeter_plan plan;
 	struct demeter_plan_state plan_state;
+	struct demeter_group_shares *shares;
 	struct demeter_span *span;
 	struct demeter_cells *cells;
 	struct demeter_leaf *spare_leaf;
 	u32 first_space;
 	u64 swap_cost_ns;
 	u64 move_cost_ns;
-	u64 fill_paused_until_epoch;
-	u64 refusing_pages;
+	struct demeter_route route;
+	u64 fill_paused_until_epoch[DEMETER_MAX_COLUMNS];
+	u64 refusing_pages[DEMETER_MAX_COLUMNS];
 };
 
 extern struct demeter_context demeter_context;
@@ -300,14 +305,12 @@ bool demeter_sampler_sees(const struct mm_struct *mm);
 u64 demeter_accesses_per_sample(void);
 int demeter_sampler_choose(const char *name);
 int demeter_sampler_restart(void);
-int demeter_nodes_check(unsigned long fmem, unsigned long smem);
 int demeter_numa_balancing_mode(void);
 
 /* drain.c */
 int demeter_drain_start(void);
 void demeter_drain_stop(void);
 bool demeter_cpu_is_quiet(unsigned int cpu);
-void demeter_drain_all_cpus(void);
 void demeter_drain_watch(struct task_struct *worker);
 u64 demeter_worker_clock(void);
 bool demeter_drain_pop(struct demeter_sample *sample);
@@ -320,8 +323,9 @@ void demeter_targets_read_unlock(int index);
 void demeter_targets_exit(void);
 int demeter_targets_add_pid(pid_t pid);
 int demeter_targets_remove_pid(pid_t pid);
-int demeter_targets_set_cgroup(const char *path);
-ssize_t demeter_targets_cgroup_path(char *buf, size_t size);
+u64 demeter_registry_lock(void);
+void demeter_registry_unlock(u64 since_ns);
+void demeter_targets_regroup(void);
 void demeter_targets_discover(void);
 void demeter_targets_refresh(void);
 bool demeter_targets_space_of(const struct mm_struct *mm, u32 *space);
@@ -350,17 +354,31 @@ bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_li
 			 const struct vm_area_struct *vma);
 struct demeter_target *demeter_shared_place(struct demeter_target *target, u64 *gva);
 
+/* routes.c */
+bool demeter_routes_run(struct demeter_context *ctx, u32 nr, bool managed, u64 begun_ns);
+
 /* classify.c */
 int demeter_worker_start(void);
 void demeter_worker_stop(void);
 bool demeter_worker_should_stop(void);
 u64 demeter_latency_gap_ps(void);
 
+/* pacing.c */
+void demeter_pacing_start(void);
+u32 demeter_pacing_shift(void);
+u64 demeter_pacing_period(void);
+u64 demeter_pacing_epoch_ns(void);
+u64 demeter_pacing_passed_ns(void);
+bool demeter_pacing_tick(void);
+void demeter_pacing_end_epoch(bool waiting);
+extern const struct attribute_group demeter_pacing_stats_group;
+
 /* latency_gap.c */
 void demeter_latency_gap_reset(void);
 void demeter_latency_gap_sample(const struct demeter_sample *sample);
 void demeter_latency_gap_end_epoch(void);
 u64 demeter_latency_gap_measured_ps(void);
+u64 demeter_latency_remote_ps(u32 distance);
 
 /* model_report.c */
 void demeter_model_report_start(void);
@@ -369,8 +387,9 @@ void demeter_model_report_stop(void);
 
 /* execute.c */
 void demeter_execute(struct demeter_context *ctx);
+void demeter_execute_nothing(struct demeter_context *ctx);
 u64 demeter_swap_cost_ns(void);
-u64 demeter_fillable_pages(u64 room_pages);
+u64 demeter_fillable_pages(u32 column, u64 room_pages);
 u64 demeter_move_cost_ns(void);
 
 /* stats.c */

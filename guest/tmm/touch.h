@@ -5,7 +5,8 @@
  * A page is armed by an entry of the page table that makes the CPU fault and
  * that every part of the kernel takes for one of NUMA balancing's
  * (touch_arm.c). At the fault its time is noted and the entry put back before
- * the kernel looks (touch_fault.c). Address spaces, their granules and their
+ * the kernel looks (touch_fault.c); touch_secondary.c does the same for what the
+ * MMU of a VM or a device maps. Address spaces, their granules and their
  * clocks are in touch_space.c; sampler_touch.c arms in ticks and makes samples
  * once an epoch; core/touch.c has the arithmetic.
  *
@@ -60,7 +61,7 @@ struct demeter_touch_granule {
 /**
  * struct demeter_touch_space - an address space that is watched
  * @node: in the hash of spaces by mm (RCU)
- * @rcu: to free it
+ * @link: in the list of all, or of those that are about to be freed
  * @mm: holds mm_count
  * @lock: see above
  * @running: CPUs that run it now; @lock, as all to @lost_ns
@@ -83,13 +84,14 @@ struct demeter_touch_granule {
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
  * @seen_epoch: epochs since then
- * @skipped: somebody else has mappings of its pages (KVM, VFIO): it is left alone
+ * @secondary: another MMU maps its pages as well, as KVM's does
+ * @skipped: and touches through that are not seen: it is left alone
  * @estimated: the rates of this epoch say something
  * @wanted: still a target
  */
 struct demeter_touch_space {
 	struct hlist_node node;
-	struct rcu_head rcu;
+	struct list_head link;
 	struct mm_struct *mm;
 	raw_spinlock_t lock;
 	u32 running;
@@ -112,6 +114,7 @@ struct demeter_touch_space {
 	unsigned long seen_total_vm;
 	int seen_map_count;
 	u32 seen_epoch;
+	bool secondary;
 	bool skipped;
 	bool estimated;
 	bool wanted;
@@ -133,6 +136,8 @@ enum demeter_touch_state {
 
 /**
  * struct demeter_touch_entry - an entry of a page table, locked
+ * @mm: whose it is
+ * @addr: an address that it maps
  * @slot: the entry
  * @ptl: its lock
  * @pfn_mask: bits of the frame number
@@ -140,6 +145,8 @@ enum demeter_touch_state {
  * @huge: it maps a huge page
  */
 struct demeter_touch_entry {
+	struct mm_struct *mm;
+	unsigned long addr;
 	unsigned long *slot;
 	spinlock_t *ptl; /* protects @slot */
 	u64 pfn_mask;
@@ -158,8 +165,14 @@ enum demeter_touch_state demeter_touch_peek(struct mm_struct *mm, unsigned long 
 void demeter_touch_flush(struct mm_struct *mm);
 
 /* touch_fault.c */
+void demeter_touch_fault(struct mm_struct *mm, unsigned long address, u64 unseen_ns);
 int demeter_touch_probes_start(char *reason, size_t size);
 void demeter_touch_probes_stop(void);
+
+/* touch_secondary.c */
+void demeter_touch_secondary_need(bool needed);
+bool demeter_touch_secondary_ready(void);
+void demeter_touch_secondary_drop(struct mm_struct *mm, unsigned long armed);
 
 /* touch_space.c */
 bool demeter_touch_any_space(void);

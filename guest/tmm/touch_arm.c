@@ -15,6 +15,9 @@
  * space's tables from being freed, as in get_user_pages_fast(). All others hold
  * mmap_lock and have found a VMA, which keeps them too, and RCU for kernels that
  * free empty tables under mmap_lock.
+ *
+ * Counting: kernels that check their page tables count what maps a page, and an armed
+ * entry, to them, maps none. They are told of both changes.
  */
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
@@ -23,6 +26,7 @@
 #include <linux/static_call.h>
 #include <asm/tlbflush.h>
 
+#include "page_table_check.h"
 #include "pagewalk.h"
 #include "sampler_perf.h"
 #include "symbols.h"
@@ -97,6 +101,8 @@ static bool find(struct mm_struct *mm, unsigned long addr, struct place *place)
 	struct demeter_touch_entry *entry = &place->entry;
 	unsigned long value;
 
+	entry->mm = mm;
+	entry->addr = addr;
 	place->pmdp = pmd_at(mm, addr);
 	if (!place->pmdp)
 		return false;
@@ -195,6 +201,24 @@ void demeter_touch_entry_unlock(struct demeter_touch_entry *entry)
 	rcu_read_unlock();
 }
 
+/* Tell who checks that an entry, which was this, maps nothing any more. */
+static void check_marked(const struct demeter_touch_entry *entry, unsigned long old)
+{
+	if (entry->huge)
+		demeter_check_pmd_clear(entry->mm, entry->addr, __pmd(old));
+	else
+		demeter_check_pte_clear(entry->mm, entry->addr, __pte(old));
+}
+
+/* Tell that it maps a page again; before it does, as the old value is looked at. */
+static void check_unmarking(const struct demeter_touch_entry *entry, unsigned long new)
+{
+	if (entry->huge)
+		demeter_check_pmd_set(entry->mm, entry->addr, (pmd_t *)entry->slot, __pmd(new));
+	else
+		demeter_check_pte_set(entry->mm, entry->addr, (pte_t *)entry->slot, __pte(new));
+}
+
 /**
  * demeter_touch_entry_mark() - make the page fault
  * @entry: locked
@@ -214,23 +238,24 @@ bool demeter_touch_entry_mark(struct demeter_touch_entry *entry)
 		new = (old & ~_PAGE_PRESENT) | _PAGE_PROTNONE;
 		new = flip_protnone_guard(old, new, entry->pfn_mask);
 	} while (!try_cmpxchg(entry->slot, &old, new));
+	check_marked(entry, old);
 	return true;
 }
 
-/* Put an entry back, under its lock. */
+/* Put an entry back, under its lock: the CPU changes none that is not present. */
 static bool unmark(const struct demeter_touch_entry *entry, bool touched)
 {
 	unsigned long old = READ_ONCE(*entry->slot), new;
 
-	do {
-		if (!is_marked(old))
-			return false;
-		new = (old & ~_PAGE_PROTNONE) | _PAGE_PRESENT;
-		/* The CPU is about to set it, and saves a walk so. */
-		if (touched)
-			new |= _PAGE_ACCESSED;
-		new = flip_protnone_guard(old, new, entry->pfn_mask);
-	} while (!try_cmpxchg(entry->slot, &old, new));
+	if (!is_marked(old))
+		return false;
+	new = (old & ~_PAGE_PROTNONE) | _PAGE_PRESENT;
+	/* The CPU is about to set it, and saves a walk so. */
+	if (touched)
+		new |= _PAGE_ACCESSED;
+	new = flip_protnone_guard(old, new, entry->pfn_mask);
+	check_unmarking(entry, new);
+	WRITE_ONCE(*entry->slot, new);
 	return true;
 }
 

@@ -31,7 +31,8 @@ static struct tracepoint *fault_kernel;
 static struct tracepoint *task_switch;
 
 /* Was the page at @address armed? Note the touch then. */
-static bool claim(struct demeter_touch_space *space, unsigned long address, u64 now_ns)
+static bool claim(struct demeter_touch_space *space, unsigned long address, u64 now_ns,
+		  u64 unseen_ns)
 {
 	struct demeter_touch_granule *granule;
 	bool claimed = false;
@@ -48,27 +49,26 @@ static bool claim(struct demeter_touch_space *space, unsigned long address, u64 
 		granule->armed = 0;
 	}
 	/* The others that are armed are not exposed while this is dealt with. */
-	space->lost_ns += local_clock() - now_ns + FAULT_UNSEEN_NS;
+	space->lost_ns += local_clock() - now_ns + unseen_ns;
 	raw_spin_unlock(&space->lock);
 	return claimed;
 }
 
-static void touched(unsigned long address, unsigned long error_code)
+/**
+ * demeter_touch_fault() - a page is asked for: put it back and note the time, if armed
+ * @mm: address space, whose page tables stay meanwhile
+ * @address: of the page
+ * @unseen_ns: what the fault takes before and after this
+ *
+ * Called with interrupts off.
+ */
+void demeter_touch_fault(struct mm_struct *mm, unsigned long address, u64 unseen_ns)
 {
-	struct mm_struct *mm = current->mm;
 	struct demeter_touch_space *space;
 	enum demeter_touch_state state;
+	u64 now_ns = local_clock();
 	bool claimed = false;
-	u64 now_ns;
 
-	/*
-	 * A page that is there and may not be used so is no business of ours. A profiler
-	 * that reads a stack from an NMI may have interrupted who holds the lock below.
-	 */
-	if (in_nmi() || !mm || error_code & X86_PF_PROT || address >= TASK_SIZE_MAX ||
-	    !demeter_touch_any_space())
-		return;
-	now_ns = local_clock();
 	state = demeter_touch_restore(mm, address);
 	if (state == DEMETER_TOUCH_UNMARKED)
 		return;
@@ -77,15 +77,29 @@ static void touched(unsigned long address, unsigned long error_code)
 	rcu_read_lock();
 	space = demeter_touch_space_of(mm);
 	if (space)
-		claimed = claim(space, address, now_ns);
+		claimed = claim(space, address, now_ns, unseen_ns);
 	rcu_read_unlock();
 	if (claimed)
 		this_cpu_inc(demeter_touch_cpu.touched);
 	else
 		this_cpu_inc(demeter_touch_cpu.unclaimed);
-	now_ns = local_clock() - now_ns + FAULT_UNSEEN_NS;
+	now_ns = local_clock() - now_ns + unseen_ns;
 	this_cpu_add(demeter_touch_cpu.spent_ns, now_ns);
 	this_cpu_add(demeter_cpu_stats.drain_ns, now_ns);
+}
+
+static void touched(unsigned long address, unsigned long error_code)
+{
+	struct mm_struct *mm = current->mm;
+
+	/*
+	 * A page that is there and may not be used so is no business of ours. A profiler
+	 * that reads a stack from an NMI may have interrupted who holds the lock below.
+	 */
+	if (in_nmi() || !mm || error_code & X86_PF_PROT || address >= TASK_SIZE_MAX ||
+	    !demeter_touch_any_space())
+		return;
+	demeter_touch_fault(mm, address, FAULT_UNSEEN_NS);
 }
 
 /* The same arguments in 6.1, 6.12 and 7.x. */

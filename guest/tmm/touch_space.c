@@ -15,6 +15,7 @@
 #include <linux/slab.h>
 #include <linux/smp.h>
 
+#include "scan.h"
 #include "tmm.h"
 #include "touch.h"
 #include "vma.h"
@@ -25,11 +26,15 @@
 #define MAX_FOLLOW    4096u
 /* The layout is looked at again after this many epochs, changed or not. */
 #define LAYOUT_EPOCHS 8u
+/* Mappings looked at under mmap_lock: some ten microseconds. */
+#define VMAS_AT_ONCE  256u
 
 /* Spaces and their granules, for writers; see touch.h. */
 DEFINE_MUTEX(demeter_touch_lock);
 
+/* The same spaces twice: to be found by mm, and one after the other. */
 static DEFINE_HASHTABLE(spaces, 6);
+static LIST_HEAD(all_spaces);
 static u32 nr_spaces;
 
 /* The space that this CPU runs, as far as its clock is concerned. */
@@ -74,17 +79,10 @@ struct demeter_touch_space *demeter_touch_space_of(const struct mm_struct *mm)
  */
 struct demeter_touch_space *demeter_touch_space_next(struct demeter_touch_space *space)
 {
-	struct demeter_touch_space *each;
-	bool found = !space;
-	int bucket;
+	struct list_head *next = space ? space->link.next : all_spaces.next;
 
 	lockdep_assert_held(&demeter_touch_lock);
-	hash_for_each(spaces, bucket, each, node) {
-		if (found)
-			return each;
-		found = each == space;
-	}
-	return NULL;
+	return next == &all_spaces ? NULL : list_entry(next, struct demeter_touch_space, link);
 }
 
 /* The time that a space ran until now. Under its lock. */
@@ -173,31 +171,33 @@ static void look_here(void *unused)
 	demeter_touch_switch(current->mm);
 }
 
-static void forget_here(void *space)
+static void forget_unwanted(void *unused)
 {
-	if (this_cpu_read(here) == space)
+	const struct demeter_touch_space *space = this_cpu_read(here);
+
+	if (space && !space->wanted)
 		this_cpu_write(here, NULL);
 }
 
-static void add(struct mm_struct *mm)
+static bool add(struct mm_struct *mm)
 {
 	struct demeter_touch_space *space = kzalloc(sizeof(*space), GFP_KERNEL);
 
 	if (!space)
-		return;
+		return false;
 	space->follow = kvcalloc(MAX_FOLLOW, sizeof(*space->follow), GFP_KERNEL);
 	if (!space->follow) {
 		kfree(space);
-		return;
+		return false;
 	}
 	mmgrab(mm);
 	space->mm = mm;
 	space->wanted = true;
 	raw_spin_lock_init(&space->lock);
+	list_add_tail(&space->link, &all_spaces);
 	hash_add_rcu(spaces, &space->node, (unsigned long)mm);
 	WRITE_ONCE(nr_spaces, nr_spaces + 1);
-	/* A thread that never leaves its CPU would not be seen to run. */
-	on_each_cpu(look_here, NULL, 1);
+	return true;
 }
 
 /* Put back what is armed. mmap_lock is held for reading. */
@@ -229,37 +229,31 @@ static void disarm(struct demeter_touch_space *space)
 			this_cpu_inc(demeter_touch_cpu.lost_marks);
 }
 
-static void remove(struct demeter_touch_space *space)
-{
-	disarm(space);
-	hash_del_rcu(&space->node);
-	WRITE_ONCE(nr_spaces, nr_spaces - 1);
-	on_each_cpu(forget_here, space, 1);
-	/* Faults and switches that found it before. */
-	synchronize_rcu();
-	mmdrop(space->mm);
-	kvfree(space->follow);
-	kvfree(space->granule);
-	kfree(space);
-}
-
-static struct demeter_touch_space *first_unwanted(void)
-{
-	struct demeter_touch_space *space = NULL;
-
-	while ((space = demeter_touch_space_next(space))) {
-		if (!space->wanted)
-			return space;
-	}
-	return NULL;
-}
-
+/* Many may end at once: all CPUs are interrupted once, and a grace period waited for. */
 static void remove_unwanted(void)
 {
-	struct demeter_touch_space *space;
+	struct demeter_touch_space *space, *next;
+	LIST_HEAD(gone);
 
-	while ((space = first_unwanted()))
-		remove(space);
+	list_for_each_entry_safe(space, next, &all_spaces, link) {
+		if (space->wanted)
+			continue;
+		disarm(space);
+		hash_del_rcu(&space->node);
+		WRITE_ONCE(nr_spaces, nr_spaces - 1);
+		list_move(&space->link, &gone);
+	}
+	if (list_empty(&gone))
+		return;
+	on_each_cpu(forget_unwanted, NULL, 1);
+	/* Faults and switches that found them before. */
+	synchronize_rcu();
+	list_for_each_entry_safe(space, next, &gone, link) {
+		mmdrop(space->mm);
+		kvfree(space->follow);
+		kvfree(space->granule);
+		kfree(space);
+	}
 }
 
 /**
@@ -271,13 +265,13 @@ void demeter_touch_spaces_sync(void)
 {
 	struct mm_struct **mm = kcalloc(DEMETER_MAX_TARGETS, sizeof(*mm), GFP_KERNEL);
 	struct demeter_touch_space *space;
-	int bucket;
+	bool added = false;
 	u32 nr, i;
 
 	lockdep_assert_held(&demeter_touch_lock);
 	if (!mm)
 		return;
-	hash_for_each(spaces, bucket, space, node)
+	list_for_each_entry(space, &all_spaces, link)
 		space->wanted = false;
 	nr = demeter_targets_hold(mm, DEMETER_MAX_TARGETS);
 	for (i = 0; i < nr; i++) {
@@ -289,8 +283,11 @@ void demeter_touch_spaces_sync(void)
 		if (space)
 			space->wanted = true;
 		else
-			add(mm[i]);
+			added |= add(mm[i]);
 	}
+	/* A thread that never leaves its CPU would not be seen to run. */
+	if (added)
+		on_each_cpu(look_here, NULL, 1);
 	remove_unwanted();
 	for (i = 0; i < nr; i++)
 		mmdrop(mm[i]);
@@ -305,10 +302,9 @@ void demeter_touch_spaces_sync(void)
 void demeter_touch_spaces_drop(void)
 {
 	struct demeter_touch_space *space;
-	int bucket;
 
 	lockdep_assert_held(&demeter_touch_lock);
-	hash_for_each(spaces, bucket, space, node)
+	list_for_each_entry(space, &all_spaces, link)
 		space->wanted = false;
 	remove_unwanted();
 }
@@ -416,37 +412,82 @@ void demeter_touch_settle(struct demeter_touch_space *space, struct demeter_touc
 	raw_spin_unlock_irqrestore(&space->lock, flags);
 }
 
-/* Lay granules over what is watched: their number, and into @to if that is not NULL. */
-static u32 lay(struct mm_struct *mm, u32 shift, struct demeter_touch_granule *to, u32 capacity)
+/**
+ * struct layout - granules over what is watched
+ * @addr: where they begin, ascending
+ * @nr: their number, at most MAX_GRANULES
+ * @shift: log2 of their size
+ */
+struct layout {
+	unsigned long *addr;
+	u32 nr;
+	u32 shift;
+};
+
+/* Granules twice as large are fewer. */
+static void coarsen(struct layout *layout)
 {
-	unsigned long next = 0, size = BIT(shift);
+	u32 i, nr = 0;
+
+	layout->shift++;
+	for (i = 0; i < layout->nr; i++) {
+		unsigned long addr = layout->addr[i] & ~0ul << layout->shift;
+
+		if (!nr || layout->addr[nr - 1] != addr)
+			layout->addr[nr++] = addr;
+	}
+	layout->nr = nr;
+}
+
+/* Lay granules over [start, end), which comes after all before. */
+static void lay_one(struct layout *layout, unsigned long start, unsigned long end)
+{
+	unsigned long addr;
+
+	for (;;) {
+		addr = start & ~0ul << layout->shift;
+		if (layout->nr)
+			addr = max(addr, layout->addr[layout->nr - 1] + BIT(layout->shift));
+		if (addr >= end)
+			return;
+		if ((end - addr - 1) >> layout->shift < MAX_GRANULES - layout->nr)
+			break;
+		coarsen(layout);
+	}
+	for (; addr < end; addr += BIT(layout->shift))
+		layout->addr[layout->nr++] = addr;
+}
+
+/* Some mappings from @at on. Returns where to go on, 0 at the end. */
+static unsigned long lay_some(struct mm_struct *mm, struct layout *layout, unsigned long at)
+{
 	struct vm_area_struct *vma;
 	u32 nr = 0;
 
-	VMA_ITERATOR(vmi, mm, 0);
+	VMA_ITERATOR(vmi, mm, at);
 
 	for_each_vma(vmi, vma) {
-		unsigned long addr = max(vma->vm_start & ~(size - 1), next);
-
-		if (!is_watched(vma))
-			continue;
-		if (!to && addr < vma->vm_end) {
-			/* Only the number: a VMA may be of any size. */
-			nr += min((vma->vm_end - addr + size - 1) >> shift,
-				  (unsigned long)MAX_GRANULES + 1);
-			next = (vma->vm_end + size - 1) & ~(size - 1);
-			if (nr > MAX_GRANULES)
-				return nr;
-			continue;
-		}
-		for (; addr < vma->vm_end && nr < capacity; addr += size)
-			to[nr++] = (struct demeter_touch_granule){
-				.addr = addr,
-				.tier = DEMETER_TIERS,
-			};
-		next = addr;
+		if (nr++ == VMAS_AT_ONCE)
+			return max(vma->vm_start, at);
+		if (is_watched(vma))
+			lay_one(layout, max(vma->vm_start, at), vma->vm_end);
 	}
-	return nr;
+	return 0;
+}
+
+/* All mappings, in many holds of mmap_lock; false when it was not to be had. */
+static bool lay(struct mm_struct *mm, struct layout *layout)
+{
+	unsigned long at = 0;
+
+	do {
+		if (!demeter_scan_lock(mm))
+			return false;
+		at = lay_some(mm, layout, at);
+		mmap_read_unlock(mm);
+		cond_resched();
+	} while (at);
+	return true;
 }
 
 /* What was known of granules that are still there is kept. */
@@ -484,62 +525,87 @@ static bool layout_changed(struct demeter_touch_space *space)
 	return true;
 }
 
-/* Is @to what the space has already? */
-static bool same_layout(const struct demeter_touch_space *space,
-			const struct demeter_touch_granule *to, u32 nr)
+/* Is it what the space has already? */
+static bool same_layout(const struct demeter_touch_space *space, const struct layout *layout)
 {
 	u32 i;
 
-	if (nr != space->nr)
+	if (layout->nr != space->nr || layout->shift != space->shift)
 		return false;
-	for (i = 0; i < nr; i++)
-		if (space->granule[i].addr != to[i].addr)
+	for (i = 0; i < layout->nr; i++)
+		if (space->granule[i].addr != layout->addr[i])
 			return false;
 	return true;
+}
+
+/* False if somebody kept mmap_lock for too long: another epoch. */
+static bool disarm_all(struct demeter_touch_space *space)
+{
+	if (!demeter_scan_lock(space->mm))
+		return false;
+	disarm_mapped(space);
+	mmap_read_unlock(space->mm);
+	return true;
+}
+
+/* Have these granules instead of those before. */
+static void take_layout(struct demeter_touch_space *space, const struct layout *layout)
+{
+	struct demeter_touch_granule *to, *old;
+	unsigned long flags;
+	u32 i;
+
+	to = kvcalloc(max(layout->nr, 1u), sizeof(*to), GFP_KERNEL);
+	if (!to)
+		return;
+	for (i = 0; i < layout->nr; i++)
+		to[i] = (struct demeter_touch_granule){
+			.addr = layout->addr[i],
+			.tier = DEMETER_TIERS,
+		};
+	if (layout->shift != space->shift && !disarm_all(space)) {
+		kvfree(to);
+		return;
+	}
+	raw_spin_lock_irqsave(&space->lock, flags);
+	if (layout->shift == space->shift)
+		carry_over(space, to, layout->nr);
+	old = space->granule;
+	space->granule = to;
+	space->nr = layout->nr;
+	space->shift = layout->shift;
+	raw_spin_unlock_irqrestore(&space->lock, flags);
+	space->nr_follow = 0;
+	space->check = 0;
+	/* Faults look at granules under the lock alone. */
+	kvfree(old);
 }
 
 /**
  * demeter_touch_space_layout() - bring the granules of a space up to date
  * @space: the space
  *
- * Caller holds demeter_touch_lock, and mmap_lock for reading.
+ * Caller holds demeter_touch_lock and mm_users.
  */
 void demeter_touch_space_layout(struct demeter_touch_space *space)
 {
-	struct demeter_touch_granule *to, *old;
-	u32 nr, shift = PMD_SHIFT;
-	unsigned long flags;
+	struct layout layout = { .shift = PMD_SHIFT };
 
-	/* A nested page table would keep its mapping, and be none the wiser. */
-	space->skipped = mm_has_notifiers(space->mm);
+	space->secondary = mm_has_notifiers(space->mm);
+	space->skipped = space->secondary && !demeter_touch_secondary_ready();
 	if (space->skipped) {
-		disarm_mapped(space);
+		disarm_all(space);
 		return;
 	}
 	if (!layout_changed(space))
 		return;
-	while ((nr = lay(space->mm, shift, NULL, 0)) > MAX_GRANULES)
-		shift++;
-	to = kvcalloc(max(nr, 1u), sizeof(*to), GFP_KERNEL);
-	if (!to)
-		return;
-	nr = lay(space->mm, shift, to, nr);
-	if (shift == space->shift && same_layout(space, to, nr)) {
-		kvfree(to);
-		return;
+	layout.addr = kvmalloc_array(MAX_GRANULES, sizeof(*layout.addr), GFP_KERNEL);
+	if (layout.addr && lay(space->mm, &layout)) {
+		if (!same_layout(space, &layout))
+			take_layout(space, &layout);
+	} else {
+		/* Another epoch will do. */
+		space->seen_epoch = LAYOUT_EPOCHS;
 	}
-	if (shift != space->shift)
-		disarm_mapped(space);
-	raw_spin_lock_irqsave(&space->lock, flags);
-	if (shift == space->shift)
-		carry_over(space, to, nr);
-	old = space->granule;
-	space->granule = to;
-	space->nr = nr;
-	space->shift = shift;
-	raw_spin_unlock_irqrestore(&space->lock, flags);
-	space->nr_follow = 0;
-	space->check = 0;
-	/* Faults look at granules under the lock alone. */
-	kvfree(old);
+	kvfree(layout.addr);
 }

@@ -90,7 +90,8 @@ TRACE_EVENT(demeter_step,
 			   __entry->cold_end = cold ? cold->end : 0;
 			   __entry->cold_density = cold ? cold->density : 0;),
 	    TP_printk("%s pages=%llu hot=%u:%llx-%llx density=%llu cold=%u:%llx-%llx density=%llu",
-		      __print_symbolic(__entry->kind, { 0, "fill" }, { 1, "swap" }),
+		      __print_symbolic(__entry->kind, { 0, "fill" }, { 1, "swap" },
+				       { 2, "demote" }),
 		      __entry->pages, __entry->hot_space, __entry->hot_start, __entry->hot_end,
 		      __entry->hot_density, __entry->cold_space, __entry->cold_start,
 		      __entry->cold_end, __entry->cold_density));
@@ -115,6 +116,10 @@ DEFINE_EVENT(demeter_batch, demeter_fill,
 	     TP_PROTO(u64 wanted, u64 moved, u64 ns),
 	     TP_ARGS(wanted, moved, ns));
 
+DEFINE_EVENT(demeter_batch, demeter_demote,
+	     TP_PROTO(u64 wanted, u64 moved, u64 ns),
+	     TP_ARGS(wanted, moved, ns));
+
 /* The time of a decision is over: what its moved pages were to save, and did. */
 TRACE_EVENT(demeter_settled,
 	    TP_PROTO(u64 decision, u32 space, u64 pages, u64 predicted_ns, s64 realised_ns),
@@ -132,6 +137,19 @@ TRACE_EVENT(demeter_settled,
 	    TP_printk("decision=%llu space=%u pages=%llu predicted_ns=%llu realised_ns=%lld",
 		      __entry->decision, __entry->space, __entry->pages, __entry->predicted_ns,
 		      __entry->realised_ns));
+
+/* Moving did not pay for an address space, for the nth time, and is stopped for so long. */
+TRACE_EVENT(demeter_stopped,
+	    TP_PROTO(u32 space, u64 stopped_ns, u32 stops),
+	    TP_ARGS(space, stopped_ns, stops),
+	    TP_STRUCT__entry(__field(u32, space)
+			     __field(u64, stopped_ns)
+			     __field(u32, stops)),
+	    TP_fast_assign(__entry->space = space;
+			   __entry->stopped_ns = stopped_ns;
+			   __entry->stops = stops;),
+	    TP_printk("space=%u stopped_ns=%llu stops=%u", __entry->space, __entry->stopped_ns,
+		      __entry->stops));
 
 /* Reasons by number, in the order of enum demeter_refusal (tmm/refusal.h). */
 TRACE_EVENT(demeter_refused,

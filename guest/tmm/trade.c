@@ -39,6 +39,35 @@ static void take_other(struct demeter_folio_list *from, struct demeter_folio_lis
 	from->other_pages = 0;
 }
 
+static void take_one(struct folio *folio, u64 *from_pages, struct demeter_folio_list *to)
+{
+	u64 pages = folio_nr_pages(folio);
+
+	list_move_tail(&folio->lru, &to->other);
+	*from_pages -= pages;
+	to->other_pages += pages;
+}
+
+/* The same of THPs whose partners are of another memory cgroup. */
+static void take_foreign(struct demeter_folio_list *hot, struct demeter_folio_list *cold,
+			 struct demeter_folio_list *up, struct demeter_folio_list *down)
+{
+	struct list_head *at = cold->huge.next;
+	struct folio *folio, *next;
+
+	list_for_each_entry_safe(folio, next, &hot->huge, lru) {
+		struct folio *partner = list_entry(at, struct folio, lru);
+
+		if (at == &cold->huge)
+			break;
+		at = at->next;
+		if (demeter_relocate_same_memcg(folio, partner))
+			continue;
+		take_one(folio, &hot->huge_pages, up);
+		take_one(partner, &cold->huge_pages, down);
+	}
+}
+
 /*
  * Let 4 KiB pages of @from that find no partner in @against make up for what @to
  * lacks; a THP is split if there is nothing else.
@@ -83,6 +112,7 @@ struct demeter_traded demeter_relocate_trade(struct demeter_folio_list *hot,
 	demeter_folio_list_init(&down);
 	take_other(hot, &up);
 	take_other(cold, &down);
+	take_foreign(hot, cold, &up, &down);
 	if (up.other_pages > down.other_pages)
 		make_up(cold, hot, &down, up.other_pages - down.other_pages);
 	else if (down.other_pages > up.other_pages)

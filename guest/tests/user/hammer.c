@@ -3,7 +3,8 @@
  * Process 1 of the hammer guest. From the kernel command line, by environment:
  *   HAMMER_SECONDS    how long to hammer, about (default 60)
  *   HAMMER_EXCHANGES  how many exchanges to insist on (default 200000)
- *   HAMMER_ONLY       one of basics refusals memcg races load
+ *   HAMMER_ONLY       one of basics refusals memcg marks nodes races node_races load,
+ *                     or kvm, which is not among the phases of a whole run
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -64,6 +65,12 @@ static void hammer(void)
 		test_refusals();
 	if (wanted("memcg"))
 		test_memcg();
+	if (wanted("marks"))
+		test_marks();
+	if (wanted("nodes"))
+		test_nodes();
+	if (getenv("HAMMER_ONLY") && !strcmp(getenv("HAMMER_ONLY"), "kvm"))
+		test_kvm();
 	if (wanted("races")) {
 		quota.exchanges = exchanges / 10 * 4;
 		test_races(RACE_SMALL, &quota);
@@ -75,6 +82,10 @@ static void hammer(void)
 			quota.exchanges = exchanges / 10 * 2;
 			test_races(RACE_SWAP, &quota);
 		}
+	}
+	if (wanted("node_races")) {
+		quota.exchanges = exchanges / 20;
+		test_races(RACE_NODES, &quota);
 	}
 	if (wanted("load")) {
 		quota.exchanges = exchanges / 400;
@@ -93,6 +104,10 @@ static void hammer(void)
 	      read_key("/proc/vmstat", "nr_isolated_anon"),
 	      read_key("/proc/vmstat", "nr_isolated_file"));
 	check(kernel_log_clean(), "kernel log clean at the end");
+	/* A kernel with lockdep: it stops after its first finding, and when its tables are full. */
+	if (!access("/proc/lockdep_stats", R_OK))
+		check(read_key("/proc/lockdep_stats", " debug_locks") == 1,
+		      "lockdep looked on until the end");
 }
 
 int main(void)

@@ -34,6 +34,7 @@ uint64_t next_random(uint64_t *state);
 int read_file(const char *path, char *buffer, size_t size);
 bool write_file(const char *path, const char *text);
 long read_key(const char *path, const char *key); /* "key value" lines; -1: none */
+size_t node_bytes(int node);			  /* managed by the kernel, in whole MiB */
 long free_kib(void);				  /* free memory, per-CPU lists included */
 
 /* Map bytes (THP: 2 MiB aligned, huge) and touch them on a node. Never NULL. */
@@ -55,6 +56,8 @@ int reason(const char *name); /* index of a refusal; exits if unknown */
 const char *reason_name(unsigned int index);
 void print_refused(const uint64_t *refused); /* "name=pages …" */
 void load_module(const char *path, bool required);
+void load_module_with(const char *path, const char *parameters, bool required);
+int unload_module(const char *name); /* 0 or -errno */
 void hasten_khugepaged(bool eager);
 void pin_cpu(int cpu);	     /* this thread; cpu < 0: any */
 bool kernel_log_clean(void); /* since the last call */
@@ -64,6 +67,9 @@ void settle(void);	     /* per-CPU statistics and batches */
 void test_basics(void);	  /* hammer_basics.c */
 void test_refusals(void); /* hammer_refusals.c */
 void test_memcg(void);	  /* hammer_memcg.c */
+void test_kvm(void);	  /* hammer_kvm.c */
+void test_marks(void);	  /* hammer_marks.c */
+void test_nodes(void);	  /* hammer_nodes.c */
 bool start_swap(void);	  /* hammer_kit.c: zram */
 
 /* The long ones: until `exchanges` were made, at least and at most so many seconds. */
@@ -78,8 +84,15 @@ enum race_kind {
 	RACE_HUGE,  /* THPs, beside an eager khugepaged */
 	RACE_SIZES, /* THPs against 4 KiB pages: collapse and split first */
 	RACE_SWAP,  /* 4 KiB pages, many of them on their way to swap and back */
+	RACE_NODES, /* 4 KiB pages that others mark, bind and drive off their node */
 };
 void test_races(enum race_kind kind, const struct quota *quota); /* hammer_races.c */
 void test_load(bool thp, const struct quota *quota);		 /* hammer_load.c */
+
+/* Steps of RACE_NODES. */
+uint64_t mark_step(char *at, size_t bytes, uint64_t random); /* hammer_marks.c */
+void bind_step(char *at, size_t bytes, uint64_t random);     /* hammer_nodes.c */
+unsigned int disturb_nodes(uint64_t random, bool at_end);    /* hammer_nodes.c */
+void join_group(void);					     /* hammer_nodes.c */
 
 #endif /* DEMETER_HAMMER_H */

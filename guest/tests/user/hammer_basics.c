@@ -183,7 +183,7 @@ static void migrate_once(bool thp)
 static void migrate_without_room(void)
 {
 	/* Bounded by FMEM's size: a mistake in the room must fail, not panic. */
-	size_t step = 4UL << 20, used = 0, most = 384UL << 20;
+	size_t step = 4UL << 20, used = 0, most = node_bytes(FMEM);
 	struct demeter_hammer_migrate probe = { .max_pages = 0, .target_nid = FMEM };
 	struct demeter_hammer_migrate req = { .max_pages = 16, .target_nid = FMEM };
 	char *victim = map_on(SMEM, 16 * PAGE, false);

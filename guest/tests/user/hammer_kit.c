@@ -138,6 +138,17 @@ long free_kib(void)
 	return read_key("/proc/meminfo", "MemFree") + pages * (long)(PAGE / 1024);
 }
 
+size_t node_bytes(int node)
+{
+	static char text[4096];
+	char path[64], *at;
+
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+	read_file(path, text, sizeof(text));
+	at = strstr(text, "MemTotal:");
+	return at ? strtoul(at + 9, NULL, 10) >> 10 << 20 : 0;
+}
+
 char *reserve(size_t bytes)
 {
 	char *at = mmap(NULL, bytes + THP, PROT_READ | PROT_WRITE,
@@ -286,13 +297,23 @@ void pin_cpu(int cpu)
 
 void load_module(const char *path, bool required)
 {
+	load_module_with(path, "", required);
+}
+
+void load_module_with(const char *path, const char *parameters, bool required)
+{
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool loaded = fd >= 0 && !syscall(SYS_finit_module, fd, "", 0);
+	bool loaded = fd >= 0 && !syscall(SYS_finit_module, fd, parameters, 0);
 
 	if (!loaded && errno != EEXIST && (required || fd >= 0))
 		printf("# module %s: %s\n", path, strerror(errno));
 	if (fd >= 0)
 		close(fd);
+}
+
+int unload_module(const char *name)
+{
+	return syscall(SYS_delete_module, name, 0) ? -errno : 0;
 }
 
 /* Eager: it looks for pages to make THPs of all the time; else it never does. */

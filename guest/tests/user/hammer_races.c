@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Exchange under everything that changes page tables at the same time: fork and
- * copy on write, exit and kill, MADV_DONTNEED, mremap, mprotect, MADV_PAGEOUT.
+ * copy on write, exit and kill, MADV_DONTNEED, mremap, mprotect, MADV_PAGEOUT, and in
+ * one of them soft-dirty, userfaultfd, mbind, cpusets and memory that is unplugged.
  * Two children at a time, who trade pages among themselves and with each other,
  * live for a few hundred steps each, so that exits are frequent.
  */
@@ -37,14 +38,15 @@ struct race_traits {
 	size_t fork_units;     /* written on both sides of a fork */
 	unsigned int steps;    /* in the life of a child */
 	unsigned int pageouts; /* of 32 steps */
-	bool thp, sizes;
+	bool thp, sizes, nodes;
 };
 
 static const struct race_traits race_traits[] = {
-	[RACE_SMALL] = { "4K races", PAGE, 1024, 512, 64, 2000, 0, false, false },
-	[RACE_HUGE] = { "THP races", THP, 12, 6, 3, 200, 0, true, false },
-	[RACE_SIZES] = { "size races", THP, 16, 3, 3, 200, 2, true, true },
-	[RACE_SWAP] = { "swap races", PAGE, 1024, 512, 64, 3000, 8, false, false },
+	[RACE_SMALL] = { "4K races", PAGE, 1024, 512, 64, 2000, 0, false, false, false },
+	[RACE_HUGE] = { "THP races", THP, 12, 6, 3, 200, 0, true, false, false },
+	[RACE_SIZES] = { "size races", THP, 16, 3, 3, 200, 2, true, true, false },
+	[RACE_SWAP] = { "swap races", PAGE, 1024, 512, 64, 3000, 8, false, false, false },
+	[RACE_NODES] = { "node races", PAGE, 1024, 512, 64, 2000, 0, false, false, true },
 };
 
 struct race {
@@ -150,12 +152,14 @@ static uint64_t race_step(struct race *race, uint64_t random)
 {
 	size_t unit = random % race->units;
 	size_t offset = (random >> 20) % (race->unit_bytes / PAGE) * PAGE;
-	uint64_t wrong = wrong_at(race, unit, unit_at(race, unit), offset);
+	uint64_t before = wrong_at(race, unit, unit_at(race, unit), offset), wrong = 0;
+	unsigned int step = (random >> 32) % 32;
 
 	write_unit(race, unit);
-	switch ((random >> 32) % 32) {
+	switch (step) {
 	case 0:
-		return wrong + step_fork(race, unit, random >> 50 & 1);
+		wrong += step_fork(race, unit, random >> 50 & 1);
+		break;
 	case 1:
 		madvise(unit_at(race, unit), race->unit_bytes, MADV_DONTNEED);
 		write_unit(race, unit);
@@ -178,13 +182,26 @@ static uint64_t race_step(struct race *race, uint64_t random)
 		mprotect(unit_at(race, unit), race->unit_bytes, PROT_READ | PROT_WRITE);
 		break;
 	case 7 ... 14:
-		if ((random >> 32) % 32 - 7 < race->traits->pageouts)
+		if (step - 7 < race->traits->pageouts)
 			madvise(unit_at(race, unit),
 				(race->units - unit < 8 ? race->units - unit : 8) * PAGE,
 				MADV_PAGEOUT);
 		break;
+	case 15 ... 18:
+		if (race->traits->nodes)
+			wrong += mark_step(unit_at(race, unit), race->unit_bytes, random >> 51);
+		break;
+	case 19:
+	case 20:
+		if (race->traits->nodes)
+			bind_step(unit_at(race, unit), race->unit_bytes, random >> 51);
+		break;
 	}
-	return wrong;
+	if (before || wrong)
+		printf("#   %s: %llu words wrong before step %u, %llu mistakes in it\n",
+		       race->traits->name, (unsigned long long)before, step,
+		       (unsigned long long)wrong);
+	return before + wrong;
 }
 
 /*
@@ -212,6 +229,8 @@ static void race_child(struct race *race, uint64_t seed)
 	size_t unit;
 
 	setpriority(PRIO_PROCESS, 0, 0);
+	if (race->traits->nodes)
+		join_group();
 	race->arena = reserve(2 * race->units * race->unit_bytes);
 	touch_arena(race);
 	prefer_both_nodes();
@@ -236,7 +255,7 @@ struct racer {
 
 struct race_result {
 	uint64_t pages, calls, errors, steps, children;
-	uint64_t collapsed_pages, split_pages, collapses_before;
+	uint64_t collapsed_pages, split_pages, collapses_before, blocks;
 	uint64_t refused[DEMETER_HAMMER_REASONS];
 };
 
@@ -319,11 +338,16 @@ static void race_resize(const struct race *race, const struct racer *racer, uint
 		result->split_pages += req.split_pages;
 }
 
-/* Exchanges; in the size races, no more than four times what changed its size. */
+/*
+ * Exchanges; in the size races, no more than four times what changed its size, in the
+ * node races none before memory was unplugged.
+ */
 static uint64_t race_progress(const struct race_traits *traits, const struct race_result *result)
 {
 	uint64_t exchanges = result->pages / (traits->unit_bytes / PAGE), collapses, splits;
 
+	if (traits->nodes && !result->blocks)
+		return 0;
 	if (!traits->sizes)
 		return exchanges;
 	/* khugepaged sleeps: the collapses are those asked for. */
@@ -360,6 +384,8 @@ static void race(const struct race_traits *traits, const struct quota *quota,
 		for (i = 0; i < RACERS; i++)
 			if (racer_reap(&racer[i], WNOHANG, result))
 				racer_start(&racer[i], &race, random);
+		if (traits->nodes)
+			result->blocks += disturb_nodes(random >> 8, false);
 		if (!hot->control->ready || !cold->control->ready)
 			usleep(1000);
 		else if (traits->sizes && random >> 50 & 1)
@@ -368,6 +394,8 @@ static void race(const struct race_traits *traits, const struct quota *quota,
 			race_exchange(&race, hot, cold, &state, result);
 	}
 	setpriority(PRIO_PROCESS, 0, 0);
+	if (traits->nodes)
+		disturb_nodes(0, true);
 	for (i = 0; i < RACERS; i++) {
 		racer[i].control->stop = 1;
 		racer_reap(&racer[i], 0, result);
@@ -414,6 +442,9 @@ void test_races(enum race_kind kind, const struct quota *quota)
 		      "%s: %llu THPs split", traits->name,
 		      (unsigned long long)result.split_pages / (THP / PAGE));
 	}
+	if (traits->nodes)
+		check(result.blocks > 0, "%s: memory was unplugged %llu times", traits->name,
+		      (unsigned long long)result.blocks);
 	if (traits->pageouts)
 		check(out > 0, "%s: %ld pages went out meanwhile", traits->name, out);
 	else /* what zram keeps after swapping is not ours to judge */

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Pacing: how long an epoch takes and how sparse its samples are, as core/pace.c
+ * says. The worker wakes every params/epoch_ms, takes what was sampled meanwhile, and
+ * asks here whether the epoch ends with that.
+ *
+ * A sampler whose samples do not follow the parameter sample_period ("touch", which
+ * keeps to a share of the CPU by itself) is left alone: its every tick is an epoch.
+ */
+#include <linux/sysfs.h>
+#include <linux/time64.h>
+
+#include <demeter/pace.h>
+
+#include "tmm.h"
+
+/* The worker's own; others read single words of it. */
+static struct demeter_pace pace;
+/* Epochs cut short since load, as accesses had changed. */
+static u64 wakes;
+
+/* Totals at the last tick, and at the end of the last epoch; the worker's. */
+static u64 samples_before;
+static u64 tier_samples_before[DEMETER_TIERS];
+static u64 moved_before;
+static u64 splits_before;
+
+static u64 moved_pages(void)
+{
+	return demeter_stats.promoted_pages + demeter_stats.demoted_pages;
+}
+
+/**
+ * demeter_pacing_shift() - how much sparser than at full pace everything is
+ *
+ * Return: as a power of two.
+ */
+u32 demeter_pacing_shift(void)
+{
+	return READ_ONCE(pace.shift);
+}
+
+/**
+ * demeter_pacing_start() - begin at full pace
+ *
+ * For who starts the worker, before; nothing samples yet.
+ */
+void demeter_pacing_start(void)
+{
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+
+	pace = (struct demeter_pace){ .most = ops->set_period ? DEMETER_PACE_MAX_SHIFT : 0 };
+	samples_before = demeter_stats.samples;
+	memcpy(tier_samples_before, demeter_stats.tier_samples, sizeof(tier_samples_before));
+	moved_before = moved_pages();
+	splits_before = demeter_stats.splits;
+}
+
+/**
+ * demeter_pacing_period() - events that one sample stands for at the present pace
+ *
+ * Return: params/sample_period or a multiple of it.
+ */
+u64 demeter_pacing_period(void)
+{
+	return demeter_pace_period(demeter_pacing_shift(), READ_ONCE(demeter_params.sample_period));
+}
+
+/**
+ * demeter_pacing_epoch_ns() - length of an epoch at the present pace
+ *
+ * Return: nanoseconds; what rates of samples an epoch refer to.
+ */
+u64 demeter_pacing_epoch_ns(void)
+{
+	return (READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC) << demeter_pacing_shift();
+}
+
+/**
+ * demeter_pacing_passed_ns() - length of the epoch that ends now
+ *
+ * For the worker. Less than demeter_pacing_epoch_ns() for one that was cut short.
+ *
+ * Return: nanoseconds.
+ */
+u64 demeter_pacing_passed_ns(void)
+{
+	return max(pace.ticks, 1u) * READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC;
+}
+
+static u64 resident_pages(void)
+{
+	struct demeter_target *target;
+	u64 pages = 0;
+	u32 space = 0;
+
+	while ((target = demeter_target_next(&space)))
+		pages += target->resident_pages;
+	return pages;
+}
+
+/**
+ * demeter_pacing_tick() - a tick is over, and its samples are counted
+ *
+ * For the worker.
+ *
+ * Return: whether the epoch ends with it.
+ */
+bool demeter_pacing_tick(void)
+{
+	struct demeter_pace_tick tick = {
+		.untold = demeter_stats.samples - samples_before,
+		.resident_pages = resident_pages(),
+	};
+	bool ends;
+	u32 tier;
+
+	for (tier = 0; tier < DEMETER_TIERS; tier++) {
+		tick.samples[tier] = demeter_stats.tier_samples[tier] - tier_samples_before[tier];
+		tier_samples_before[tier] = demeter_stats.tier_samples[tier];
+		tick.untold -= tick.samples[tier];
+	}
+	samples_before = demeter_stats.samples;
+	ends = demeter_pace_tick(&pace, &tick);
+	if (ends && pace.ticks < 1u << pace.shift)
+		WRITE_ONCE(wakes, wakes + 1);
+	return ends;
+}
+
+/**
+ * demeter_pacing_end_epoch() - an epoch is over: set the pace of the next
+ * @waiting: there was more to move than it could
+ *
+ * For the worker.
+ */
+void demeter_pacing_end_epoch(bool waiting)
+{
+	struct demeter_pace_epoch epoch = {
+		.moved_pages = moved_pages() - moved_before,
+		.splits = demeter_stats.splits - splits_before,
+		.ranges = demeter_stats.ranges,
+		.waiting = waiting,
+	};
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+
+	moved_before = moved_pages();
+	splits_before = demeter_stats.splits;
+	demeter_pace_end_epoch(&pace, &epoch);
+	if (ops->set_period)
+		ops->set_period(demeter_pacing_period());
+}
+
+#define PACE_STAT(_name, _value)                                                                   \
+	static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)  \
+	{                                                                                          \
+		return sysfs_emit(buf, "%llu\n", (u64)(_value));                                   \
+	}                                                                                          \
+	static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
+
+PACE_STAT(ticks_per_epoch, demeter_is_enabled() ? 1u << demeter_pacing_shift() : 1);
+PACE_STAT(sample_period,
+	  demeter_is_enabled() ? demeter_pacing_period() : READ_ONCE(demeter_params.sample_period));
+PACE_STAT(wakes, READ_ONCE(wakes));
+
+static struct attribute *pacing_attrs[] = { &ticks_per_epoch_attr.attr, &sample_period_attr.attr,
+					    &wakes_attr.attr, NULL };
+
+const struct attribute_group demeter_pacing_stats_group = { .attrs = pacing_attrs };

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Stopped: keep the planner from promoting for address spaces for which moving has
+ * turned out not to pay (core/judge.c), by hiding what they have in SMEM. What
+ * they have in FMEM may be demoted for others; and what they had there, and is
+ * accessed more than what took its place, may come back where the planner finds
+ * that this pays.
+ */
+#include "ledger.h"
+#include "tmm.h"
+
+static bool is_among(const struct demeter_ledger_returns *returns,
+		     const struct demeter_rank_entry *entry)
+{
+	u32 i;
+
+	for (i = 0; i < returns->nr; i++)
+		if (returns->part[i].start < entry->end && entry->start < returns->part[i].end)
+			return true;
+	return false;
+}
+
+/**
+ * demeter_stopped_hide() - hide from the planner what is not to be promoted
+ * @entries: ranked ranges of all targets
+ * @nr: their number
+ * @groups: by slot; those below their floors get what they are due nevertheless
+ */
+void demeter_stopped_hide(struct demeter_rank_entry *entries, u32 nr,
+			  const struct demeter_group *groups)
+{
+	const struct demeter_group *group;
+	struct demeter_target *target;
+	struct demeter_ledger_returns returns;
+	u32 space = 0, i;
+
+	while ((target = demeter_target_next(&space))) {
+		group = &groups[READ_ONCE(target->group)];
+		if (group->fmem_pages < group->floor_pages ||
+		    !demeter_ledger_is_stopped(space, &returns))
+			continue;
+		for (i = 0; i < nr; i++)
+			if (entries[i].space == space && !is_among(&returns, &entries[i]))
+				entries[i].pages[DEMETER_SMEM] = 0;
+	}
+}
