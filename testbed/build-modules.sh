@@ -103,6 +103,12 @@ inside='set -eu
 	exec chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C HOME=/root \
 		KBUILD_BUILD_TIMESTAMP="2026-01-01" KBUILD_BUILD_USER=demeter KBUILD_BUILD_HOST=testbed \
 		make -C "/lib/modules/$release/build" M="/demeter/$dir" -j "$(nproc)" "$@" modules'
+# take FOLDER: the modules as a machine has them. What debuggers read is ten times as much,
+# stays in build/kbuild and would lie in a small guest's FMEM.
+take() {
+	find "$tree" -name '*.ko' -exec cp -t "$1" {} +
+	find "$1" -name '*.ko' -exec strip --strip-debug {} +
+}
 # quiet LOG: without the lines of a build that goes well. BTF needs a vmlinux that
 # no package has.
 quiet() {
@@ -122,12 +128,12 @@ done
 if [ -n "$only" ]; then
 	mkdir -p "$out"
 	rm -f "$out"/.sources*
-	find "$tree" -name '*.ko' -exec cp -t "$out" {} +
+	take "$out"
 else
 	new=$out.new
 	rm -rf "$new"
 	mkdir -p "$new"
-	find "$tree" -name '*.ko' -exec cp -t "$new" {} +
+	take "$new"
 	# A lint build with warnings is not remembered, so that it says so again.
 	echo "$key" >"$new/.sources"
 	[ -n "$warned" ] || echo "$key" >"$new/${lint_stamp##*/}"

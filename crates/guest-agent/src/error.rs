@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use crate::report;
+
 /// Why the agent cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -76,9 +78,28 @@ pub enum Error {
         /// The system's words.
         cause: std::io::Error,
     },
+    /// One of the above, of which the kernel log says more.
+    #[error("{error} ('{line}')")]
+    Explained {
+        /// What happened.
+        error: Box<Error>,
+        /// What the module said.
+        line: String,
+    },
 }
 
 impl Error {
+    /// With the last of `lines` in which the module says what to do.
+    pub fn explained_by(self, lines: &[String]) -> Self {
+        match lines.iter().rfind(|line| report::is_advice(line)) {
+            Some(line) => Self::Explained {
+                error: Box::new(self),
+                line: line.clone(),
+            },
+            None => self,
+        }
+    }
+
     /// A failed file operation.
     pub fn file(path: impl AsRef<Path>, cause: std::io::Error) -> Self {
         Self::File {
@@ -116,6 +137,30 @@ impl Error {
                  --damon-auto-set for this guest kernel"
                     .into()
             }
+            Self::Explained { .. } => "do what the guest's kernel says there".into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_carries_the_words_of_the_module() {
+        let refused = || Error::Knob {
+            manager: "demeter".into(),
+            path: "/sys/kernel/mm/demeter/sampler".into(),
+            value: "pebs".into(),
+            cause: std::io::Error::from_raw_os_error(libc::ENODEV),
+        };
+        let words = "demeter: sampler pebs refused: the PMU has no PEBS; next: use another";
+        let lines = ["WARNING: CPU: 0", words, "BUG: x"].map(str::to_owned);
+        let told = refused().explained_by(&lines);
+        assert!(told.to_string().contains("cannot write 'pebs'"), "{told}");
+        assert!(told.to_string().contains(words), "{told}");
+        assert!(told.next().contains("kernel says"));
+        let untold = refused().explained_by(&lines[..1]);
+        assert!(matches!(untold, Error::Knob { .. }));
     }
 }

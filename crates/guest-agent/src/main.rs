@@ -77,7 +77,9 @@ fn run(reporter: &mut Reporter) -> Result<(), Error> {
         _ => Ok(()),
     };
     carry_out(true, reporter)?;
-    manager::set_up(&run.manager, reporter)?;
+    if let Err(error) = manager::set_up(&run.manager, reporter) {
+        return Err(error.explained_by(&log.trouble()));
+    }
     let _ballast = ballast::take(&tiers_of(&run), reporter)?;
     carry_out(false, reporter)?;
 

@@ -267,7 +267,14 @@ impl KernelLog {
 const KNOWN: [&str; 1] = ["get_pte_pfn"];
 
 fn tells_of_trouble(line: &str) -> bool {
-    TROUBLE.iter().any(|word| line.contains(word)) && !KNOWN.iter().any(|word| line.contains(word))
+    let kernel = TROUBLE.iter().any(|word| line.contains(word));
+    let known = KNOWN.iter().any(|word| line.contains(word));
+    (kernel && !known) || is_advice(line)
+}
+
+/// Whether the module says what somebody has to do about something.
+pub fn is_advice(line: &str) -> bool {
+    line.starts_with("demeter: ") && line.contains("; next: ")
 }
 
 #[cfg(test)]
@@ -300,6 +307,11 @@ mod tests {
         assert!(!tells_of_trouble(
             "demeter: loading out-of-tree module taints kernel."
         ));
+        assert!(tells_of_trouble(
+            "demeter: sampler pebs cannot be used: the PMU has no PEBS; next: in a VM, use another"
+        ));
+        assert!(!tells_of_trouble("demeter: disabled"));
+        assert!(!tells_of_trouble("init: something else; next: nothing"));
     }
 
     #[test]

@@ -19,6 +19,13 @@ impl Fnv {
         }
     }
 
+    /// Adds words as little-endian bytes.
+    pub fn write_words(&mut self, words: &[u64]) {
+        for word in words {
+            self.write(&word.to_le_bytes());
+        }
+    }
+
     /// The hash so far, as 16 hex digits.
     #[must_use]
     pub fn hex(self) -> String {
@@ -34,5 +41,9 @@ mod tests {
         assert_eq!(hash.hex(), "cbf29ce484222325");
         hash.write(b"foobar");
         assert_eq!(hash.hex(), "85944171f73967e8");
+        let mut words = super::Fnv::default();
+        words.write_words(&[u64::from_le_bytes(*b"foobar\0\0")]);
+        hash.write(&[0, 0]);
+        assert_eq!(words, hash);
     }
 }

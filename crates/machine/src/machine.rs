@@ -6,6 +6,7 @@ use crate::config::MachineConfig;
 use crate::filter::LineFilter;
 use crate::layout::{MemoryLayout, Place};
 use crate::series::{Counters, VcpuCounters};
+use crate::sockets::Sockets;
 use crate::stream::Streams;
 use crate::tlb::{Level, Tlb};
 use crate::walk::{Memory, WalkCaches, WalkCosts};
@@ -100,6 +101,8 @@ pub struct Access {
     pub walk_ps: u64,
     /// A sequential stream had covered the fill: a prefetcher brought it.
     pub streamed: bool,
+    /// Its line came from another socket.
+    pub remote: bool,
 }
 
 /// Cost of a line from one tier.
@@ -148,11 +151,15 @@ pub struct Machine {
     layout: MemoryLayout,
     fmem: TierCost,
     smem: TierCost,
+    /// On top, from another socket.
+    remote: TierCost,
     l2_hit_ps: u64,
     llc_hit_ps: u64,
     stlb_hit_ps: u64,
     walk: WalkCosts,
     events: EventCosts,
+    /// Which memory is another socket's.
+    pub sockets: Option<Sockets>,
     /// Follows line fills by page.
     pub watch: Option<Watch>,
     /// What happened so far. `insn`, `kernel_insn` and the PEBS counters are the caller's.
@@ -186,11 +193,16 @@ impl Machine {
                 config.smem_bandwidth_bytes_per_s,
                 config.stream_overlap,
             ),
+            remote: TierCost {
+                random_ps: config.remote_latency_ps,
+                stream_ps: config.remote_latency_ps / config.stream_overlap.max(1),
+            },
             l2_hit_ps: config.l2_hit_ps,
             llc_hit_ps: config.llc_hit_ps,
             stlb_hit_ps: config.stlb_hit_ps,
             walk: WalkCosts::new(config),
             events: EventCosts::new(config),
+            sockets: None,
             watch: None,
             counters: Counters::default(),
         }
@@ -263,6 +275,7 @@ impl Machine {
         vcpu.filter.set_large(va, large);
 
         let mut streamed = false;
+        let mut remote = false;
         let served = if vcpu.l2.access(pa) {
             counters.l2_hits += 1;
             cost_ps += self.l2_hit_ps;
@@ -274,7 +287,8 @@ impl Machine {
         } else {
             streamed = vcpu.streams.miss(va);
             counters.stream_loads += u64::from(streamed);
-            let mut place = self.layout.locate(pa);
+            let found = self.layout.locate(pa);
+            let mut place = found;
             if let (Some(watch), Place::Node { node, .. }) = (&mut self.watch, &mut place) {
                 *node = watch.fill(Fill {
                     vcpu: number,
@@ -286,6 +300,10 @@ impl Machine {
                         .fill_ps(streamed)
                         .saturating_sub(self.fmem.fill_ps(streamed)),
                 });
+            }
+            if let (Some(sockets), Place::Node { node, offset }) = (&self.sockets, place) {
+                // What is put in the other tier by decree is of the own socket.
+                remote = place == found && sockets.is_remote(number, node, offset);
             }
             let (served, tier) = match place {
                 Place::Node { node: 0, .. } => {
@@ -304,6 +322,10 @@ impl Machine {
                 }
             };
             cost_ps += tier.fill_ps(streamed);
+            if remote {
+                counters.remote_loads += 1;
+                cost_ps += self.remote.fill_ps(streamed);
+            }
             served
         };
         vcpu.counters.charged_ps += cost_ps;
@@ -318,6 +340,7 @@ impl Machine {
             walked,
             walk_ps,
             streamed,
+            remote,
         })
     }
 

@@ -27,6 +27,10 @@ pub enum RowKind {
     Off,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// Modelled counters of the whole machine.
 ///
 /// A "load" is a line fill that no cache could serve; a store that misses
@@ -54,6 +58,9 @@ pub struct Counters {
     pub other_loads: u64,
     /// Line fills, of all those above, that a sequential stream covered.
     pub stream_loads: u64,
+    /// Line fills from another socket.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub remote_loads: u64,
     /// Hits in the private cache.
     pub l2_hits: u64,
     /// Hits in the last-level cache.
@@ -228,7 +235,7 @@ pub struct Summary {
     pub selftest_charged_ns: u64,
     /// Rows written to the time series.
     pub rows: u64,
-    /// FNV-1a digest over (gva, gpa, node) of every PEBS record, as 16 hex digits.
+    /// FNV-1a digest over all that is in every record of the PMUs, as 16 hex digits.
     pub samples_digest: String,
     /// FNV-1a digest over the bytes of the time series, as 16 hex digits.
     pub series_digest: String,

@@ -2,7 +2,8 @@
 //! Small traces whose figures were worked out by hand, and properties of any trace.
 
 use demeter_machine::{
-    Access, Event, Machine, MachineConfig, MemoryLayout, Preset, Served, Translation, Walker,
+    Access, Event, Machine, MachineConfig, MemoryLayout, Preset, Served, Sockets, Translation,
+    Walker,
 };
 use proptest::prelude::*;
 
@@ -47,6 +48,31 @@ fn touch(machine: &mut Machine, va: u64, large: bool) -> Option<Access> {
         return None;
     }
     machine.access(0, va, true, &mut Identity { large })
+}
+
+#[test]
+fn memory_of_another_socket_is_dearer() {
+    for (vcpu, remote) in [(0, [false, true]), (1, [true, false])] {
+        let config = config(Preset::Pmem);
+        let layout = MemoryLayout::new(128 * MIB, 512 * MIB);
+        let mut machine = Machine::new(&config, layout, 2);
+        machine.sockets = Sockets::new(&[[96 * MIB, 256 * MIB], [32 * MIB, 256 * MIB]], 2);
+        for (tier, latency_ps, at) in [
+            (Served::Fmem, 68_700, [80, 112]),
+            (Served::Smem, 176_600, [300, 600]),
+        ] {
+            for (at, remote) in at.into_iter().zip(remote) {
+                let va = at * MIB;
+                assert!(!machine.filtered(vcpu, va));
+                let mut walker = Identity { large: false };
+                let access = machine.access(vcpu, va, true, &mut walker).unwrap();
+                let more = if remote { 75_600 } else { 0 };
+                assert_eq!((access.served, access.remote), (tier, remote));
+                assert_eq!(access.latency_ps, WALK_PS + latency_ps + more);
+            }
+        }
+        assert_eq!(machine.counters.remote_loads, 2);
+    }
 }
 
 #[test]

@@ -10,6 +10,8 @@ pub const MAGIC: u64 = 0x5441_4548_5445_4d44;
 /// `DEMETER_DUMP_VERSION`.
 pub const VERSION: u32 = 1;
 const HEADER_BYTES: u32 = 56;
+/// With all nodes of a tier; modules before that had one.
+const HEADER_WITH_NODES_BYTES: usize = 72;
 const RECORD_BYTES: u32 = 56;
 
 /// The whole map.
@@ -19,10 +21,16 @@ pub struct Heat {
     pub epochs: u64,
     /// CLOCK_MONOTONIC of the snapshot.
     pub time_ns: u64,
-    /// NUMA node of the fast tier.
+    /// First NUMA node of the fast tier; `u32::MAX` before it is chosen.
     pub fmem_node: u32,
-    /// NUMA node of the slow tier.
+    /// First NUMA node of the slow tier.
     pub smem_node: u32,
+    /// All of the fast tier's, in order; none before they are chosen.
+    #[serde(default)]
+    pub fmem_nodes: Vec<u32>,
+    /// All of the slow tier's.
+    #[serde(default)]
+    pub smem_nodes: Vec<u32>,
     /// By address space and address.
     pub ranges: Vec<Range>,
 }
@@ -69,6 +77,12 @@ impl Heat {
         let (epochs, time_ns) = (fields.u64(), fields.u64());
         let rate_shift = fields.u32().min(63);
         let (fmem_node, smem_node) = (fields.u32(), fields.u32());
+        let (fmem_nodes, smem_nodes) = if header_bytes >= HEADER_WITH_NODES_BYTES {
+            let _reserved = fields.u32();
+            (nodes_of(fields.u64()), nodes_of(fields.u64()))
+        } else {
+            (vec![fmem_node], vec![smem_node])
+        };
         let needed = header_bytes as u64 + u64::from(nr_records) * record_bytes as u64;
         need(bytes, needed)?;
         let unit = (1_u64 << rate_shift) as f64;
@@ -95,7 +109,14 @@ impl Heat {
             time_ns,
             fmem_node,
             smem_node,
+            fmem_nodes,
+            smem_nodes,
             ranges,
         })
     }
+}
+
+/// The nodes of a mask.
+fn nodes_of(mask: u64) -> Vec<u32> {
+    (0..64).filter(|node| mask >> node & 1 == 1).collect()
 }

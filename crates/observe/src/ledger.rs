@@ -80,7 +80,7 @@ pub struct Account {
     pub refused_pages: BTreeMap<String, u64>,
 }
 
-/// Fill or swap.
+/// Fill, swap or demotion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -88,6 +88,8 @@ pub enum Kind {
     Fill,
     /// Promotion with as much demotion.
     Swap,
+    /// Demotion of what is above the cap of a group.
+    Demote,
     /// A kind that this version does not know.
     Other,
 }
@@ -289,6 +291,7 @@ fn decision(record: &[u8], reasons: &[String]) -> Decision {
         kind: match kind {
             0 => Kind::Fill,
             1 => Kind::Swap,
+            2 => Kind::Demote,
             _ => Kind::Other,
         },
         standing: match state {

@@ -5,6 +5,7 @@
 //! else is made from: tables, JSON, metrics, a live view, here or over a socket.
 
 pub mod error;
+pub mod groups;
 pub mod heat;
 pub mod ledger;
 pub mod metrics;

@@ -51,6 +51,17 @@ struct KindLabel {
 }
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct GroupLabel {
+    group: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct GroupTierLabel {
+    group: String,
+    tier: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct TargetLabel {
     pid: u32,
     space: u32,
@@ -123,6 +134,7 @@ pub fn text(state: &State) -> Result<String, std::fmt::Error> {
     totals(&mut registry, state);
     gains(&mut registry, state);
     by_target(&mut registry, state);
+    by_group(&mut registry, state);
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -370,6 +382,60 @@ fn by_target(registry: &mut Registry, state: &State) {
         "Realised so far, of what was moved for an address space",
         Unit::Seconds,
         realised,
+    );
+}
+
+fn by_group(registry: &mut Registry, state: &State) {
+    let memory = Gauges::<GroupTierLabel>::default();
+    let (floor, cap, due, worth, processes) = (
+        Gauges::<GroupLabel>::default(),
+        Gauges::<GroupLabel>::default(),
+        Gauges::<GroupLabel>::default(),
+        Gauges::<GroupLabel>::default(),
+        Gauges::<GroupLabel>::default(),
+    );
+    for group in &state.groups {
+        for (tier, bytes) in [("fmem", group.fmem_bytes), ("smem", group.smem_bytes)] {
+            let label = GroupTierLabel {
+                group: group.name.clone(),
+                tier: tier.to_owned(),
+            };
+            memory.get_or_create(&label).set(bytes);
+        }
+        let label = GroupLabel {
+            group: group.name.clone(),
+        };
+        floor.get_or_create(&label).set(group.floor_bytes);
+        // Without a cap there is no number.
+        if let Some(bytes) = group.cap_bytes {
+            cap.get_or_create(&label).set(bytes);
+        }
+        due.get_or_create(&label).set(group.due_bytes);
+        worth.get_or_create(&label).set(group.worth_bytes);
+        processes.get_or_create(&label).set(group.processes);
+    }
+    for (name, help, family) in [
+        ("group_floor", "Guaranteed to a group", floor),
+        ("group_cap", "Most that a group may have", cap),
+        ("group_due", "Of the floor, what a group is due", due),
+        (
+            "group_worth",
+            "Of a group, worth holding in the fast tier",
+            worth,
+        ),
+    ] {
+        registry.register_with_unit(name, help, Unit::Bytes, family);
+    }
+    registry.register_with_unit(
+        "group_memory",
+        "Resident memory of a group",
+        Unit::Bytes,
+        memory,
+    );
+    registry.register(
+        "group_processes",
+        "Managed address spaces of a group",
+        processes,
     );
 }
 

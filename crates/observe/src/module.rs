@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::groups;
 use crate::heat::Heat;
 use crate::ledger::Ledger;
 use crate::record::Malformed;
-use crate::state::{FORMAT, State, Tier, targets};
+use crate::state::{FORMAT, Node, State, Tier, targets};
 
 /// Where the module is found.
 pub const DIRECTORY: &str = "/sys/kernel/mm/demeter";
@@ -67,12 +68,13 @@ impl Module {
             sampler: self.word("sampler")?,
             sampler_delivery: self.word("sampler_delivery")?,
             tiers: vec![
-                self.tier("fmem", heat.fmem_node, managed(|range| range.fmem_pages)),
-                self.tier("smem", heat.smem_node, managed(|range| range.smem_pages)),
+                self.tier("fmem", &heat.fmem_nodes, managed(|range| range.fmem_pages)),
+                self.tier("smem", &heat.smem_nodes, managed(|range| range.smem_pages)),
             ],
             params: self.numbers("params")?,
             stats: self.numbers("stats")?,
             targets,
+            groups: groups::read(&self.directory)?,
             heat,
             ledger,
         })
@@ -151,15 +153,40 @@ impl Module {
         }
     }
 
-    fn tier(&self, name: &str, node: u32, managed_bytes: u64) -> Tier {
-        let path = self.nodes.join(format!("node{node}/meminfo"));
-        let meminfo = fs::read_to_string(path).unwrap_or_default();
+    fn tier(&self, name: &str, nodes: &[u32], managed_bytes: u64) -> Tier {
+        let nodes: Vec<Node> = nodes.iter().map(|&node| self.node(node)).collect();
+        // Unknown of one is unknown of all.
+        let sum = |of: fn(&Node) -> Option<u64>| {
+            (nodes
+                .iter()
+                .map(of)
+                .reduce(|one, other| Some(one? + other?)))
+            .flatten()
+        };
         Tier {
             name: name.to_owned(),
+            node: nodes.first().map_or(0, |node| node.node),
+            total_bytes: sum(|node| node.total_bytes),
+            free_bytes: sum(|node| node.free_bytes),
+            managed_bytes,
+            nodes,
+        }
+    }
+
+    fn node(&self, node: u32) -> Node {
+        let path = self.nodes.join(format!("node{node}/meminfo"));
+        let meminfo = fs::read_to_string(path).unwrap_or_default();
+        let pages = |name: &str| -> Option<u64> {
+            let path = self.directory.join(format!("nodes/node{node}/{name}"));
+            let pages: u64 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+            pages.checked_mul(4096)
+        };
+        Node {
             node,
             total_bytes: of_meminfo(&meminfo, "MemTotal:"),
             free_bytes: of_meminfo(&meminfo, "MemFree:"),
-            managed_bytes,
+            managed_bytes: pages("resident_pages"),
+            arrived_bytes: pages("arrived_pages"),
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::groups::Group;
 use crate::heat::{Heat, Range};
 use crate::ledger::{Account, Ledger};
 
@@ -16,14 +17,33 @@ pub const FORMAT: u32 = 1;
 pub struct Tier {
     /// `fmem` or `smem`.
     pub name: String,
-    /// NUMA node.
+    /// Its first NUMA node.
     pub node: u32,
-    /// Memory of the node; absent where the system does not say.
+    /// Memory of its nodes; absent where the system does not say.
     pub total_bytes: Option<u64>,
-    /// Free memory of the node.
+    /// Free memory of its nodes.
     pub free_bytes: Option<u64>,
     /// Resident memory of the managed address spaces.
     pub managed_bytes: u64,
+    /// Its nodes; none before they are chosen.
+    #[serde(default)]
+    pub nodes: Vec<Node>,
+}
+
+/// One NUMA node of a tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its number.
+    pub node: u32,
+    /// Its memory; absent where the system does not say.
+    pub total_bytes: Option<u64>,
+    /// What is free of it.
+    pub free_bytes: Option<u64>,
+    /// Resident memory of the managed address spaces; absent where the module does not
+    /// tell nodes apart.
+    pub managed_bytes: Option<u64>,
+    /// Moved here from the other tier since load; the same.
+    pub arrived_bytes: Option<u64>,
 }
 
 /// One managed address space.
@@ -68,6 +88,9 @@ pub struct State {
     pub stats: BTreeMap<String, i64>,
     /// The managed address spaces.
     pub targets: Vec<Target>,
+    /// The groups, by name; none in what an older version tells.
+    #[serde(default)]
+    pub groups: Vec<Group>,
     /// The heat map.
     pub heat: Heat,
     /// Absent where the module keeps none.

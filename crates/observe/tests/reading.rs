@@ -42,9 +42,10 @@ fn ranges(version: u32, more: u32) -> Vec<u8> {
     let pad = more as usize;
     let mut bytes = Bytes::default()
         .u64s(&[heat::MAGIC])
-        .u32s(&[version, 56 + more, 56 + more, 2])
+        .u32s(&[version, 72 + more, 56 + more, 2])
         .u64s(&[7, 5_000_000_000])
         .u32s(&[8, 0, 1, 0])
+        .u64s(&[1 << 0, 1 << 1])
         .zeros(pad);
     for (start, rate, fmem, smem) in [(1 << 30, 512, 512, 0), (1 << 31, 128, 0, 1024)] {
         bytes = bytes
@@ -131,6 +132,15 @@ impl Place {
             ("demeter/stats/gain/realised_ns", "-500\n"),
             ("demeter/stats/plans/no_gain", "8\n"),
             ("demeter/stats/some_later_word", "whatever\n"),
+            ("demeter/groups/web/cgroup", "/web.slice\n"),
+            ("demeter/groups/web/state", "present\n"),
+            ("demeter/groups/web/floor_bytes", "1048576\n"),
+            ("demeter/groups/web/cap_bytes", "max\n"),
+            ("demeter/groups/web/fmem_bytes", "2097152\n"),
+            ("demeter/groups/web/smem_bytes", "4194304\n"),
+            ("demeter/groups/web/worth_bytes", "3145728\n"),
+            ("demeter/groups/web/due_bytes", "1048576\n"),
+            ("demeter/groups/web/processes", "1\n"),
             (
                 "node/node0/meminfo",
                 "Node 0 MemTotal:  2048 kB\nNode 0 MemFree: 4 kB\n",
@@ -159,6 +169,39 @@ impl Place {
             |directory: &Path| Module::at(directory, &self.path("node"), &self.path("proc")).read();
         module(&self.path("demeter"))
     }
+}
+
+#[test]
+fn tiers_of_several_nodes_are_summed() {
+    let place = Place::new();
+    let mut bytes = ranges(heat::VERSION, 0);
+    // Nodes 0 and 2, and 1 and 63.
+    bytes[56..64].copy_from_slice(&0b101_u64.to_ne_bytes());
+    bytes[64..72].copy_from_slice(&(1 << 63 | 2_u64).to_ne_bytes());
+    place.write("demeter/ranges", &bytes);
+    let meminfo = b"Node 2 MemTotal: 1024 kB\nNode 2 MemFree: 8 kB\n";
+    place.write("node/node2/meminfo", meminfo);
+    place.write("demeter/nodes/node2/resident_pages", b"3\n");
+    let state = place.read().unwrap();
+    let fmem = &state.tiers[0];
+    let nodes: Vec<u32> = fmem.nodes.iter().map(|node| node.node).collect();
+    assert_eq!((fmem.node, &nodes[..]), (0, &[0, 2][..]));
+    assert_eq!(fmem.total_bytes, Some(3072 << 10));
+    assert_eq!(fmem.free_bytes, Some(12 << 10));
+    assert_eq!(fmem.nodes[1].managed_bytes, Some(3 << 12));
+    assert_eq!(fmem.nodes[0].managed_bytes, None);
+    // What one of them does not say is not known of the tier.
+    assert_eq!(state.heat.smem_nodes, [1, 63]);
+    assert_eq!(state.tiers[1].total_bytes, None);
+    // Before they are chosen there are none.
+    bytes[56..72].fill(0);
+    place.write("demeter/ranges", &bytes);
+    assert!(place.read().unwrap().tiers[0].nodes.is_empty());
+    // A module that tells no lists has a node a tier.
+    bytes.drain(56..72);
+    bytes[12..16].copy_from_slice(&56_u32.to_ne_bytes());
+    place.write("demeter/ranges", &bytes);
+    assert_eq!(place.read().unwrap().heat.smem_nodes, [1]);
 }
 
 #[test]
@@ -214,6 +257,13 @@ fn everything_is_read() {
     assert_eq!((decision.lasts_ns, decision.age_ns), (1000, 250));
     assert_eq!((decision.predicted_ns, decision.realised_ns), (1500, -1500));
 
+    let [group] = &state.groups[..] else {
+        panic!("{:?}", state.groups);
+    };
+    assert_eq!((&*group.name, &*group.cgroup), ("web", "/web.slice"));
+    assert_eq!((group.floor_bytes, group.cap_bytes), (1 << 20, None));
+    assert_eq!((group.fmem_bytes, group.processes), (2 << 20, 1));
+
     // What a socket carries is what was read.
     let json = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state);
@@ -265,6 +315,13 @@ fn what_is_wrong_is_said() {
         "{error}"
     );
     place.write("demeter/ranges", &ranges(heat::VERSION, 0));
+
+    // So is a group that tells no number; a module without groups is shown.
+    place.write("demeter/groups/web/cap_bytes", b"many\n");
+    let error = place.read().unwrap_err();
+    assert!(error.to_string().contains("no number"), "{error}");
+    fs::remove_dir_all(place.path("demeter/groups")).unwrap();
+    assert!(place.read().unwrap().groups.is_empty());
 
     // A module without a ledger is shown as far as it goes.
     fs::remove_file(place.path("demeter/ledger")).unwrap();
@@ -342,6 +399,16 @@ fn metrics_are_what_a_parser_takes_for_them() {
             "demeter_guest_target_memory_bytes",
             &[("pid", "42"), ("tier", "smem")],
             4194304.0,
+        ),
+        (
+            "demeter_guest_group_memory_bytes",
+            &[("group", "web"), ("tier", "fmem")],
+            2097152.0,
+        ),
+        (
+            "demeter_guest_group_floor_bytes",
+            &[("group", "web")],
+            1048576.0,
         ),
         (
             "demeter_guest_target_realised_gain_seconds",

@@ -49,10 +49,10 @@ pub fn api() -> Option<&'static Api> {
 }
 
 fn sum_ps(bias_ns: i64, raw: i64, insn_ps: u64, penalty_ps: u64) -> u64 {
-    (bias_ns as u64)
-        .wrapping_mul(1000)
-        .wrapping_add((raw as u64).wrapping_mul(insn_ps))
-        .wrapping_add(penalty_ps)
+    let sum =
+        i128::from(bias_ns) * 1000 + i128::from(raw) * i128::from(insn_ps) + i128::from(penalty_ps);
+    // The clock stops at the end of what it can tell; it never goes back.
+    u64::try_from(sum.max(0)).unwrap_or(u64::MAX)
 }
 
 extern "C" fn guest_clock() -> i64 {
@@ -152,5 +152,13 @@ mod tests {
         assert_eq!(sum_ps(0, 1_000_000_000, 300, 0), 300_000_000_000);
         assert_eq!(sum_ps(0, 0, 300, second_ps), second_ps);
         assert_eq!(sum_ps(1, 10, 300, 5), 1000 + 3000 + 5);
+        assert_eq!(sum_ps(-1, 10, 300, 5), 2005);
+    }
+
+    #[test]
+    fn the_end_of_time_is_no_beginning() {
+        assert_eq!(sum_ps(1, 1, 300, u64::MAX), u64::MAX);
+        assert_eq!(sum_ps(i64::MAX, i64::MAX, 300, 0), u64::MAX);
+        assert_eq!(sum_ps(-1, 0, 300, 0), 0);
     }
 }

@@ -73,13 +73,16 @@ pub fn decode(bytes: &[u8]) -> Option<Insn> {
     let mut rest = bytes;
     let mut operand_size = false;
     let mut repeat = false;
+    let mut elsewhere = false;
     while let [
-        prefix @ (0x66 | 0xf2 | 0xf3 | 0xf0 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65),
+        prefix @ (0x66 | 0x67 | 0xf2 | 0xf3 | 0xf0 | 0x26 | 0x2e | 0x36 | 0x3e | 0x64 | 0x65),
         tail @ ..,
     ] = rest
     {
         operand_size |= *prefix == 0x66;
         repeat |= *prefix == 0xf3;
+        // Addresses of 32 bits, or relative to FS or GS.
+        elsewhere |= matches!(*prefix, 0x67 | 0x64 | 0x65);
         rest = tail;
     }
     let mut rex = 0;
@@ -102,7 +105,8 @@ pub fn decode(bytes: &[u8]) -> Option<Insn> {
             }
         }
         [0x0f, 0x01, modrm, ref tail @ ..] if modrm >> 3 & 7 == 7 && modrm >> 6 != 3 => {
-            Some(Insn::Invlpg(operand(modrm, tail, rex)?))
+            let operand = operand(modrm, tail, rex).filter(|_| !elsewhere);
+            Some(Insn::Invlpg(operand.unwrap_or(UNKNOWN_OPERAND)))
         }
         [0x0f, 0x38, 0x82, modrm, ..] if operand_size => {
             Some(Insn::Invpcid((modrm >> 3 & 7) | rex_r))
@@ -113,7 +117,7 @@ pub fn decode(bytes: &[u8]) -> Option<Insn> {
     }
 }
 
-/// An INVLPG whose operand is not decoded must still flush: see the caller.
+/// Of an INVLPG whose operand is not decoded: it flushes everything.
 pub const UNKNOWN_OPERAND: Operand = Operand {
     base: None,
     index: None,
@@ -196,10 +200,27 @@ mod tests {
             }))
         );
         assert_eq!(decode(&[0x0f, 0x01, 0xf8]), None); // swapgs
+        assert_eq!(decode(&[0x67, 0x0f, 0x01, 0xf8]), None);
         assert_eq!(
             decode(&[0x66, 0x0f, 0x38, 0x82, 0x04, 0x24]),
             Some(Insn::Invpcid(0))
         );
+    }
+
+    #[test]
+    fn an_operand_that_is_not_understood_flushes() {
+        for bytes in [
+            &[0x67, 0x0f, 0x01, 0x38][..], // invlpg (%eax)
+            &[0x65, 0x0f, 0x01, 0x38],     // invlpg %gs:(%rax)
+            &[0x64, 0x67, 0x0f, 0x01, 0x38],
+            &[0x0f, 0x01, 0x3d, 0, 0, 0, 0], // invlpg 0(%rip)
+            &[0x0f, 0x01, 0x3c],             // cut short
+            &[0x0f, 0x01, 0x78],
+            &[0x0f, 0x01, 0xb8, 0, 0],
+        ] {
+            let found = decode(bytes);
+            assert_eq!(found, Some(Insn::Invlpg(UNKNOWN_OPERAND)), "{bytes:x?}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
-use crate::qemu::Api;
+use crate::qemu::{Api, QemuError};
 
 thread_local! {
     static RUNS_VCPUS: Cell<bool> = const { Cell::new(false) };
@@ -33,6 +33,8 @@ thread_local! {
 
 /// The vCPU that QEMU asks about last when it asks about all.
 static LAST_VCPU: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// Whether QEMU has asked about a vCPU.
+static ASKED: AtomicBool = AtomicBool::new(false);
 /// Whether idle time may be skipped; changed with QEMU's big lock held.
 static LEAVE: AtomicBool = AtomicBool::new(false);
 
@@ -40,6 +42,23 @@ static LEAVE: AtomicBool = AtomicBool::new(false);
 pub fn vcpu_exists(cpu: *mut c_void) {
     RUNS_VCPUS.set(true);
     LAST_VCPU.store(cpu, Relaxed);
+}
+
+/// Whether the calling thread is the one that runs the vCPUs.
+pub fn runs_vcpus() -> bool {
+    RUNS_VCPUS.get()
+}
+
+/// Whether QEMU has asked the hook; once the guest has halted, as each does while it boots.
+///
+/// # Errors
+/// It has not: idle time would be skipped at moments that the host chooses.
+pub fn check() -> Result<(), QemuError> {
+    if ASKED.load(Relaxed) {
+        Ok(())
+    } else {
+        Err(QemuError::Hook("QEMU does not ask about idle vCPUs"))
+    }
 }
 
 /// The clock is looked at; by the thread that runs the vCPUs that means that it is awake.
@@ -53,6 +72,7 @@ pub fn clock_looked_at() {
 /// QEMU asks this of each vCPU in turn that has halted and has nothing to do, until one is
 /// not idle; with its big lock held.
 pub extern "C" fn is_idle(cpu: *mut c_void) -> bool {
+    ASKED.store(true, Relaxed);
     // SAFETY: a vCPU of QEMU's.
     let counted = unsafe { Api::budget(cpu) } == 0;
     answer(counted, LAST_VCPU.load(Relaxed) == cpu)

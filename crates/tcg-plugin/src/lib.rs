@@ -71,11 +71,12 @@ static OBSERVER: AtomicPtr<Observer> = AtomicPtr::new(ptr::null_mut());
 
 /// The observer. Set before the first callback and never freed.
 ///
-/// Exclusive: with one TCG thread, which runs all vCPUs in turn, every callback
-/// but `on_exit` runs on it, none inside another (the PMU reads and writes the APIC's
-/// LVTPC from within one, which is QEMU's; the region of our own behind 0xfee00500 is
-/// reached by the guest alone), and at exit that thread has
-/// stopped.
+/// Exclusive: with one TCG thread, which runs all vCPUs in turn, every callback runs on
+/// it, none inside another (the PMU reads and writes the APIC's LVTPC from within one,
+/// which is QEMU's), but for two. The region of our own behind 0xfee00500 is reached by
+/// QEMU's main thread too, for a device that the guest has told so: it asks who it is
+/// first ([`idle::runs_vcpus`]). `on_exit` is mostly called there: it asks whether the
+/// vCPUs have stopped.
 #[inline(always)]
 fn observer() -> &'static mut Observer {
     // SAFETY: see above; `qemu_plugin_install` stores it before it registers callbacks.
@@ -153,7 +154,14 @@ extern "C" fn on_vcpu_init(vcpu: c_uint, _: *mut c_void) {
 }
 
 extern "C" fn on_exit(_: *mut c_void) {
-    observer().exit();
+    if idle::runs_vcpus() || qemu::vcpus_have_stopped() {
+        observer().exit();
+    } else {
+        eprintln!(
+            "demeter-plugin: warning: QEMU ended while its vCPUs ran, so the summary is that of \
+             when the model was switched off last; next: see QEMU's own message"
+        );
+    }
 }
 
 extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {

@@ -5,12 +5,11 @@
 use std::ffi::{c_int, c_void};
 
 use demeter_machine::bar::Op;
-use demeter_machine::digest::Fnv;
 use demeter_machine::pmu::Kind;
 use demeter_machine::series::RowKind;
 use demeter_machine::watch::WatchConfig;
 use demeter_machine::{
-    Event, Machine, MachineConfig, MemoryLayout, PluginConfig, Translation, Walker,
+    Event, Machine, MachineConfig, MemoryLayout, PluginConfig, Sockets, Translation, Walker,
 };
 
 use crate::accessed;
@@ -31,12 +30,13 @@ use crate::tasks::Tasks;
 use crate::{Failure, NEXT_FILES, NEXT_QEMU};
 
 mod report;
+mod requests;
 mod sampling;
+
+use requests::{Excess, Requests};
 
 /// Charged time after which the clock is compared with the next tick.
 const TICK_CHECK_PS: u64 = 1_000_000;
-/// Most a guest may charge itself at once.
-const MAX_CHARGE_NS: u64 = 10_000_000_000;
 /// Bits of CR4 whose change flushes the TLB: PSE, PAE, PGE, PCIDE, SMEP.
 const CR4_FLUSHING: u64 = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 17 | 1 << 20;
 /// "Do not flush" in a value written to CR3 with PCID on; not part of CR3.
@@ -90,7 +90,6 @@ pub struct Observer {
     vcpus: Vec<Vcpu>,
     expected_vcpus: usize,
     started: Option<Started>,
-    samples: Fnv,
     pub user_insn: PerVcpu,
     pub kernel_insn: PerVcpu,
     pub deadline: PerVcpu,
@@ -107,7 +106,7 @@ pub struct Observer {
     on_since_ns: u64,
     last_off_ns: u64,
     model_ns: u64,
-    selftest_ns: u64,
+    requests: Requests,
 }
 
 /// Page walks through the mapped memory, by QEMU where that fails.
@@ -168,6 +167,7 @@ impl Observer {
         }
         let mut machine = Machine::new(&config.machine, layout, vcpus);
         machine.watch = output::read_watch(&config.watch, vcpus)?;
+        machine.sockets = Sockets::new(&config.sockets, vcpus);
         Ok(Self {
             api,
             on: false,
@@ -181,7 +181,6 @@ impl Observer {
             vcpus: Vec::with_capacity(vcpus),
             expected_vcpus: vcpus,
             started: None,
-            samples: Fnv::default(),
             user_insn: PerVcpu {
                 scoreboard,
                 offset: 0,
@@ -207,7 +206,7 @@ impl Observer {
             on_since_ns: 0,
             last_off_ns: 0,
             model_ns: 0,
-            selftest_ns: 0,
+            requests: Requests::default(),
         })
     }
 
@@ -372,25 +371,43 @@ impl Observer {
     /// The control NOP.
     pub fn control(&mut self, vcpu: usize, op: Op) {
         self.check_number(vcpu);
+        if let Err(excess) = self.request(vcpu, op) {
+            crate::fatal(&excess, requests::NEXT);
+        }
+    }
+
+    fn request(&mut self, vcpu: usize, op: Op) -> Result<(), Excess> {
         match op {
-            Op::ModelOn if !self.on => self.switch(vcpu, true),
-            Op::ModelOff if self.on => self.switch(vcpu, false),
-            Op::ModelOn | Op::ModelOff => {}
-            Op::Mark => self.row(vcpu, RowKind::Mark, self.gpr(vcpu, RDI)),
-            Op::Progress => self.row(vcpu, RowKind::Progress, self.gpr(vcpu, RDI)),
+            Op::ModelOn | Op::ModelOff => {
+                let on = op == Op::ModelOn;
+                if on != self.on {
+                    self.requests.switch()?;
+                    self.switch(vcpu, on);
+                }
+            }
+            Op::Mark | Op::Progress => {
+                self.requests.row()?;
+                let kind = if op == Op::Mark {
+                    RowKind::Mark
+                } else {
+                    RowKind::Progress
+                };
+                self.row(vcpu, kind, self.gpr(vcpu, RDI));
+            }
             Op::TaskSwitch => {
+                self.requests.announcement()?;
                 self.tasks.switch_at(self.gpr(vcpu, RDI));
                 self.flush_translations(vcpu);
             }
             Op::TaskLayout => self.tasks.lay_out(self.gpr(vcpu, RDI)),
             Op::ChargeNs => {
-                let ns = self.gpr(vcpu, RDI).min(MAX_CHARGE_NS);
-                self.selftest_ns = self.selftest_ns.saturating_add(ns);
+                let ns = self.requests.charge_ns(self.gpr(vcpu, RDI))?;
                 if let (Some(started), Some(vcpu)) = (&mut self.started, self.vcpus.get(vcpu)) {
                     started.clock.charge(ns * 1000, vcpu.handle);
                 }
             }
         }
+        Ok(())
     }
 
     fn switch(&mut self, vcpu: usize, on: bool) {
@@ -398,15 +415,11 @@ impl Observer {
             let error = QemuError::RoundRobin("some never appeared");
             crate::fatal(&error, NEXT_QEMU);
         }
-        if self.pmu != Kind::None && !pmu_hooks::asked() {
-            let error = QemuError::Hook("CPUID does not reach the modelled PMU");
-            crate::fatal(&error, NEXT_QEMU);
-        }
         // Whatever the guest did unobserved, or is about to, is not in these.
         self.machine.reset_state();
         let now = self.now_ns(vcpu);
         if on {
-            if let Err(error) = accessed::check().and_then(|()| soft_tlb::check()) {
+            if let Err(error) = self.check_hooks() {
                 crate::fatal(&error, NEXT_QEMU);
             }
             // Only the vCPU that runs can be asked; the others' is what they wrote last.
@@ -442,6 +455,19 @@ impl Observer {
             self.summary(now);
         }
         self.flush_translations(vcpu);
+    }
+
+    /// Whether QEMU has used all that was put into it: a guest that has booted has halted,
+    /// walked its page tables and looked at its CPU.
+    fn check_hooks(&self) -> Result<(), QemuError> {
+        accessed::check()?;
+        soft_tlb::check()?;
+        idle::check()?;
+        if self.pmu == Kind::None {
+            Ok(())
+        } else {
+            pmu_hooks::check()
+        }
     }
 
     /// Translations made so far have other instrumentation. The vCPU that runs

@@ -13,11 +13,12 @@
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 use demeter_machine::pmu::Kind;
 
 use crate::helpers::{Helper, helper};
+use crate::idle;
 use crate::qemu::{QemuError, symbol};
 
 /// Registers as `CPUX86State` begins with them.
@@ -31,12 +32,28 @@ type Function = unsafe extern "C" fn(*mut u64);
 static ORIGINAL_RDMSR: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static ORIGINAL_WRMSR: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static ORIGINAL_CPUID: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-/// How often CPUID came here: a guest that has booted has asked.
-static ASKED: AtomicU64 = AtomicU64::new(0);
+/// Whether RDMSR, WRMSR and CPUID came here.
+static ASKED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+const RDMSR: usize = 0;
+const WRMSR: usize = 1;
+const CPUID: usize = 2;
 
-/// Whether the hooks took: true once the guest has executed CPUID.
-pub fn asked() -> bool {
-    ASKED.load(Relaxed) > 0
+/// Whether the hooks took; once the guest has booted, for which it needs all three.
+///
+/// # Errors
+/// One of them did not.
+pub fn check() -> Result<(), QemuError> {
+    missing([RDMSR, WRMSR, CPUID].map(|at| ASKED[at].load(Relaxed)))
+}
+
+fn missing(asked: [bool; 3]) -> Result<(), QemuError> {
+    const WHAT: [&str; 3] = [
+        "RDMSR does not reach the modelled PMU",
+        "WRMSR does not reach the modelled PMU",
+        "CPUID does not reach the modelled PMU",
+    ];
+    let first = asked.into_iter().position(|asked| !asked);
+    first.map_or(Ok(()), |at| Err(QemuError::Hook(WHAT[at])))
 }
 
 /// Puts the hooks in; before any code is translated.
@@ -91,6 +108,7 @@ unsafe fn low(env: *mut u64, register: usize) -> u32 {
 }
 
 extern "C" fn handle_rdmsr(env: *mut u64) -> bool {
+    ASKED[RDMSR].store(true, Relaxed);
     // SAFETY: QEMU calls helpers with the running vCPU's `env`.
     let msr = unsafe { low(env, RCX) };
     let Some(value) = crate::observer().read_msr(env, msr) else {
@@ -105,6 +123,7 @@ extern "C" fn handle_rdmsr(env: *mut u64) -> bool {
 }
 
 extern "C" fn handle_wrmsr(env: *mut u64) -> bool {
+    ASKED[WRMSR].store(true, Relaxed);
     // SAFETY: as above.
     let (msr, value) = unsafe {
         let value = u64::from(low(env, RAX)) | u64::from(low(env, RDX)) << 32;
@@ -114,7 +133,7 @@ extern "C" fn handle_wrmsr(env: *mut u64) -> bool {
 }
 
 unsafe extern "C" fn cpuid_hook(env: *mut u64) {
-    ASKED.fetch_add(1, Relaxed);
+    ASKED[CPUID].store(true, Relaxed);
     // SAFETY: `env` as above; the original is QEMU's helper of this type. CPUID raises
     // nothing where the guest runs no guests of its own, so it need not find its way back.
     unsafe {
@@ -135,13 +154,21 @@ const EXTENDED_BYTES: u64 = 0x40;
 /// Over the APIC's own region, which has 0x1000.
 const OVER_THE_APIC: i32 = 0x2000;
 
+/// QEMU's main thread gets here too, with an address that the guest has given to a device:
+/// it finds nothing, and changes nothing.
 extern "C" fn extended_read(_: *mut c_void, address: u64, _: u32) -> u64 {
+    if !idle::runs_vcpus() {
+        return 0;
+    }
     crate::observer()
         .extended_lvt((address >> 4) as usize)
         .map_or(0, |entry| u64::from(*entry))
 }
 
 extern "C" fn extended_write(_: *mut c_void, address: u64, value: u64, _: u32) {
+    if !idle::runs_vcpus() {
+        return;
+    }
     if let Some(entry) = crate::observer().extended_lvt((address >> 4) as usize) {
         *entry = value as u32;
     }
@@ -204,4 +231,30 @@ pub fn map_extended_lvt(kind: Kind) -> Result<(), QemuError> {
         add(system(), EXTENDED_LVT, region, OVER_THE_APIC);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_that_did_not_take_is_named() {
+        assert!(missing([true; 3]).is_ok());
+        for (at, name) in ["RDMSR", "WRMSR", "CPUID"].into_iter().enumerate() {
+            let mut asked = [true; 3];
+            asked[at] = false;
+            let error = missing(asked).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_threads_find_no_extended_table() {
+        // There is no observer in a test: a look at it would be a fault.
+        let elsewhere = || {
+            extended_write(ptr::null_mut(), 0, 7, 4);
+            extended_read(ptr::null_mut(), 0, 4)
+        };
+        assert_eq!(std::thread::spawn(elsewhere).join().unwrap(), 0);
+    }
 }

@@ -151,6 +151,17 @@ pub fn symbol(name: &'static CStr) -> Result<*mut c_void, QemuError> {
     }
 }
 
+/// Whether the machine, and with it every vCPU, stands still; not where that cannot be told.
+pub fn vcpus_have_stopped() -> bool {
+    let Ok(runs) = symbol(c"runstate_is_running") else {
+        return false;
+    };
+    // SAFETY: QEMU's function of this type.
+    let runs: unsafe extern "C" fn() -> bool = unsafe { std::mem::transmute(runs) };
+    // SAFETY: it reads a word.
+    unsafe { !runs() }
+}
+
 macro_rules! api {
     ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
         /// QEMU's functions, looked up by name.
@@ -379,6 +390,7 @@ impl Api {
         for (slot, next) in slots.clone().zip(slots.skip(1)) {
             // SAFETY: slots of the class, as in `hook_clock`.
             unsafe {
+                // Whether QEMU asks is checked once the guest has run: `idle::check`.
                 if *slot == kick && (*next).is_null() {
                     *next = idle as *mut c_void;
                     return Ok(());

@@ -92,6 +92,7 @@ pub struct Ram {
 const HUGE_BYTES: usize = 2 << 20;
 
 const PRESENT: u64 = 1;
+const WRITABLE: u64 = 2;
 const ACCESSED: u64 = 0x20;
 const DIRTY: u64 = 0x40;
 const PAGE_SIZE_BIT: u64 = 0x80;
@@ -160,18 +161,44 @@ impl Ram {
         })
     }
 
-    /// Writes words at a virtual address; false if not all are mapped: then none is written.
+    /// Writes words at a virtual address as the CPU does for the kernel, with CR0.WP set;
+    /// false if the guest may not write all of them: then nothing is changed.
     pub fn write_virtual(&self, cr3: u64, va: u64, words: &[u64]) -> bool {
-        let at = |index: usize| self.word(cr3, va.wrapping_add(index as u64 * 8));
-        if (0..words.len()).any(|index| at(index).is_none()) {
+        let place = |index: usize| {
+            let va = va.wrapping_add(index as u64 * 8);
+            let walked = self.descend(cr3, va, false)?;
+            let (entries, to) = (self.writable(&walked)?, self.entry(walked.pa)?);
+            Some((entries, usize::from(walked.levels), to))
+        };
+        if (0..words.len()).any(|index| place(index).is_none()) {
             return false;
         }
         for (index, &word) in words.iter().enumerate() {
-            if let Some(to) = at(index) {
-                to.store(word, Relaxed);
+            let Some((entries, levels, to)) = place(index) else {
+                return false;
+            };
+            for (level, entry) in entries.into_iter().flatten().enumerate() {
+                let leaf = level + 1 == levels;
+                let bits = if leaf { ACCESSED | DIRTY } else { ACCESSED };
+                if entry.load(Relaxed) & bits != bits {
+                    entry.fetch_or(bits, Relaxed);
+                }
             }
+            to.store(word, Relaxed);
         }
         true
+    }
+
+    /// The entries of a walk, from the top, if each of them allows writes.
+    fn writable(&self, walked: &Translation) -> Option<[Option<&'static AtomicU64>; 4]> {
+        let mut entries = [None; 4];
+        let places = &walked.entries[..usize::from(walked.levels)];
+        for (slot, &pa) in entries.iter_mut().zip(places) {
+            let entry = self.entry(pa)?;
+            *slot = (entry.load(Relaxed) & WRITABLE != 0).then_some(entry);
+            (*slot)?;
+        }
+        Some(entries)
     }
 
     /// Copies guest memory at `va`; false, and nothing of use in `bytes`, if any of it is
@@ -403,6 +430,47 @@ mod tests {
         assert!(!ram.write_virtual(0x1000, 0x5ff9, &[7]));
         assert!(!ram.write_virtual(0x1000, 0x6ff8, &[7, 8]));
         assert_eq!(read(&ram, 0x9ff8), 0);
+    }
+
+    #[test]
+    fn writes_only_where_the_guest_could() {
+        const TABLES: [u64; 4] = [0x1000, 0x2000, 0x3000, 0x4000];
+        let ram = ram();
+        let map = |bits: u64| {
+            for (pa, to) in [0x2000, 0x3000, 0x4000, 0x7000].into_iter().enumerate() {
+                write(&ram, TABLES[pa], to | bits);
+            }
+            write(&ram, 0x3000 + 8, 0x60_0000 | 0x80 | bits);
+            // The page after the first.
+            write(&ram, 0x4000 + 8, 0x9000 | 0x01);
+            write(&ram, 0x7ff8, 0);
+        };
+        // Reads need no right to write, and leave pages clean.
+        map(0x01);
+        assert!(ram.read_virtual(0x1000, 0xff8, &mut [0]));
+        assert_eq!(read(&ram, 0x4000), 0x7000 | 0x21);
+        // One level that is read-only is enough.
+        for table in TABLES {
+            map(0x03);
+            write(&ram, table, read(&ram, table) & !WRITABLE);
+            assert!(!ram.write_virtual(0x1000, 0xff8, &[7]), "{table:#x}");
+            assert_eq!(read(&ram, 0x7ff8), 0);
+            assert_eq!(read(&ram, table) & (ACCESSED | DIRTY), 0);
+        }
+        // A write marks the page dirty, and no table.
+        map(0x03);
+        assert!(ram.write_virtual(0x1000, 0xff8, &[7]));
+        assert_eq!(read(&ram, 0x7ff8), 7);
+        assert_eq!(
+            TABLES.map(|pa| read(&ram, pa) & 0xfff),
+            [0x23, 0x23, 0x23, 0x63]
+        );
+        assert!(ram.write_virtual(0x1000, 0x20_0008, &[8]));
+        assert_eq!((read(&ram, 0x60_0008), read(&ram, 0x3008)), (8, 0x60_00e3));
+        // Not in part: the second page is read-only.
+        map(0x03);
+        assert!(!ram.write_virtual(0x1000, 0xff8, &[7, 8]));
+        assert_eq!((read(&ram, 0x7ff8), read(&ram, 0x4000)), (0, 0x7003));
     }
 
     #[test]

@@ -61,15 +61,17 @@ pub fn keep_turns() -> Result<(), QemuError> {
     const WHAT: &str = "the list of who is told of RCU's haste";
     let reader = symbol(c"get_ptr_rcu_reader")?;
     let remove = symbol(c"rcu_remove_force_rcu_notifier")?;
+    let (here, top) = stack().ok_or(QemuError::RoundRobin(WHAT))?;
     // SAFETY: QEMU's functions of these types. `force_rcu` lies in the calling
-    // thread's `rcu_reader_data`; the entry is removed only if it is the only
-    // one and points back at the head, as a list of this kind does.
+    // thread's `rcu_reader_data`. What is found there is followed only into that thread's
+    // own stack, where the function that runs the vCPUs keeps the entry, and removed only
+    // if it is the only one and points back at the head, as a list of this kind does.
     unsafe {
         let reader: unsafe extern "C" fn() -> *mut u8 = std::mem::transmute(reader);
         let remove: unsafe extern "C" fn(*mut Notifier) = std::mem::transmute(remove);
         let head = reader().add(FORCE_RCU_OFFSET).cast::<*mut Notifier>();
         let entry = *head;
-        if entry.is_null() || (*entry).previous != head || !(*entry).next.is_null() {
+        if !lies_in(entry, here, top) || (*entry).previous != head || !(*entry).next.is_null() {
             return Err(QemuError::RoundRobin(WHAT));
         }
         remove(entry);
@@ -78,6 +80,31 @@ pub fn keep_turns() -> Result<(), QemuError> {
         }
     }
     Ok(())
+}
+
+/// From about where the calling function is to the end of the calling thread's stack.
+fn stack() -> Option<(usize, usize)> {
+    let here = 0_u8;
+    let mut attributes = std::mem::MaybeUninit::uninit();
+    let (mut start, mut bytes) = (ptr::null_mut(), 0);
+    // SAFETY: the calling thread and places for what is asked for; attributes that were
+    // filled in are read, then given back.
+    let known = unsafe {
+        if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let known =
+            libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut start, &raw mut bytes);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        known == 0
+    };
+    known.then_some((&raw const here as usize, start as usize + bytes))
+}
+
+/// Whether a whole entry lies at `entry`, aligned, between the two.
+fn lies_in(entry: *const Notifier, from: usize, to: usize) -> bool {
+    let end = (entry as usize).checked_add(size_of::<Notifier>());
+    entry.is_aligned() && entry as usize >= from && end.is_some_and(|end| end <= to)
 }
 
 /// QEMU's own idea of the vCPU that runs.
@@ -94,5 +121,40 @@ impl Running {
     pub fn is(&self, cpu: *mut c_void) -> bool {
         // SAFETY: the calling thread's `current_cpu`, which lives as long as the thread.
         ptr::eq(unsafe { self.0.read_volatile() }, cpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[inline(never)]
+    fn stack_below() -> (usize, usize) {
+        stack().unwrap()
+    }
+
+    #[test]
+    fn only_what_lies_on_the_stack_is_followed() {
+        let entry = Notifier {
+            notify: ptr::null_mut(),
+            next: ptr::null_mut(),
+            previous: ptr::null_mut(),
+        };
+        let (here, top) = stack_below();
+        assert!(lies_in(&raw const entry, here, top));
+        let heap = Box::new(entry);
+        for wrong in [
+            0,
+            0x20,
+            0x7000_0000_0000,
+            usize::MAX & !7,
+            here - 64,
+            top - 16,
+            top,
+        ] {
+            assert!(!lies_in(wrong as *const Notifier, here, top), "{wrong:#x}");
+        }
+        assert!(!lies_in(&raw const *heap, here, top));
+        assert!(!lies_in((top - 25) as *const Notifier, here, top));
     }
 }

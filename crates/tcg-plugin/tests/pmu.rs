@@ -17,9 +17,13 @@ use harness::{Guest, near};
 
 const QUIET: &str = "shift=0,sleep=off";
 
+/// Marks of the guest around what demeter.ko samples, and around two threads that perf samples.
+const OF_MODULE: [u64; 2] = [1001, 1002];
+const OF_PERF: [u64; 2] = [1003, 1004];
+
 /// What the model counted between two marks of the guest: records written, those it had
 /// no room for, interrupts.
-fn written(guest: &Guest) -> [u64; 3] {
+fn written(guest: &Guest, marks: [u64; 2]) -> [u64; 3] {
     let rows = guest.series();
     let counted = |mark: u64| {
         let row = rows
@@ -33,7 +37,7 @@ fn written(guest: &Guest) -> [u64; 3] {
             counters.pmu_interrupts,
         ]
     };
-    let (begun, ended) = (counted(1001), counted(1002));
+    let [begun, ended] = marks.map(counted);
     [0, 1, 2].map(|at| ended[at] - begun[at])
 }
 
@@ -46,6 +50,10 @@ fn boot_on(name: &str, pmu: Kind, preset: Preset, kernel: &'static str, tests: &
     guest.pmu = pmu;
     guest.preset = preset;
     guest.kernel = kernel;
+    booted(guest, tests)
+}
+
+fn booted(guest: Guest, tests: &str) -> Guest {
     let guest = guest.with_module();
     let output = guest.boot(tests, QUIET, None);
     assert!(output.status.success(), "{output:?}\n{}", guest.console());
@@ -92,7 +100,7 @@ fn check_module(guest: &Guest, results: &HashMap<String, HashMap<String, u64>>) 
     let module = results
         .get("module")
         .unwrap_or_else(|| panic!("demeter.ko did not start:\n{}", guest.console()));
-    let [written, dropped, interrupts] = written(guest);
+    let [written, dropped, interrupts] = written(guest, OF_MODULE);
     assert_eq!(
         module["traced"] + module["handled"] + module["lost_records"],
         written,
@@ -183,6 +191,64 @@ fn zen4_6_12_twice() {
     twice(Kind::Zen4, "zen4");
 }
 
+/// Two threads at once, each on a vCPU of its own: each gets its records, from perf and
+/// from demeter.ko.
+fn pair(name: &str, pmu: Kind, kernel: &'static str) {
+    let mut guest = Guest::new(name, 2);
+    guest.pmu = pmu;
+    guest.kernel = kernel;
+    let guest = booted(guest, "P");
+    let results = guest.results();
+    let rings = ["pair0", "pair1"].map(|name| &results[name]);
+    for ring in rings {
+        assert_eq!((ring["lost"], ring["throttled"]), (0, 0), "{ring:?}");
+        assert!(ring["inside"] > 50, "{ring:?}");
+        assert_eq!(ring["match"], ring["fmem"] + ring["smem"], "{ring:?}");
+        // Each thread has memory of its own: in its ring are its records, not the other's.
+        if pmu != Kind::Zen4 {
+            assert!(ring["records"] - ring["inside"] < 10, "{ring:?}");
+        }
+    }
+    // So no ring has more than its vCPU's PMU wrote, and the sums are equal only where both are.
+    let [perf_wrote, perf_dropped, _] = written(&guest, OF_PERF);
+    assert_eq!(rings[0]["records"] + rings[1]["records"], perf_wrote);
+    assert_eq!(perf_dropped, 0);
+
+    // The same of demeter.ko. What each vCPU wrote beside perf's share, it wrote for the module.
+    check_module(&guest, &results);
+    let summary = guest.summary();
+    assert_eq!(summary.vcpus.len(), 2);
+    let mut module_wrote = 0;
+    for (vcpu, ring) in summary.vcpus.iter().zip(rings) {
+        assert_eq!(vcpu.samples_lost, 0, "{vcpu:?}");
+        let of_vcpu = (vcpu.samples.checked_sub(ring["records"]))
+            .unwrap_or_else(|| panic!("more than was written: {vcpu:?} {ring:?}"));
+        println!(
+            "{name}: {} by perf, {of_vcpu} by demeter.ko",
+            ring["records"]
+        );
+        assert!(of_vcpu > 200, "{vcpu:?} {ring:?}");
+        module_wrote += of_vcpu;
+    }
+    assert_eq!(module_wrote, written(&guest, OF_MODULE)[0]);
+}
+
+macro_rules! pairs {
+    ($($test:ident: $pmu:ident, $kernel:literal;)*) => {
+        $(#[test]
+        #[ignore = "boots a guest; needs the test bed and the modules"]
+        fn $test() {
+            pair(stringify!($test), Kind::$pmu, $kernel);
+        })*
+    };
+}
+
+pairs! {
+    icelake_two_vcpus: Icelake, "6.12";
+    skylake_two_vcpus: Skylake, "6.12";
+    zen4_two_vcpus: Zen4, "6.12";
+}
+
 /// With tracing refused, demeter.ko takes an interrupt for each record, and loses none
 /// that it does not count.
 #[test]
@@ -191,7 +257,7 @@ fn without_tracing_every_record_costs_an_interrupt() {
     let guest = boot("untraced", Kind::Icelake, "6.12", "U");
     let results = guest.results();
     let module = &results["untraced"];
-    let [written, _, interrupts] = written(&guest);
+    let [written, _, interrupts] = written(&guest, OF_MODULE);
     assert_eq!(module["traced"], 0, "{module:?}");
     assert_eq!(
         module["handled"] + module["lost_records"],
@@ -212,7 +278,7 @@ fn another_user_of_perf_is_not_disturbed() {
     let taken = module["traced"] + module["handled"] + module["lost_records"];
     assert_eq!(
         ring["records"] + ring["lost"] + taken,
-        written(&guest)[0],
+        written(&guest, OF_MODULE)[0],
         "{module:?} {ring:?}"
     );
     assert!(

@@ -37,6 +37,15 @@ pub struct Arguments {
     /// Where the hot part lies
     #[arg(long, value_enum, default_value_t = Place::End)]
     place: Place,
+    /// Updates of a thread after which its hot part moves to its next place, 0: never
+    #[arg(long, default_value_t = 0, value_name = "UPDATES")]
+    phase_updates: u64,
+    /// Number of places that the hot part goes round, evenly spread over the array
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(2..=1024))]
+    phase_places: u64,
+    /// Update every 64 bytes from beginning to end, over and over, instead of random words
+    #[arg(long, conflicts_with_all = ["phase_updates", "bind_hot"])]
+    scan: bool,
     /// Threads; updates are divided among them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
@@ -77,6 +86,8 @@ pub enum Place {
     Begin,
     /// Touched last
     End,
+    /// Single pages all over the array
+    Scattered,
 }
 
 /// What `gups` prints, one JSON object.
@@ -118,6 +129,8 @@ impl Layout {
         let cold_words = words - hot_words;
         let (hot_first, cold_first) = match place {
             Place::Begin => (0, hot_words),
+            // Which pages those are is the caller's to say; the rest is not told from them.
+            Place::Scattered => (0, 0),
             Place::End => (cold_words, 0),
         };
         Ok(Self {
@@ -130,6 +143,19 @@ impl Layout {
 
     fn of(arguments: &Arguments) -> Result<Self, Error> {
         Self::new(arguments.footprint, arguments.hot, arguments.place)
+    }
+
+    /// The hot part in its place number `phase` of `places`; 0 is where it was. What is not
+    /// hot is then anywhere but in a part at the end, as large as the hot one.
+    fn in_phase(&self, phase: u64, places: u64) -> Self {
+        let page_words = PAGE_BYTES / 8;
+        let stride = self.words() / places / page_words * page_words;
+        let first = (self.hot_first + phase % places * stride) % self.words();
+        Self {
+            hot_first: first.min(self.cold_words),
+            cold_first: 0,
+            ..*self
+        }
     }
 
     /// Words of both parts.
@@ -147,6 +173,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         )));
     }
     let layout = Layout::of(arguments)?;
+    if arguments.place == Place::Scattered && arguments.bind_hot.is_some() {
+        return Err(Error::Usage(
+            "scattered pages cannot be bound; next: choose another --place".into(),
+        ));
+    }
+    if arguments.place == Place::Scattered && arguments.phase_updates > 0 {
+        return Err(Error::Usage(
+            "scattered pages have no phases; next: choose another --place".into(),
+        ));
+    }
     let region = array::region_of(layout.words() * 8, arguments.memory, arguments.pages)?;
     first_touch(arguments, &layout, &region)?;
     for _ in 0..arguments.sharers {
@@ -259,6 +295,11 @@ fn share_with_child(region: &Region) -> Result<(), Error> {
 /// quarter of them.
 fn update_all(arguments: &Arguments, layout: &Layout, region: &Region, report: bool) -> (f64, f64) {
     let done = AtomicU64::new(0);
+    let hot_pages = match arguments.place {
+        Place::Scattered => scattered(layout, arguments.seed),
+        Place::Begin | Place::End => Vec::new(),
+    };
+    let hot_pages = &hot_pages[..];
     let started = Instant::now();
     let three_quarters = arguments.updates / 4 * 3;
     let quarter_ns = AtomicU64::new(0);
@@ -267,10 +308,25 @@ fn update_all(arguments: &Arguments, layout: &Layout, region: &Region, report: b
             let (done, quarter_ns) = (&done, &quarter_ns);
             let work = move || {
                 let mut state = seed_of(arguments.seed, thread);
+                let mut before = 0;
                 let mine = share(arguments.updates, arguments.threads, thread);
                 for step in 0..arguments.progress {
                     let updates = share(mine, arguments.progress, step);
-                    state = update(layout, region, arguments.hot_permille, state, updates);
+                    state = if arguments.scan {
+                        scan(region, before, updates);
+                        state
+                    } else if hot_pages.is_empty() {
+                        update_in_phases(arguments, layout, region, state, (before, updates))
+                    } else {
+                        update_scattered(
+                            layout,
+                            region,
+                            (hot_pages, arguments.hot_permille),
+                            state,
+                            updates,
+                        )
+                    };
+                    before += updates;
                     if report {
                         let total = done.fetch_add(updates, Ordering::Relaxed) + updates;
                         magic::progress(total);
@@ -309,6 +365,91 @@ pub fn seed_of(seed: u64, thread: u64) -> u64 {
     state
 }
 
+/// Applies `updates` updates from number `before` on, with the hot part where it is then.
+fn update_in_phases(
+    arguments: &Arguments,
+    layout: &Layout,
+    region: &Region,
+    mut state: u64,
+    (mut before, mut updates): (u64, u64),
+) -> u64 {
+    let length = arguments.phase_updates;
+    if length == 0 {
+        return update(layout, region, arguments.hot_permille, state, updates);
+    }
+    while updates > 0 {
+        let now = updates.min(length - before % length);
+        let phase = layout.in_phase(before / length, arguments.phase_places);
+        state = update(&phase, region, arguments.hot_permille, state, now);
+        before += now;
+        updates -= now;
+    }
+    state
+}
+
+/// Numbers of as many pages as the hot part has, in no order: the first of a shuffle.
+fn scattered(layout: &Layout, seed: u64) -> Vec<u32> {
+    let page_words = PAGE_BYTES / 8;
+    let mut pages: Vec<u32> = (0..(layout.words() / page_words) as u32).collect();
+    let hot = (layout.hot_words / page_words) as usize;
+    let mut state = seed_of(seed, 0);
+    for at in 0..hot {
+        state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+        let other = at + (((state >> 32) * (pages.len() - at) as u64) >> 32) as usize;
+        pages.swap(at, other);
+    }
+    pages.truncate(hot);
+    pages
+}
+
+/// As [`update`], with single hot pages.
+#[inline(never)]
+fn update_scattered(
+    layout: &Layout,
+    region: &Region,
+    (hot_pages, hot_permille): (&[u32], u32),
+    seed: u64,
+    updates: u64,
+) -> u64 {
+    let page_words = PAGE_BYTES / 8;
+    let threshold = (u64::from(hot_permille) << 32) / 1000;
+    let mut state = seed;
+    for _ in 0..updates {
+        state = state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT);
+        let index = if (state & 0xffff_ffff) < threshold {
+            let at = ((state >> 32) * layout.hot_words) >> 32;
+            u64::from(hot_pages[(at / page_words) as usize]) * page_words + at % page_words
+        } else {
+            ((state >> 32) * layout.cold_words) >> 32
+        };
+        apply(region.base(), index, state);
+    }
+    state
+}
+
+/// Updates words in order, one in 64 bytes, from update number `before` on.
+#[inline(never)]
+fn scan(region: &Region, before: u64, updates: u64) {
+    const STEP: u64 = 8;
+    let steps = region.words() / STEP;
+    for number in before..before + updates {
+        apply(region.base(), number % steps * STEP, number);
+    }
+}
+
+/// One update.
+#[inline(always)]
+fn apply(base: *mut u64, index: u64, value: u64) {
+    let word = base.wrapping_add(index as usize);
+    // SAFETY: callers keep the index inside the mapping; a relaxed load and store are a
+    // plain XOR to the machine, and make a race between threads a lost update instead of
+    // undefined behaviour.
+    unsafe {
+        let word = AtomicU64::from_ptr(word);
+        word.store(word.load(Ordering::Relaxed) ^ value, Ordering::Relaxed);
+    }
+}
+
 /// The inner loop: about a dozen instructions an update. Returns the state to go on with.
 #[inline(never)]
 pub fn update(layout: &Layout, region: &Region, hot_permille: u32, seed: u64, updates: u64) -> u64 {
@@ -325,14 +466,7 @@ pub fn update(layout: &Layout, region: &Region, hot_permille: u32, seed: u64, up
             (cold, cold_words)
         };
         let index = ((state >> 32) * words) >> 32;
-        let word = part.wrapping_add(index as usize);
-        // SAFETY: index < words of that part, which lies inside the mapping;
-        // a relaxed load and store are a plain XOR to the machine, and make a
-        // race between threads a lost update instead of undefined behaviour.
-        unsafe {
-            let word = AtomicU64::from_ptr(word);
-            word.store(word.load(Ordering::Relaxed) ^ state, Ordering::Relaxed);
-        }
+        apply(part, index, state);
     }
     state
 }
@@ -410,6 +544,47 @@ mod tests {
             "--footprint 4M --hot 1M --updates 100000 --threads 3",
         ))
         .unwrap();
+    }
+
+    #[test]
+    fn phases_scattered_pages_and_scans_restore_the_array() {
+        for what in [
+            "--phase-updates 7000",
+            "--phase-updates 30000 --phase-places 5 --place begin",
+            "--place scattered",
+            "--scan",
+        ] {
+            run(&arguments(&format!(
+                "--footprint 4M --hot 1M --updates 100000 --verify {what}"
+            )))
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn phases_visit_every_place() {
+        let layout = Layout::of(&arguments("--footprint 8M --hot 1M --place begin")).unwrap();
+        let firsts: Vec<u64> = (0..5)
+            .map(|phase| layout.in_phase(phase, 4).hot_first)
+            .collect();
+        let words = layout.words();
+        assert_eq!(firsts, [0, words / 4, words / 2, words / 4 * 3, 0]);
+        let end = Layout::of(&arguments("--footprint 8M --hot 1M")).unwrap();
+        for phase in 0..8 {
+            let place = end.in_phase(phase, 3);
+            assert!(place.hot_first + place.hot_words <= end.words());
+        }
+    }
+
+    #[test]
+    fn scattered_pages_are_different_ones() {
+        let layout = Layout::of(&arguments("--footprint 8M --hot 1M --place scattered")).unwrap();
+        let mut pages = scattered(&layout, 3);
+        assert_eq!(pages.len(), 256);
+        pages.sort_unstable();
+        pages.dedup();
+        assert_eq!(pages.len(), 256);
+        assert!(pages.iter().all(|&page| page < 2048));
     }
 
     #[test]

@@ -177,6 +177,11 @@ impl View {
         if all > LISTED {
             text += &format!("and {} more\n", all - LISTED);
         }
+        let groups = status::groups(&state);
+        if !groups.is_empty() {
+            text.push('\n');
+            text += &groups;
+        }
         text
     }
 

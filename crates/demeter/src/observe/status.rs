@@ -2,6 +2,7 @@
 //! `demeter status`: what is managed, and what came of it, in a few lines.
 
 use demeter_observe::State;
+use demeter_observe::groups::Group;
 use demeter_observe::ledger::Origin;
 use serde::Serialize;
 
@@ -47,41 +48,62 @@ fn render(state: &State) -> String {
     text += &moves(state);
     text.push('\n');
     text += &targets(state);
+    if !state.groups.is_empty() {
+        text.push('\n');
+        text += &groups(state);
+    }
     text
 }
 
 /// On or off, how it samples, how often it decides.
 pub fn head(state: &State) -> String {
     let on = if state.enabled { "managing" } else { "off" };
+    let ticks = state.stat("pace/ticks_per_epoch").max(1);
     format!(
         "demeter.ko: {on}, sampler {} by {}, epoch {} of {} ms, latency gap {} ns\n",
         state.sampler,
         state.sampler_delivery,
         state.stat("epochs"),
-        state.params.get("epoch_ms").copied().unwrap_or(0),
+        (state.params.get("epoch_ms").copied().unwrap_or(0)).saturating_mul(ticks),
         state.stat("latency_gap_ps") / 1000,
     )
 }
 
-/// One line a tier.
+/// One line a tier, and one for each node of a tier that has several.
 pub fn tiers(state: &State) -> String {
     let size = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), mib);
     let samples: Vec<i64> = (state.tiers.iter())
         .map(|tier| state.stat(&format!("{}_samples", tier.name)))
         .collect();
     let all = samples.iter().sum::<i64>().max(1) as f64;
-    let rows: Vec<Vec<String>> = (state.tiers.iter().zip(&samples))
-        .map(|(tier, &seen)| {
-            vec![
-                tier.name.to_uppercase(),
-                tier.node.to_string(),
-                size(tier.total_bytes),
-                size(tier.free_bytes),
-                mib(tier.managed_bytes),
-                table::percent(Some(seen as f64 / all), 1),
-            ]
-        })
-        .collect();
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for (tier, &seen) in state.tiers.iter().zip(&samples) {
+        let nodes: Vec<String> = (tier.nodes.iter())
+            .map(|node| node.node.to_string())
+            .collect();
+        rows.push(vec![
+            tier.name.to_uppercase(),
+            if nodes.is_empty() {
+                "-".to_owned()
+            } else {
+                nodes.join(",")
+            },
+            size(tier.total_bytes),
+            size(tier.free_bytes),
+            mib(tier.managed_bytes),
+            table::percent(Some(seen as f64 / all), 1),
+        ]);
+        for node in tier.nodes.iter().filter(|_| nodes.len() > 1) {
+            rows.push(vec![
+                format!("  node {}", node.node),
+                String::new(),
+                size(node.total_bytes),
+                size(node.free_bytes),
+                size(node.managed_bytes),
+                String::new(),
+            ]);
+        }
+    }
     let header = ["tier", "node", "MiB", "free", "managed", "samples %"];
     table::render(&header, &rows)
 }
@@ -127,6 +149,43 @@ fn moves(state: &State) -> String {
         state.stat("stray_samples"),
     );
     text
+}
+
+/// One line a group; nothing where there are none.
+pub fn groups(state: &State) -> String {
+    if state.groups.is_empty() {
+        return String::new();
+    }
+    let cgroup = |group: &Group| match group.state.as_str() {
+        "none" => "-".to_owned(),
+        "gone" => format!("{} (gone)", group.cgroup),
+        _ => group.cgroup.clone(),
+    };
+    let rows: Vec<Vec<String>> = (state.groups.iter())
+        .map(|group| {
+            vec![
+                group.name.clone(),
+                cgroup(group),
+                group.processes.to_string(),
+                mib(group.floor_bytes),
+                group.cap_bytes.map_or_else(|| "-".to_owned(), mib),
+                mib(group.fmem_bytes),
+                mib(group.smem_bytes),
+                mib(group.worth_bytes),
+            ]
+        })
+        .collect();
+    let header = [
+        "group",
+        "cgroup",
+        "processes",
+        "floor",
+        "cap",
+        "FMEM",
+        "SMEM",
+        "worth FMEM",
+    ];
+    table::render(&header, &rows)
 }
 
 /// One line an address space.

@@ -215,6 +215,9 @@ fn what(decision: &Decision, pid: u32) -> String {
     let range = |start: u64, end: u64| format!("{start:#x}+{}M", end.saturating_sub(start) >> 20);
     let hot = range(decision.hot.start, decision.hot.end);
     match (&decision.cold, decision.kind) {
+        (Some(cold), Kind::Demote) => {
+            format!("{} above a cap", range(cold.start, cold.end))
+        }
         (Some(cold), _) => {
             let owner = |side_pid: u32| match side_pid == pid {
                 true => String::new(),

@@ -66,6 +66,10 @@ impl Meter {
     /// Looks at the guest.
     pub fn look(&mut self, machine: &Process) {
         self.cpu_s = machine.cpu_s().unwrap_or(self.cpu_s);
+        self.read();
+    }
+
+    fn read(&mut self) {
         self.pending.extend(self.records.more());
         let Some(end) = self.pending.iter().rposition(|&byte| byte == b'\n') else {
             return;
@@ -84,8 +88,10 @@ impl Meter {
         self.pending.drain(..=end);
     }
 
-    /// Nothing of the guest is left.
-    pub fn finish(self, ram: Pages) -> Cost {
+    /// Nothing of the guest is left but what it wrote since it was looked at last: it ends
+    /// within milliseconds of COMMAND.
+    pub fn finish(mut self, ram: Pages) -> Cost {
+        self.read();
         let seconds = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64();
         let both = self.start.zip(self.exit);
         Cost {
@@ -97,5 +103,22 @@ impl Meter {
             cpu_s: self.cpu_s,
             command_cpu_s: both.map(|(start, exit)| exit.cpu_s - start.cpu_s),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_ended_with_its_guest_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records");
+        let mut meter = Meter::new(Instant::now(), &path);
+        std::fs::write(&path, "{\"kind\":\"start\"}\n").unwrap();
+        meter.read();
+        std::fs::write(&path, "{\"kind\":\"start\"}\n{\"kind\":\"exit\"}\n").unwrap();
+        let cost = meter.finish(Pages::Small);
+        assert!(cost.command_s.is_some() && cost.command_cpu_s.is_some());
     }
 }

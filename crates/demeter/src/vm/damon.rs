@@ -116,6 +116,17 @@ pub fn check(knobs: &Knobs) -> Result<(), Error> {
     }
 }
 
+/// Whether monitoring sees accesses to huge pages in a kernel of this name (Linux 6.15
+/// and newer, see above); not where the name is no version.
+pub fn sees_huge_pages(kernel: &str) -> bool {
+    let mut numbers = kernel.split('.').map(|word| word.parse::<u32>().ok());
+    // "7.x" is whatever 7 the testbed has.
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), minor) => (major, minor.unwrap_or(0)) >= (6, 15),
+        _ => false,
+    }
+}
+
 /// Refuses a kernel that cannot do it, before a guest is started.
 pub fn supported(kernel: &Kernel) -> Result<(), Error> {
     supported_since(

@@ -89,10 +89,11 @@ pub fn per_run(
         command: settings.command.clone(),
         env: settings.env.clone(),
         roi: settings.roi,
-        tiers: (0..2)
-            .map(|node| Tier {
+        tiers: (0..)
+            .zip(settings.nodes())
+            .map(|(node, of)| Tier {
                 node,
-                free_bytes: settings.tier_bytes[node as usize],
+                free_bytes: of.free_bytes,
             })
             .collect(),
         manager: manager::manager(settings),

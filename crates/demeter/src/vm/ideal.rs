@@ -31,6 +31,9 @@ const RECORDING: &str = "pages.bin";
 /// Heat, among a run's results.
 pub const HEAT: &str = "heat.json";
 const POLL: Duration = Duration::from_millis(50);
+/// Shares of a shorter way than this part of `none`'s time say nothing: there is hardly
+/// anything to gain. (So has `lab/demeter_lab/seven.py`.)
+const LEAST_WAY: f64 = 0.05;
 
 /// What a guest's model follows by page.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -217,6 +220,7 @@ pub fn realised(promise: &Promise, none_s: f64, ideal_s: f64) -> Option<f64> {
 
 /// Tells each row how much of the way from `none` to `ideal` it went, in time.
 /// 1 and more is possible: `fast` has more FMEM, and a manager may follow what changes.
+/// Where the way is shorter than [`LEAST_WAY`], no row has a share.
 pub fn fill_shares(rows: &mut [(Tmm, Row)]) {
     let time_of = |wanted: Tmm| {
         (rows.iter())
@@ -229,7 +233,7 @@ pub fn fill_shares(rows: &mut [(Tmm, Row)]) {
     let way_s = time_of(Tmm::Ideal).map(|ideal_s| none_s - ideal_s);
     for (_, row) in rows {
         row.ideal_share = way_s
-            .filter(|way_s| *way_s > 0.0)
+            .filter(|way_s| *way_s >= LEAST_WAY * none_s)
             .map(|way_s| (none_s - row.time_s) / way_s);
         row.realised_share =
             (row.placement.as_ref()).and_then(|promise| realised(promise, none_s, row.time_s));
@@ -297,6 +301,18 @@ mod tests {
         let told = render(&rows);
         assert!(told.starts_with("ideal: 0 of 0 MiB"), "{told}");
         assert!(told.contains("realised 88.9%"), "{told}");
+        // At the least way there are shares, below it none, however far a row fell behind.
+        for (ideal_s, has_shares) in [(9.5, true), (9.501, false), (11.0, false)] {
+            let mut rows = vec![
+                (Tmm::None, row(10.0, None)),
+                (Tmm::Ideal, row(ideal_s, Some(0.1))),
+                (Tmm::Demeter, row(20.0, None)),
+            ];
+            fill_shares(&mut rows);
+            for (tmm, row) in &rows {
+                assert_eq!(row.ideal_share.is_some(), has_shares, "{tmm:?} {ideal_s}");
+            }
+        }
         // No way to go, or nowhere to start from: no share.
         for mut rows in [
             vec![

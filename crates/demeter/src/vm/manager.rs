@@ -2,9 +2,10 @@
 //! What the agent writes and loads in the guest to set a manager up.
 
 use demeter_agent::protocol::{self, Module, Write};
+use demeter_machine::pmu::Kind;
 
 use super::settings::{Settings, Thp};
-use super::tmm::{Knobs, LRU_GEN, Tmm, lru_word};
+use super::tmm::{LRU_GEN, Tmm, lru_word};
 use super::{damon, damon_auto};
 use crate::error::Error;
 use crate::testbed::Kernel;
@@ -13,6 +14,8 @@ const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
 const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
+/// Its file that is no parameter and may be set like one.
+const SAMPLER: &str = "sampler";
 /// The oldest kernel tried that makes memory tiers of nodes without CPUs by what
 /// firmware says of them (HMAT).
 const NODES_ARE_TIERS: (u32, u32) = (6, 12);
@@ -45,6 +48,17 @@ pub fn supported(tmm: Tmm, kernel: &Kernel) -> Result<(), Error> {
     }
 }
 
+/// Which sampler the guest is to use: what was asked for, else the one of its PMU. Never
+/// `auto`, which takes page faults where a kernel refuses the PMU: that is to be told.
+fn sampler(settings: &Settings) -> &str {
+    let of_the_pmu = match settings.pmu {
+        Kind::Icelake | Kind::Skylake => "pebs",
+        Kind::Zen4 => "ibs",
+        Kind::None => "touch",
+    };
+    (settings.demeter_params.get(SAMPLER)).map_or(of_the_pmu, String::as_str)
+}
+
 /// What the agent does to set the manager up.
 pub fn manager(settings: &Settings) -> protocol::Manager {
     let tmm = settings.tmm;
@@ -72,7 +86,7 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
         ..protocol::Manager::default()
     };
     if tmm.is_nbt() {
-        nbt(&mut manager, &mut before, &settings.nbt_knobs);
+        nbt(&mut manager, &mut before, settings);
     }
     if tmm == Tmm::Demeter {
         manager.module = Some(Module {
@@ -81,8 +95,9 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
         });
         let below = |name: &str| format!("{DEMETER_DIR}/{name}");
         before.push(Write::new("/proc/sys/kernel/numa_balancing", "0"));
-        before.push(Write::new(below("sampler"), "auto"));
-        for (name, value) in &settings.demeter_params {
+        before.push(Write::new(below(SAMPLER), sampler(settings)));
+        let params = settings.demeter_params.iter();
+        for (name, value) in params.filter(|(name, _)| *name != SAMPLER) {
             before.push(Write::new(below(&format!("params/{name}")), value));
         }
         before.push(Write::new(
@@ -109,8 +124,8 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
 }
 
 /// NUMA balancing between tiers: its knobs, then it is switched on.
-fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, knobs: &Knobs) {
-    for (name, value) in knobs {
+fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, settings: &Settings) {
+    for (name, value) in &settings.nbt_knobs {
         let write = match name.as_str() {
             "lru" => Write::new(LRU_GEN, lru_word(value)),
             "thp" => Write::new(THP_ENABLED, value),
@@ -118,7 +133,8 @@ fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, knobs: &Knobs) 
                 // Higher watermarks would already demote during first touch
                 // and so change the placement that all rows start from.
                 let path = format!("/proc/sys/vm/{name}");
-                manager.at_roi.push(Write::new(path, value));
+                let factor = of_fmem(value, settings);
+                manager.at_roi.push(Write::new(path, factor));
                 continue;
             }
             "promote_rate_limit_MBps" => {
@@ -129,6 +145,17 @@ fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, knobs: &Knobs) 
         before.push(write);
     }
     before.push(Write::new("/proc/sys/kernel/numa_balancing", "2"));
+}
+
+/// Watermarks follow the size of the whole node, whose kernel's part and ballast no
+/// program can have: what is said of FMEM is written as the same share of the node.
+/// What is no number is written as it is, for the kernel to refuse.
+fn of_fmem(value: &str, settings: &Settings) -> String {
+    let [fmem_bytes, node_bytes] = [settings.tier_bytes[0], settings.node_bytes[0]];
+    value.parse::<u64>().map_or(value.to_owned(), |factor| {
+        let scaled = u128::from(factor) * u128::from(fmem_bytes) / u128::from(node_bytes.max(1));
+        scaled.max(1).to_string()
+    })
 }
 
 #[cfg(test)]
@@ -159,14 +186,36 @@ mod tests {
     }
 
     #[test]
+    fn demeter_samples_with_the_pmu_of_the_guest_and_nothing_else() {
+        for (line, sampler) in [
+            ("", "pebs"),
+            ("--pmu skylake", "pebs"),
+            ("--pmu zen4", "ibs"),
+            ("--pmu none", "touch"),
+            ("--set sampler=touch", "touch"),
+            ("--pmu none --set sampler=auto", "auto"),
+        ] {
+            let settings = options(line).settings(Tmm::Demeter, &["true".into()]);
+            let before = manager(&settings.unwrap()).before;
+            let path = |name: &str| format!("{DEMETER_DIR}/{name}");
+            assert_eq!(value(&before, &path(SAMPLER)), Some(sampler), "{line}");
+            assert_eq!(value(&before, &path("params/sampler")), None);
+            assert_eq!(value(&before, &path("params/epoch_ms")), Some("50"));
+        }
+    }
+
+    #[test]
     fn nbt_sets_lists_and_pages() {
         let of = |line: &str, tmm| manager(&options(line).settings(tmm, &["true".into()]).unwrap());
-        let set = of("--nbt-set lru=lists --nbt-set thp=never", Tmm::Nbt);
+        // A quarter of the node is FMEM.
+        let line = "--nbt-set lru=lists --nbt-set thp=never --nbt-set watermark_scale_factor=400 \
+                    --fmem 64M --kernel-reserve 192M";
+        let set = of(line, Tmm::Nbt);
         assert_eq!(value(&set.before, LRU_GEN), Some("n"));
         assert_eq!(value(&set.before, THP_ENABLED), Some("never"));
         assert_eq!(
             value(&set.at_roi, "/proc/sys/vm/watermark_scale_factor"),
-            Some("200")
+            Some("100")
         );
         // Stock means stock: what is not asked for is not written.
         let stock = of("", Tmm::NbtDefault);

@@ -23,6 +23,7 @@ mod run;
 mod session;
 mod settings;
 mod sizing;
+mod sockets;
 mod summary;
 mod tail;
 mod tmm;

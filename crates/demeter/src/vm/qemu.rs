@@ -8,6 +8,7 @@ use demeter_agent::protocol::Roi;
 
 use super::settings::Settings;
 use super::sizing::Balloon;
+use super::sockets::{self, Node};
 
 /// Files that a guest is made of.
 pub struct Files {
@@ -90,7 +91,8 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     list.two("-accel", "tcg,thread=single");
     list.two("-icount", "shift=0,sleep=off");
     list.two("-cpu", settings.pmu.qemu_cpu());
-    list.two("-smp", settings.vcpus.to_string());
+    let sockets = settings.sockets.len().max(1) as u32;
+    list.two("-smp", processors(settings.vcpus, sockets));
     list.two(
         "-m",
         format!(
@@ -107,36 +109,25 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     list.two("-display", "none");
     list.two("-monitor", "none");
 
-    for (node, bytes) in settings.node_bytes.iter().enumerate() {
+    let nodes = settings.nodes();
+    for (number, node) in nodes.iter().enumerate() {
+        let bytes = node.bytes;
+        let offset = match node.offset {
+            0 => String::new(),
+            offset => format!("offset={offset},"),
+        };
         list.two(
             "-object",
             with_path(
                 // Aligned for huge pages of the host.
-                format!("memory-backend-file,id=m{node},size={bytes},align=2M,share=on,mem-path="),
-                &files.nodes[node],
+                format!(
+                    "memory-backend-file,id=m{number},size={bytes},align=2M,share=on,{offset}mem-path="
+                ),
+                &files.nodes[node.tier],
             ),
         );
     }
-    list.two(
-        "-numa",
-        format!(
-            "node,nodeid=0,cpus=0-{},memdev=m0,initiator=0",
-            settings.vcpus - 1
-        ),
-    );
-    list.two("-numa", "node,nodeid=1,memdev=m1,initiator=0");
-    list.two("-numa", "dist,src=0,dst=1,val=20");
-    for (target, latency_ns, bandwidth) in tiers(settings) {
-        let lb = format!("hmat-lb,initiator=0,target={target},hierarchy=memory");
-        list.two(
-            "-numa",
-            format!("{lb},data-type=access-latency,latency={latency_ns}"),
-        );
-        list.two(
-            "-numa",
-            format!("{lb},data-type=access-bandwidth,bandwidth={bandwidth}"),
-        );
-    }
+    numa(&mut list, settings, &nodes);
 
     list.two(
         "-object",
@@ -193,15 +184,76 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     list.0
 }
 
-/// Latency (ns) and bandwidth per node as firmware would tell them, rounded:
+/// vCPUs, the same number for each socket.
+fn processors(vcpus: u32, sockets: u32) -> String {
+    match sockets {
+        1 => vcpus.to_string(),
+        _ => format!("{vcpus},sockets={sockets},cores={}", vcpus / sockets),
+    }
+}
+
+/// Which vCPUs and which memory a node has, and what firmware says of them.
+fn numa(list: &mut Arguments, settings: &Settings, nodes: &[Node]) {
+    let sockets = (nodes.len() / 2) as u32;
+    let each = settings.vcpus / sockets;
+    for (number, node) in nodes.iter().enumerate() {
+        let cpus = match node.tier {
+            0 => format!(
+                "cpus={}-{},",
+                node.socket * each,
+                (node.socket + 1) * each - 1
+            ),
+            _ => String::new(),
+        };
+        list.two(
+            "-numa",
+            format!(
+                "node,nodeid={number},{cpus}memdev=m{number},initiator={}",
+                node.socket
+            ),
+        );
+    }
+    if sockets == 1 {
+        list.two("-numa", "dist,src=0,dst=1,val=20");
+    } else {
+        for (src, one) in nodes.iter().enumerate() {
+            for (dst, other) in nodes.iter().enumerate().skip(src + 1) {
+                let val = sockets::distance(one, other);
+                list.two("-numa", format!("dist,src={src},dst={dst},val={val}"));
+            }
+        }
+    }
+    let tiers = tiers(settings);
+    let remote_ns = settings.machine.remote_latency_ps.div_ceil(1000);
+    for initiator in 0..sockets {
+        for (target, node) in nodes.iter().enumerate() {
+            let (latency_ns, bandwidth) = tiers[node.tier];
+            let latency_ns = match node.socket == initiator {
+                true => latency_ns,
+                false => latency_ns + remote_ns,
+            };
+            let lb = format!("hmat-lb,initiator={initiator},target={target},hierarchy=memory");
+            list.two(
+                "-numa",
+                format!("{lb},data-type=access-latency,latency={latency_ns}"),
+            );
+            list.two(
+                "-numa",
+                format!("{lb},data-type=access-bandwidth,bandwidth={bandwidth}"),
+            );
+        }
+    }
+}
+
+/// Latency (ns) and bandwidth per tier as firmware would tell them, rounded:
 /// Linux makes two memory tiers of them. The `fast` machine tells the same, so
-/// that its kernel does the same; only the model differs.
-fn tiers(settings: &Settings) -> [(u32, u64, &'static str); 2] {
+/// that its kernel does the same; only the model differs (docs/model.md).
+fn tiers(settings: &Settings) -> [(u64, &'static str); 2] {
     let slow = match settings.slow {
-        super::settings::Slow::Pmem => (1, 177, "5G"),
-        super::settings::Slow::Cxl => (1, 122, "10G"),
+        super::settings::Slow::Pmem => (177, "5G"),
+        super::settings::Slow::Cxl => (122, "10G"),
     };
-    [(0, 69, "20G"), slow]
+    [(69, "20G"), slow]
 }
 
 #[derive(Default)]

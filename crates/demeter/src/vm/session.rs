@@ -123,6 +123,9 @@ pub fn run(
                 size_bytes,
             })
             .collect(),
+        sockets: (settings.sockets.iter())
+            .map(|socket| socket.node_bytes)
+            .collect(),
         series: absolute(&results.join("series.jsonl"))?,
         summary: absolute(&results.join("machine.json"))?,
         series_interval_ns: settings.series_interval_ns,

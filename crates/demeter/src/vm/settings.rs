@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::ideal::Watch;
 use super::sizing::{Balloon, Method};
+use super::sockets::{self, Socket};
 use super::tmm::{Knobs, Tmm};
 use crate::error::Error;
 
@@ -57,6 +58,9 @@ pub struct Options {
     /// Virtual CPUs: they take turns, and modelled time is the sum over them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub vcpus: u32,
+    /// Sockets: each has its share of the vCPUs, and a node of FMEM and of SMEM
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4))]
+    pub sockets: u32,
     /// Limit for each guest, in seconds of the host
     #[arg(long, default_value_t = 900, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
@@ -78,7 +82,7 @@ pub struct Options {
     /// Give the guest a folder of the host as /data, read-only, without using its memory
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Set a parameter of demeter.ko (see docs/abi), for example epoch_ms=100
+    /// Set a parameter of demeter.ko (see docs/abi), for example epoch_ms=100, or its sampler=touch
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub set: Vec<(String, String)>,
     /// Set a knob of nbt and nbt-default, for example hot_threshold_ms=200 or lru=lists
@@ -162,6 +166,9 @@ pub struct Settings {
     pub tier_bytes: [u64; 2],
     /// Sizes of the two nodes on boot.
     pub node_bytes: [u64; 2],
+    /// What of both is each socket's; none where there is one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sockets: Vec<Socket>,
     /// How they shrink before COMMAND.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balloon: Option<Balloon>,
@@ -207,13 +214,15 @@ impl Options {
     /// The settings of one guest.
     pub fn settings(&self, tmm: Tmm, command: &[String]) -> Result<Settings, Error> {
         let too_small = |name: &str| Error::Usage {
-            cause: format!("--{name} is below 16M"),
-            next: format!("give --{name} at least 16M"),
+            cause: format!("--{name} is below 16M a socket"),
+            next: format!("give --{name} at least {}M", 16 * self.sockets),
         };
-        if self.fmem < 16 << 20 {
+        sockets::check(self, tmm)?;
+        let least = (16 << 20) * u64::from(self.sockets);
+        if self.fmem < least {
             return Err(too_small("fmem"));
         }
-        if self.smem < 16 << 20 {
+        if self.smem < least {
             return Err(too_small("smem"));
         }
         if self.fmem.saturating_add(self.smem) > 1 << 40 {
@@ -245,6 +254,12 @@ impl Options {
             let extra = balloon.as_ref().map_or(0, |b| b.boot_extra_bytes(at));
             (tier_bytes[at] + reserve[at] + extra).next_multiple_of(HUGE_BYTES)
         };
+        let sockets = self.socket_list(reserve);
+        let node_bytes = if sockets.is_empty() {
+            [node(0), node(1)]
+        } else {
+            [0, 1].map(|tier: usize| sockets.iter().map(|socket| socket.node_bytes[tier]).sum())
+        };
         let mut env: BTreeMap<String, String> = self.env.iter().cloned().collect();
         env.extend(tmm.env());
         Ok(Settings {
@@ -252,7 +267,8 @@ impl Options {
             command: command.to_vec(),
             env,
             tier_bytes,
-            node_bytes: [node(0), node(1)],
+            node_bytes,
+            sockets,
             balloon,
             slow: self.slow,
             kernel: self.kernel.clone(),
@@ -270,13 +286,38 @@ impl Options {
             machine: self.machine_config(tmm)?,
             demeter_params: tmm.demeter_params(&self.set),
             nbt_knobs: tmm.nbt_knobs(&self.nbt_set)?,
-            damon_knobs: tmm.damon_knobs(&self.damon_set)?,
+            damon_knobs: tmm.damon_knobs(&self.kernel, &self.damon_set)?,
             damon_auto_knobs: tmm.damon_auto_knobs(&self.damon_auto_set)?,
             copies: self.copy.clone(),
             data: self.data.clone(),
             watch: Watch::default(),
             seed: 42,
         })
+    }
+
+    /// An even share of both tiers for each socket; none where there is one. What the
+    /// kernel needs of FMEM it takes from the first.
+    fn socket_list(&self, reserve: [u64; 2]) -> Vec<Socket> {
+        if self.sockets < 2 {
+            return Vec::new();
+        }
+        let share = |bytes: u64| bytes / u64::from(self.sockets) / 4096 * 4096;
+        let tier_bytes = [share(self.fmem), share(self.smem)];
+        (0..self.sockets)
+            .map(|number| {
+                let node = |tier: usize| {
+                    let own = match (number, tier) {
+                        (0, 0) => reserve[0],
+                        _ => SMEM_RESERVE_BYTES + tier_bytes[tier] / 32,
+                    };
+                    (tier_bytes[tier] + own).next_multiple_of(HUGE_BYTES)
+                };
+                Socket {
+                    tier_bytes,
+                    node_bytes: [node(0), node(1)],
+                }
+            })
+            .collect()
     }
 
     fn machine_config(&self, tmm: Tmm) -> Result<MachineConfig, Error> {

@@ -52,8 +52,9 @@ const L2_MISS: u64 = 1 << 20;
 const LATENCY_SHIFT: u32 = 32;
 const REFILL_SHIFT: u32 = 48;
 
-/// Of op data 2: what served a miss, in bits 0 to 2 and, from Zen 4 on, 6 and 7. Bit 4
-/// would say "on another node": both tiers are memory of the vCPU's own.
+/// Of op data 2: on another node. With one socket, both tiers are memory of the vCPU's own.
+const SOURCE_REMOTE: u64 = 1 << 4;
+/// What served a miss, in bits 0 to 2 and, from Zen 4 on, 6 and 7.
 const SOURCE_L3: u64 = 1;
 const SOURCE_DRAM: u64 = 3;
 /// DIMMs of long latency: persistent memory.
@@ -246,6 +247,9 @@ impl Ibs {
             },
             Some(Served::Other) => SOURCE_IO,
         };
+        if access.is_some_and(|access| access.remote) {
+            self.register[OP_DATA_2] |= SOURCE_REMOTE;
+        }
         self.register[OP_DATA_3] = access.map_or(0, |access| {
             let mut data = LINEAR_VALID | if access.store { STORE } else { LOAD };
             if access.pa != 0 {
@@ -268,6 +272,16 @@ impl Ibs {
         self.register[DC_PHYSICAL] = access.map_or(0, |access| access.pa);
         self.register[OP_CONTROL] |= VALID;
         self.counts.records += 1;
+        for at in [
+            OP_RIP,
+            OP_DATA,
+            OP_DATA_2,
+            OP_DATA_3,
+            DC_LINEAR,
+            DC_PHYSICAL,
+        ] {
+            self.counts.digest.write_words(&[self.register[at]]);
+        }
         let entry = (self.register[CONTROL] & 0xf) as u8;
         if port.extended_interrupt(entry) {
             self.counts.interrupts += 1;
@@ -368,6 +382,24 @@ mod tests {
         assert!(unit.settle_tag(&mut machine));
         assert_eq!(unit.read_msr(OP_DATA_3_MSR), Some(0));
         assert_eq!((unit.counts.records, machine.extended), (1, 1));
+    }
+
+    #[test]
+    fn the_digest_covers_all_that_is_told() {
+        let digest = |latency| {
+            let (mut unit, mut machine) = (Ibs::new(Preset::Pmem), Machine::default());
+            unit.write_msr(OP_CONTROL_MSR, 1 | ENABLE | COUNT_OPS);
+            unit.advance(&ops(16));
+            unit.tag(1, true);
+            let access = Observed {
+                latency_cycles: latency,
+                ..access(1, Some(Served::Smem))
+            };
+            assert!(unit.access(&access, &mut machine));
+            unit.counts.digest
+        };
+        assert_eq!(digest(200), digest(200));
+        assert_ne!(digest(200), digest(201));
     }
 
     #[test]

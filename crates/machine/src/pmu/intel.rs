@@ -346,7 +346,9 @@ impl Intel {
         };
         let ds_area = self.value(DS_AREA);
         let format = self.shape.format;
-        let written = match format.write(&record, self.value(PEBS_DATA_CONFIG), ds_area, port) {
+        let data_config = self.value(PEBS_DATA_CONFIG);
+        let digest = &mut self.counts.digest;
+        let written = match format.write(&record, data_config, ds_area, digest, port) {
             pebs::Written::Dropped => {
                 self.counts.dropped += 1;
                 false
@@ -523,6 +525,31 @@ mod tests {
         assert_eq!(unit.read_msr(FIXED_0 + 1), Some(1802));
         unit.write_msr(GLOBAL_RESET, 1);
         assert_eq!(unit.read_msr(GLOBAL_STATUS), Some(0));
+    }
+
+    #[test]
+    fn the_digest_covers_whole_records() {
+        for kind in [Kind::Icelake, Kind::Skylake] {
+            let digest = |latency, walked, tsc| {
+                let (mut unit, mut machine) = sampling(kind, Preset::Pmem, 1, 1, 100);
+                machine.tsc = tsc;
+                let record = Observed {
+                    walked,
+                    ..load(latency, Some(Served::Smem))
+                };
+                assert!(unit.access(&record, &mut machine));
+                let full = unit.counts.digest;
+                // What is dropped is in no record.
+                assert!(!unit.access(&record, &mut machine));
+                assert_eq!(unit.counts.digest, full);
+                full
+            };
+            let one = digest(200, false, 1);
+            assert_eq!(digest(200, false, 1), one);
+            assert_ne!(digest(201, false, 1), one);
+            assert_ne!(digest(200, true, 1), one);
+            assert_ne!(digest(200, false, 2), one);
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub mod pebs;
 
 use serde::{Deserialize, Serialize};
 
+use crate::digest::Fnv;
 use crate::{Preset, Served};
 use ibs::Ibs;
 use intel::Intel;
@@ -134,6 +135,8 @@ pub struct Observed {
     pub served: Option<Served>,
     /// It needed a page walk.
     pub walked: bool,
+    /// It was served by another socket's memory.
+    pub remote: bool,
 }
 
 /// What time and code passed on a vCPU, for user and kernel code: `[user, kernel]`.
@@ -166,6 +169,8 @@ pub struct Counts {
     pub events: u64,
     /// Records written: PEBS records, IBS samples.
     pub records: u64,
+    /// Of all that is in them.
+    pub digest: Fnv,
     /// Records for which there was no room, or no memory.
     pub dropped: u64,
     /// Interrupts raised.

@@ -7,6 +7,7 @@
 //! (general registers, XMM, LBR) have their size and read 0.
 
 use super::{Observed, Port};
+use crate::digest::Fnv;
 use crate::{Preset, Served};
 
 /// Offsets in the debug store area: where records begin, followed by the index,
@@ -68,7 +69,7 @@ pub enum Written {
 
 /// Data source encoding of load latency records: what served a load.
 ///
-/// FMEM is DRAM of the vCPU's own socket. So is the persistent memory of SMEM, which has
+/// FMEM is DRAM of the vCPU's own socket, or of another one where there are several. So is the persistent memory of SMEM, which has
 /// codes of its own on server cores since Skylake (Linux, `arch/x86/events/intel/ds.c`:
 /// `0x8` local, `0x9` remote). None of these cores has CXL: memory behind it is what stands
 /// in for it there, DRAM of another socket.
@@ -78,8 +79,10 @@ pub const fn load_source(access: &Observed, smem: Preset) -> u64 {
         None => 0x1,
         Some(Served::L2) => 0x3,
         Some(Served::Llc) => 0x4,
+        Some(Served::Fmem) if access.remote => 0xb,
         Some(Served::Fmem) => 0xa,
         Some(Served::Smem) => match smem {
+            Preset::Pmem if access.remote => 0x9,
             Preset::Pmem => 0x8,
             Preset::Cxl => 0xb,
         },
@@ -131,12 +134,13 @@ impl Format {
         }
     }
 
-    /// Writes a record where the debug store area at `ds_area` says.
+    /// Writes a record where the debug store area at `ds_area` says, and adds it to `digest`.
     pub fn write(
         self,
         record: &Record,
         data_config: u64,
         ds_area: u64,
+        digest: &mut Fnv,
         port: &mut impl Port,
     ) -> Written {
         let mut area = [0; 4];
@@ -155,6 +159,7 @@ impl Format {
         {
             return Written::Dropped;
         }
+        digest.write_words(&words[..count]);
         Written::Yes {
             threshold_reached: next >= threshold,
         }

@@ -2,6 +2,7 @@
 //! What the observer tells: counters, rows of the series, the summary.
 
 use demeter_machine::bar::ModelCounters;
+use demeter_machine::digest::Fnv;
 use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary, VcpuCounters};
 
 use super::{Observer, Vcpu};
@@ -41,6 +42,15 @@ impl Observer {
         counters
     }
 
+    /// Of every record of each vCPU in turn.
+    fn samples_digest(&self) -> String {
+        let mut all = Fnv::default();
+        for vcpu in &self.vcpus {
+            all.write(vcpu.pmu.counts().digest.hex().as_bytes());
+        }
+        all.hex()
+    }
+
     /// Writes a row of the series as of now.
     pub(super) fn row(&mut self, vcpu: usize, kind: RowKind, value: u64) {
         self.settle_tasks();
@@ -73,9 +83,9 @@ impl Observer {
             on_ns: self.first_on_ns.unwrap_or(0),
             end_ns,
             model_ns: self.model_ns + running_ns,
-            selftest_charged_ns: self.selftest_ns,
+            selftest_charged_ns: self.requests.charged_ns(),
             rows: 0,
-            samples_digest: self.samples.hex(),
+            samples_digest: self.samples_digest(),
             series_digest: String::new(),
             counters: self.counters(),
             tasks: self.tasks.times.report(),

@@ -39,6 +39,7 @@ impl Observer {
         let observed = Observed {
             va,
             pa: access.map_or(0, |access| access.pa),
+            remote: access.is_some_and(|access| access.remote && !access.streamed),
             ip,
             // SAFETY: `info` is that of the memory callback we are in.
             store: unsafe { (self.api.qemu_plugin_mem_is_store)(info) },
@@ -56,8 +57,6 @@ impl Observer {
             walked: access.is_some_and(|access| access.walked),
         };
         if self.with_pmu(vcpu, |pmu, around| pmu.access(&observed, around)) == Some(true) {
-            self.samples.write(&observed.va.to_le_bytes());
-            self.samples.write(&observed.pa.to_le_bytes());
             self.settle_pmu(vcpu);
         }
     }

@@ -9,6 +9,7 @@
  * D demeter.ko           U the same untraced    B the same beside perf
  * N no PMU for it       E two tasks, one with an event of its own
  * s two vCPUs, one of which moves the other's pages
+ * P two vCPUs, a sampled thread on each: by perf, then by demeter.ko
  * b accessed bits       l the same at every level, on each vCPU
  * x exceptions, interrupts and pauses
  */
@@ -430,6 +431,7 @@ static void *helper(void *unused)
 }
 
 #include "bits.h"
+#include "pair.h"
 
 static void test_two_vcpus(uint64_t *words, size_t bytes)
 {
@@ -530,6 +532,9 @@ int main(void)
 			break;
 		case 's':
 			test_two_vcpus(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);
+			break;
+		case 'P':
+			test_pair(area(bytes, 3, MADV_NOHUGEPAGE), bytes, rounds / 2);
 			break;
 		case 'n': {
 			uint64_t start = now_ns();

@@ -60,8 +60,8 @@ static void start_sampling(uint64_t period)
 		attr.exclude_hv = 0;
 	}
 	before = counted();
-	/* Linux 6.1 has IBS for CPUs only, not for tasks. */
-	event = syscall(SYS_perf_event_open, &attr, ibs >= 0 ? -1 : 0, ibs >= 0 ? 0 : -1, -1, 0);
+	/* Linux 6.1 has IBS for CPUs only, not for tasks: then this thread's, which stays on it. */
+	event = syscall(SYS_perf_event_open, &attr, ibs >= 0 ? -1 : 0, ibs >= 0 ? sched_getcpu() : -1, -1, 0);
 	if (event < 0) {
 		printf("perf_event_open: %s\n", strerror(errno));
 		ring = NULL;

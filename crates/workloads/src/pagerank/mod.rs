@@ -292,15 +292,16 @@ impl Ranks {
 
     /// What a push iteration may come to: the suite's tolerance. After too few
     /// iterations for that, the change of the last one times the damping, by
-    /// which every iteration contracts the sum of changes, and as much for
-    /// rounding.
+    /// which every iteration contracts the sum of changes, and as much as the
+    /// tolerance for rounding: never less than single precision has, as scores
+    /// that have converged go on changing in their last digits.
     fn is_right(error: f64, verification_error: f64, tolerance: f64) -> bool {
         let left = if error < tolerance {
             0.0
         } else {
             f64::from(DAMPING) * error
         };
-        verification_error < left + tolerance
+        verification_error < left + tolerance.max(f64::from(f32::EPSILON))
     }
 
     fn checksum(&self) -> u64 {
@@ -489,6 +490,13 @@ mod tests {
             let top = ranks.top(5);
             assert!(top.len() == 5 && top.is_sorted_by(|a, b| a.1 >= b.1));
         }
+    }
+
+    #[test]
+    fn rounding_is_no_error() {
+        // Long converged: what changes is the last digit of some scores.
+        let (web, ranks, error) = ranked("--scale 13", 400);
+        assert!(Ranks::is_right(error, ranks.push_error(&web), 0.0));
     }
 
     #[test]

@@ -94,10 +94,22 @@ impl Event {
             Self::L2Misses => load && !matches!(access.served, None | Some(Served::L2)),
             Self::L3Hits => load && access.served == Some(Served::Llc),
             Self::L3Misses => load && is_memory(access.served),
-            Self::LocalDram => load && access.served == Some(Served::Fmem),
-            Self::RemoteDram => load && smem == Preset::Cxl && access.served == Some(Served::Smem),
-            Self::LocalPmem => load && smem == Preset::Pmem && access.served == Some(Served::Smem),
+            Self::LocalDram => load && !access.remote && access.served == Some(Served::Fmem),
+            Self::RemoteDram => load && is_remote_dram(access, smem),
+            Self::LocalPmem => {
+                load && !access.remote
+                    && smem == Preset::Pmem
+                    && access.served == Some(Served::Smem)
+            }
         }
+    }
+}
+
+fn is_remote_dram(access: &Observed, smem: Preset) -> bool {
+    match access.served {
+        Some(Served::Fmem) => access.remote,
+        Some(Served::Smem) => smem == Preset::Cxl,
+        _ => false,
     }
 }
 
