@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from demeter_lab import extmem_cli, figures, libsvm_data
+from demeter_lab import loss as losses
 from demeter_lab import seven as seven_workloads
 from demeter_lab.results import ResultError
 from demeter_lab.workloads import SEVEN, WorkloadError, workload_of
@@ -63,6 +64,22 @@ def seven(
         text = seven_workloads.table(times)
         (out / "table.txt").write_text(text)
     except (ResultError, WorkloadError) as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(text, nl=False)
+
+
+@app.command()
+def loss(
+    out: Annotated[Path, typer.Option(help="results directory")] = Path("out/loss"),
+    jobs: Annotated[int, typer.Option(help="guests at a time", min=1)] = 2,
+    demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
+) -> None:
+    """Compare with `none` where there is little to gain; a comparison that is complete is kept."""
+    try:
+        text = losses.table(losses.run(demeter.absolute(), losses.PROGRAMS, jobs, out))
+        (out / "table.txt").write_text(text)
+    except ResultError as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(text, nl=False)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from demeter_lab.inputs import inputs_of
 from demeter_lab.results import ResultError
+from demeter_lab.table import aligned
 from demeter_lab.workloads import GUEST, Workload
 
 #: What is compared; `none` and `ideal` are the ends of the way.
-MANAGERS = ("none", "nbt", "damon", "demeter", "ideal", "fast")
+MANAGERS = ("none", "nbt", "damon", "damon-auto", "demeter", "ideal", "fast")
 #: With less to gain than this share of `none`'s time, shares of it say nothing: rows differ by
 #: two percent from one build to the next.
 LEAST_WAY = 0.05
@@ -100,16 +101,7 @@ def table(times: dict[str, Times]) -> str:
     for name in between:
         cells += [_mean(times, name), ""]
     lines.append(cells)
-    widths = [max(len(line[at]) for line in lines) for at in range(len(header))]
-    lines.insert(1, ["-" * width for width in widths])
-    return "".join(
-        "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        + "\n"
-        for line in lines
-    )
+    return aligned(lines)
 
 
 def _mean(times: dict[str, Times], row: str) -> str:

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/run.sh seven|redis|liblinear|uniform|spread [OUT]
+# usage: lab/experiments/run.sh seven|redis|liblinear|uniform|loss|spread [OUT]
 # The comparisons of the README beside the demo, each a table on standard output
 # and a results directory. DEMETER_CACHE names the cache if it is not the default.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
-experiment=${1:?usage: lab/experiments/run.sh seven|redis|liblinear|uniform|spread [OUT]}
+experiment=${1:?usage: lab/experiments/run.sh seven|redis|liblinear|uniform|loss|spread [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
 managers=none,nbt-default,nbt,damon,demeter,ideal,fast
@@ -39,6 +39,10 @@ uniform)
 	# A fourteenth of the accesses to a fourteenth of the memory.
 	"$demeter" vm demo --tmm none,demeter --hot-permille 71 --updates 30000000 --out "$out"
 	;;
+loss)
+	# Uniform access, a scan, hot memory that is well placed, scattered, or flips.
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli loss --out "$out"
+	;;
 spread)
 	# The demo's main rows with three sequences of accesses.
 	for seed in 1 2 3; do
@@ -46,7 +50,7 @@ spread)
 	done
 	;;
 *)
-	echo "experiments: error: no experiment '$experiment'; next: seven, redis, liblinear, uniform or spread" >&2
+	echo "experiments: error: no experiment '$experiment'; next: seven, redis, liblinear, uniform, loss or spread" >&2
 	exit 2
 	;;
 esac

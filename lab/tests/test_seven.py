@@ -50,10 +50,11 @@ def test_all_seven_are_compared_once(fake: Path) -> None:
     calls = fake.with_name("calls").read_text().splitlines()
     assert len(calls) == 7
     assert all(f"--tmm {','.join(MANAGERS)} " in call and "--seed 5" in call for call in calls)
-    assert all("--roi self" in call and " --fmem 64M --smem 256M -- " in call for call in calls)
-    # none 10, nbt 9, damon 8, demeter 7, ideal 6, fast 5.
+    guest = " --kernel 7.x --fmem 64M --smem 256M -- "
+    assert all("--roi self" in call and guest in call for call in calls)
+    # none 10, nbt 9, damon 8, damon-auto 7, demeter 6, ideal 5, fast 4.
     line = next(line for line in output.splitlines() if line.startswith("silo"))
-    numbers = "10.000 6.000 9.000 25 8.000 50 7.000 75 5.000 125"
+    numbers = "10.000 5.000 9.000 20 8.000 40 7.000 60 6.000 80 4.000 120"
     assert line.split() == ["silo", *numbers.split()]
     assert "mean of none's" in output.splitlines()[-1]
     assert seven(fake, "--seed", "5")[1] == output

@@ -18,17 +18,17 @@ from demeter_lab.tune.search import cost_of, hypercube
 from demeter_lab.tune.space import MOST_KNOBS, ROWS, Knob
 from demeter_lab.workloads import SEVEN, WORKLOADS, WorkloadError, workload_of
 
-# Best at 100 ms and two lists; huge pages are worth a tenth; 25 ms does not end well.
+# Best at 32 ms and much headroom; huge pages are worth a tenth; 4 ms does not end well.
 FAKE = """#!{python}
 import json, math, sys, pathlib
 words = sys.argv[1:]
 with open(pathlib.Path(__file__).with_name("calls"), "a") as calls:
     calls.write(" ".join(words) + "\\n")
 knobs = dict(word.split("=") for word in words[: words.index("--")] if "=" in word)
-if knobs.get("scan_period_min_ms") == "25":
+if knobs.get("hot_threshold_ms") == "4":
     sys.exit("demeter: error: it fails; next: nothing")
-period = float(knobs.get("scan_period_max_ms", 1000))
-time_s = 10 + abs(math.log2(period / 100)) + (knobs.get("lru") != "lists")
+threshold = float(knobs.get("hot_threshold_ms", 400))
+time_s = 10 + abs(math.log2(threshold / 32)) + (knobs.get("watermark_scale_factor") != "1000")
 time_s *= 1.1 if knobs.get("thp") == "never" else 1
 seed = int(words[words.index("--seed") + 1]) if "--seed" in words else 0
 print(json.dumps({{"whole": {{"time_s": time_s + seed / 100, "work_per_s": None,
@@ -69,13 +69,14 @@ def test_the_budget_is_kept_and_the_best_is_found(fake: Path, tmp_path: Path) ->
         if record["time_s"] is not None
     ]
     assert best["candidates"] == 24
-    assert best["best"]["lru"] == "lists" and best["best"]["thp"] == "always"
-    assert best["best"]["scan_period_ms"] in ("50", "100", "200")
-    # As it stands: 10 + log2(10) + 1.
-    assert best["cost"] == pytest.approx(min(times) / (11 + math.log2(10)), rel=0.01)
+    found = best["best"]
+    assert found["watermark_scale_factor"] == "1000" and found["thp"] == "always"
+    assert found["hot_threshold_ms"] in ("16", "50", "100")
+    # As it stands: 10 + log2(400 / 32) + 1.
+    assert best["cost"] == pytest.approx(min(times) / (11 + math.log2(12.5)), rel=0.01)
     # The row as it is comes first; its guests start together.
     first = next(call for call in calls(fake)[:2] if "--roi self" in call)
-    assert "scan_period" not in first
+    assert "hot_threshold" not in first
     assert any("--roi command" in call for call in calls(fake))
 
 

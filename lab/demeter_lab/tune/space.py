@@ -2,9 +2,7 @@
 """What may be tuned of each row.
 
 Every row has at most four knobs, and the same budget of guests: a manager that was
-searched for longer than another would win by that. Page size is a knob of all. The kind
-of page lists is one of NUMA balancing, which demotes by them; DAMON moves what its own
-monitoring finds, Demeter what its samples do.
+searched for longer than another would win by that. Page size is a knob of all.
 """
 
 from dataclasses import dataclass
@@ -64,17 +62,23 @@ ROWS = {
         Row(
             "nbt",
             (
+                # The kernel scans no faster than every 100 ms; below that, only the
+                # threshold follows the rate of promotion more often.
                 Knob(
                     "scan_period_ms",
-                    ("25", "50", "100", "200", "400", "1000"),
+                    ("25", "100", "400", "1000"),
                     _set("nbt-set", "scan_period_min_ms", "scan_period_max_ms"),
                 ),
                 Knob(
                     "hot_threshold_ms",
-                    ("25", "50", "100", "200", "400", "1000"),
+                    ("4", "8", "16", "50", "100", "400"),
                     _set("nbt-set", "hot_threshold_ms"),
                 ),
-                Knob("lru", ("mglru", "lists"), _set("nbt-set", "lru")),
+                Knob(
+                    "watermark_scale_factor",
+                    ("250", "550", "1000"),
+                    _set("nbt-set", "watermark_scale_factor"),
+                ),
                 _pages("nbt-set"),
             ),
         ),
@@ -121,7 +125,6 @@ ROWS = {
                 ),
                 _pages("damon-auto-set"),
             ),
-            ("--kernel", "7.x"),
         ),
         Row(
             "demeter",

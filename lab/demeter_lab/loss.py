@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What Demeter costs where there is nothing, or next to nothing, to gain."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from demeter_lab.results import ResultError
+from demeter_lab.table import aligned
+
+#: What is compared, and the columns of each row.
+MANAGERS = ("none", "demeter")
+_GUPS = "/demeter/workloads gups --footprint 560M --hot 40M --pages huge"
+_FLIPS = f"{_GUPS} --phase-updates 6000000 --phase-places 7"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of the guest, and options of the comparison before it."""
+
+    name: str
+    command: str
+    options: tuple[str, ...] = ()
+
+
+#: About a modelled second for each phase. `slow` has the paper's epoch, half a phase long.
+PROGRAMS = (
+    Program("uniform", f"{_GUPS} --hot-permille 71 --updates 20000000"),
+    Program("scan", f"{_GUPS} --scan --updates 150000000"),
+    Program("placed", f"{_GUPS} --place begin --updates 30000000"),
+    Program("scattered", f"{_GUPS} --place scattered --updates 15000000"),
+    Program("flip", f"{_FLIPS} --updates 36000000"),
+    Program("flip-slow", f"{_FLIPS} --updates 48000000", ("--set", "epoch_ms=500")),
+)
+
+#: Fields of a row of `compare.json`, by manager.
+Rows = dict[str, dict[str, float]]
+
+
+def run(demeter: Path, programs: Sequence[Program], jobs: int, out: Path) -> dict[str, Rows]:
+    """Run every program under both managers; what is complete in ``out`` is kept.
+
+    Raises:
+        ResultError: a comparison failed, or left no usable result.
+
+    """
+    rows = {}
+    for program in programs:
+        place = out / program.name
+        if not (place / "compare.json").is_file():
+            line = [str(demeter), "vm", "compare", "--tmm", ",".join(MANAGERS), "--roi", "self"]
+            line += ["--jobs", str(jobs), "--out", str(place), *program.options, "--"]
+            done = subprocess.run(
+                [*line, *program.command.split()], stdout=subprocess.DEVNULL, check=False
+            )
+            if done.returncode != 0:
+                raise ResultError(f"{program.name} failed, as said above; the same command goes on")
+        rows[program.name] = read_rows(place / "compare.json")
+    return rows
+
+
+def read_rows(path: Path) -> Rows:
+    """Return the rows of a comparison.
+
+    Raises:
+        ResultError: the file is damaged, or lacks a row.
+
+    """
+    fields = ("time_s", "tmm_cpu_share", "tmm_cpu_share_last_quarter", "promoted_pages")
+    try:
+        rows = json.loads(path.read_text())["rows"]
+        return {name: {key: float(rows[name][key]) for key in fields} for name in MANAGERS}
+    except (OSError, json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise ResultError(f"{path} is damaged ({error}); remove its folder and go on") from None
+
+
+def table(rows: dict[str, Rows]) -> str:
+    """Return the table: by how much longer each program takes, the worst last."""
+    header = ["program", "none s", "demeter s", "loss %", "mgmt %", "last quarter %", "promoted"]
+    lines = [header]
+    losses = []
+    for name, row in rows.items():
+        none, own = row["none"], row["demeter"]
+        losses.append(100 * (own["time_s"] / none["time_s"] - 1))
+        lines.append(
+            [
+                name,
+                f"{none['time_s']:.3f}",
+                f"{own['time_s']:.3f}",
+                f"{losses[-1]:.2f}",
+                f"{100 * own['tmm_cpu_share']:.2f}",
+                f"{100 * own['tmm_cpu_share_last_quarter']:.2f}",
+                f"{own['promoted_pages']:.0f}",
+            ]
+        )
+    lines.append(["worst", "", "", f"{max(losses):.2f}", "", "", ""])
+    return aligned(lines)
