@@ -69,8 +69,8 @@ bench-balloon: build lab ## the balloon against virtio-balloon and virtio-mem: r
 bench-extmem: build lab ## the user-space pager against Linux swap at its best (root, half an hour)
 	lab/experiments/extmem.sh --out out/extmem
 
-experiments: build lab ## the other tables: seven workloads, redis, liblinear, uniform access
-	for experiment in seven redis liblinear uniform spread; do lab/experiments/run.sh $$experiment; done
+experiments: build lab ## the other tables: seven workloads, redis, liblinear, uniform access, losses
+	for experiment in seven redis liblinear uniform loss spread; do lab/experiments/run.sh $$experiment; done
 
 figures: lab ## redraw figures from recorded results
 	$(PLOT) demo out/demo --out out/demo/throughput.svg
