@@ -50,7 +50,7 @@ def test_all_seven_are_compared_once(fake: Path) -> None:
     calls = fake.with_name("calls").read_text().splitlines()
     assert len(calls) == 7
     assert all(f"--tmm {','.join(MANAGERS)} " in call and "--seed 5" in call for call in calls)
-    guest = " --kernel 7.x --fmem 64M --smem 256M -- "
+    guest = " --kernel 7.x --fmem 64M --smem 288M -- "
     assert all("--roi self" in call and guest in call for call in calls)
     # none 10, nbt 9, damon 8, damon-auto 7, demeter 6, ideal 5, fast 4.
     line = next(line for line in output.splitlines() if line.startswith("silo"))
