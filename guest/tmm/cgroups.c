@@ -446,9 +446,8 @@ static u64 floors_with(u32 slot, u64 floor_bytes)
 	return sum;
 }
 
-static int limits_check(u32 slot, const struct demeter_group_limits *limits)
+static int limits_check(u32 slot, const struct demeter_group_limits *limits, u64 all)
 {
-	u64 all = demeter_tiers_fmem_pages() << PAGE_SHIFT;
 	u64 sum = floors_with(slot, limits->floor_bytes);
 
 	if (limits->floor_bytes > limits->cap_bytes) {
@@ -476,15 +475,20 @@ static int limits_check(u32 slot, const struct demeter_group_limits *limits)
  */
 int demeter_cgroups_set_limits(u32 slot, const u64 *floor_bytes, const u64 *cap_bytes)
 {
-	u64 since_ns = demeter_registry_lock();
-	struct demeter_group_limits limits = slots[slot].limits;
+	struct demeter_group_limits limits;
+	u64 since_ns, all;
 	int ret;
 
+	mutex_lock(&demeter_control_lock); /* For the nodes that were chosen. */
+	all = demeter_tiers_fmem_pages() << PAGE_SHIFT;
+	mutex_unlock(&demeter_control_lock);
+	since_ns = demeter_registry_lock();
+	limits = slots[slot].limits;
 	if (floor_bytes)
 		limits.floor_bytes = *floor_bytes;
 	if (cap_bytes)
 		limits.cap_bytes = *cap_bytes;
-	ret = limits_check(slot, &limits);
+	ret = limits_check(slot, &limits, all);
 	if (!ret)
 		slots[slot].limits = limits;
 	demeter_registry_unlock(since_ns);

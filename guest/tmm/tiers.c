@@ -152,6 +152,7 @@ u64 demeter_tiers_fmem_pages(void)
 	u64 pages = 0;
 	int nid;
 
+	lockdep_assert_held(&demeter_control_lock);
 	if (nodes_empty(nodes))
 		nodes = choice[DEMETER_FMEM];
 	if (nodes_empty(nodes) && !find_fast(&nodes))

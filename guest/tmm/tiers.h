@@ -148,7 +148,7 @@ int demeter_tiers_choose(void);
 /**
  * demeter_tiers_fmem_pages() - memory of all fast nodes
  *
- * While nothing is managed, of those that would be chosen.
+ * While nothing is managed, of those that would be chosen. Under demeter_control_lock.
  *
  * Return: 4 KiB pages, 0 if nobody knows which nodes are fast.
  */
