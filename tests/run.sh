@@ -35,6 +35,9 @@ for suite in "${suites[@]}"; do
 done
 rm -rf "$logs"
 mkdir -p "$logs"
+# All programs and tests at once, with one choice of features: a suite that built some
+# of them anew would exchange the command and the plugin under the guests of another.
+cargo test --release --workspace --no-run -q
 
 # What the processes of a session wait for: the evidence of a suite that hangs.
 processes_of_session() {

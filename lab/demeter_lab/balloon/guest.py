@@ -18,7 +18,9 @@ PAGE = 4096
 TREE = Path(__file__).resolve().parents[3]
 KERNEL_LINE = (
     "console=ttyS0 panic=-1 rdinit=/balloon/init nokaslr no5lvl mitigations=off "
-    "tsc=reliable 8250.nr_uarts=4 numa_balancing=disable"
+    "tsc=reliable no_timer_check 8250.nr_uarts=4 numa_balancing=disable "
+    # A virtual CPU may stand still for twenty seconds on a starved host.
+    "watchdog_thresh=60"
 )
 
 

@@ -283,6 +283,15 @@ pub fn near(what: &str, found: f64, expected: f64, tolerance: f64) {
     );
 }
 
+/// Ends the load, also when a test has failed under it.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Keeps the host busy while `run` runs.
 pub fn under_load<T>(run: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
@@ -292,8 +301,7 @@ pub fn under_load<T>(run: impl FnOnce() -> T) -> T {
                 std::hint::spin_loop();
             }
         });
-        let result = run();
-        stop.store(true, Relaxed);
-        result
+        let _ended = Ends(&stop);
+        run()
     })
 }
