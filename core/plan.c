@@ -56,6 +56,7 @@
  * @params: as given
  * @caution: b^2, in 1/256
  * @sample_worth: picoseconds saved over the horizon by one sample an epoch
+ * @near_worth: the same in FMEM of its own socket
  * @sample_loss: the same lost, where the page is demoted
  * @move_bar: picoseconds that a move into free FMEM must save
  * @swap_bar: picoseconds that a swap must save
@@ -64,6 +65,7 @@ struct plan_terms {
 	const struct demeter_plan_params *params;
 	u64 caution;
 	u64 sample_worth;
+	u64 near_worth;
 	u64 sample_loss;
 	u64 move_bar;
 	u64 swap_bar;
@@ -115,6 +117,7 @@ static void plan_terms_init(struct plan_terms *t, const struct demeter_plan_para
 	if (alpha) /* 2 ln N = 1.386 log2 N; 355 / 256 = 1.387 */
 		t->caution = alpha * alpha * 256 + 355ULL * demeter_log2(nr);
 	t->sample_worth = plan_sample_worth(p, demeter_sub_sat(p->latency_gap_ps, p->remote_ps));
+	t->near_worth = plan_sample_worth(p, p->latency_gap_ps);
 	t->sample_loss = plan_sample_worth(p, demeter_add_sat(p->latency_gap_ps, p->remote_ps));
 	t->move_bar = plan_bar(p, p->move_cost_ns);
 	t->swap_bar = plan_bar(p, p->swap_cost_ns);

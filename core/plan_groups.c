@@ -403,7 +403,8 @@ static void round_begin(struct plan_round *r, u32 nr)
 		if (g->first + g->nr != i)
 			continue;
 		g->nr++;
-		worth = plan_worth(r->t->sample_worth, e->rate, demeter_plan_resident(e));
+		/* What is due is the same along every route. */
+		worth = plan_worth(r->t->near_worth, e->rate, demeter_plan_resident(e));
 		if (worth > r->t->move_bar)
 			g->worth_pages =
 				demeter_add_sat(g->worth_pages, demeter_max(e->resident, pages));

@@ -150,6 +150,25 @@ static void ut_test_worth(struct test_tally *tally)
 	test_free(u);
 }
 
+/* A floor is the same, however far the memory is that would fill it. */
+static void ut_test_far(struct test_tally *tally)
+{
+	struct ut *u = ut_new(3);
+	u64 near_due;
+
+	ut_add(u, 1, 60, 50, 0);
+	ut_add(u, 2, 500, 0, 200);
+	u->group[1].floor_pages = 50;
+	ut_plan(u, 0);
+	near_due = u->group[1].due_pages;
+	CHECK_EQ(near_due, 50);
+	u->params.remote_ps = u->params.latency_gap_ps - u->params.latency_gap_ps / 5;
+	ut_plan(u, 0);
+	CHECK_EQ(u->group[1].due_pages, near_due);
+	CHECK(!ut_apply(u));
+	test_free(u);
+}
+
 static void ut_test_cap(struct test_tally *tally)
 {
 	struct ut *u = ut_new(3);
@@ -390,6 +409,7 @@ static void ut_test_settles(struct test_tally *tally)
 static const struct test_case groups_tests[] = {
 	{ "groups: a floor is held, and taken back", ut_test_floor },
 	{ "groups: only what is worth holding is guaranteed", ut_test_worth },
+	{ "groups: a floor is the same along every route", ut_test_far },
 	{ "groups: a cap is kept", ut_test_cap },
 	{ "groups: what is above a cap is brought down", ut_test_excess },
 	{ "groups: swaps inside are always allowed", ut_test_inside },
