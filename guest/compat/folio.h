@@ -34,6 +34,17 @@
 #define DEMETER_COMPAT_MAPCOUNT_INLINE 0
 #endif
 
+/*
+ * 7.x (2026) charges a folio to the obj_cgroup that its memory cgroup has for the node
+ * that the folio lies on. The same rule does no harm to a 7.0 that did not yet. Older
+ * side may go with 6.12.
+ */
+#if KERNEL_VERSION(7, 0, 0) <= LINUX_VERSION_CODE
+#define DEMETER_COMPAT_CHARGE_BY_NODE 1
+#else
+#define DEMETER_COMPAT_CHARGE_BY_NODE 0
+#endif
+
 /* Bits that idle-page tracking keeps in the flags (64-bit: always there if configured). */
 #ifdef CONFIG_PAGE_IDLE_FLAG
 #define DEMETER_FOLIO_IDLE_FLAGS (BIT(PG_young) | BIT(PG_idle))

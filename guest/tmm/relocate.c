@@ -29,7 +29,8 @@
  *   host's secondary page tables follow.
  * - PageAnonExclusive travels in the kind of the migration entry; node, zone,
  *   lock and waiter bits belong to the memory and stay; the charge of a memory
- *   cgroup moves with the identity, one page for one page.
+ *   cgroup moves with the identity, one page for one page, where it does not
+ *   depend on the node; where it does, both have to be of one cgroup, and it stays.
  */
 #include <linux/ktime.h>
 #include <linux/memcontrol.h>
@@ -55,7 +56,7 @@
 	 BIT(PG_workingset) | BIT(PG_swapbacked) | DEMETER_FOLIO_IDLE_FLAGS |                      \
 	 DEMETER_FOLIO_LRU_REFS)
 
-bool demeter_relocate_same_memcg(struct folio *a, struct folio *b)
+static bool same_memcg(struct folio *a, struct folio *b)
 {
 	bool same;
 
@@ -63,6 +64,16 @@ bool demeter_relocate_same_memcg(struct folio *a, struct folio *b)
 	same = folio_memcg(a) == folio_memcg(b);
 	rcu_read_unlock();
 	return same;
+}
+
+bool demeter_relocate_may_exchange(struct folio *a, struct folio *b)
+{
+	/*
+	 * A charged page for a charged page is no change to either group. But a THP
+	 * may wait in its group's deferred-split queue, which would go astray; and what
+	 * is charged by node must not be charged for another.
+	 */
+	return (!DEMETER_COMPAT_CHARGE_BY_NODE && !folio_test_large(a)) || same_memcg(a, b);
 }
 
 /*
@@ -114,11 +125,7 @@ static bool demeter_take_pair(struct demeter_pair *pair, struct list_head *hot, 
 		return false;
 	}
 
-	/*
-	 * A charged page for a charged page is no change to either group. A THP
-	 * may wait in its group's deferred-split queue, which would go astray.
-	 */
-	if (folio_test_large(pair->hot) && !demeter_relocate_same_memcg(pair->hot, pair->cold)) {
+	if (!demeter_relocate_may_exchange(pair->hot, pair->cold)) {
 		pair->status = DEMETER_REFUSED_MEMCG;
 		return true;
 	}
@@ -151,7 +158,7 @@ static void demeter_swap_identity(struct folio *a, struct folio *b)
 
 	swap(a->mapping, b->mapping);
 	swap(a->index, b->index);
-#ifdef CONFIG_MEMCG
+#if defined(CONFIG_MEMCG) && !DEMETER_COMPAT_CHARGE_BY_NODE
 	swap(a->memcg_data, b->memcg_data);
 #endif
 	set_mask_bits(&demeter_folio_flags(a), DEMETER_IDENTITY_FLAGS, flags_b);

@@ -118,15 +118,16 @@ struct demeter_traded demeter_relocate_trade(struct demeter_folio_list *hot,
 					     struct demeter_refusals *why);
 
 /**
- * demeter_relocate_same_memcg() - are two folios charged to one memory cgroup
+ * demeter_relocate_may_exchange() - do memory cgroups allow two folios to be exchanged
  * @a: isolated folio
- * @b: isolated folio
+ * @b: isolated folio of the same size
  *
- * THPs of two cannot be exchanged: each cgroup has a queue of those to be split.
+ * THPs of two cgroups cannot be: each cgroup has a queue of those to be split. Nor, from
+ * Linux 7 on, other folios of two, as charges are by node.
  *
- * Return: whether they are.
+ * Return: whether they do.
  */
-bool demeter_relocate_same_memcg(struct folio *a, struct folio *b);
+bool demeter_relocate_may_exchange(struct folio *a, struct folio *b);
 
 /**
  * demeter_relocate_room() - free memory that migration may use

@@ -48,23 +48,23 @@ static void take_one(struct folio *folio, u64 *from_pages, struct demeter_folio_
 	to->other_pages += pages;
 }
 
-/* The same of THPs whose partners are of another memory cgroup. */
-static void take_foreign(struct demeter_folio_list *hot, struct demeter_folio_list *cold,
-			 struct demeter_folio_list *up, struct demeter_folio_list *down)
+/* The same of folios whose partners are of another memory cgroup, where that matters. */
+static void take_foreign(struct list_head *hot, u64 *hot_pages, struct demeter_folio_list *up,
+			 struct list_head *cold, u64 *cold_pages, struct demeter_folio_list *down)
 {
-	struct list_head *at = cold->huge.next;
+	struct list_head *at = cold->next;
 	struct folio *folio, *next;
 
-	list_for_each_entry_safe(folio, next, &hot->huge, lru) {
+	list_for_each_entry_safe(folio, next, hot, lru) {
 		struct folio *partner = list_entry(at, struct folio, lru);
 
-		if (at == &cold->huge)
+		if (at == cold)
 			break;
 		at = at->next;
-		if (demeter_relocate_same_memcg(folio, partner))
+		if (demeter_relocate_may_exchange(folio, partner))
 			continue;
-		take_one(folio, &hot->huge_pages, up);
-		take_one(partner, &cold->huge_pages, down);
+		take_one(folio, hot_pages, up);
+		take_one(partner, cold_pages, down);
 	}
 }
 
@@ -112,7 +112,8 @@ struct demeter_traded demeter_relocate_trade(struct demeter_folio_list *hot,
 	demeter_folio_list_init(&down);
 	take_other(hot, &up);
 	take_other(cold, &down);
-	take_foreign(hot, cold, &up, &down);
+	take_foreign(&hot->huge, &hot->huge_pages, &up, &cold->huge, &cold->huge_pages, &down);
+	take_foreign(&hot->small, &hot->small_pages, &up, &cold->small, &cold->small_pages, &down);
 	if (up.other_pages > down.other_pages)
 		make_up(cold, hot, &down, up.other_pages - down.other_pages);
 	else if (down.other_pages > up.other_pages)
