@@ -3,6 +3,7 @@
  * Making sizes match, see huge.h.
  */
 #include <linux/mm.h>
+#include <linux/mempolicy.h>
 #include <linux/mman.h>
 #include <linux/mmzone.h>
 #include <linux/pagemap.h>
@@ -21,7 +22,11 @@
 DEMETER_DEFINE_CALL(do_madvise);
 DEMETER_DEFINE_CALL(split);
 
+/* What the administrator has said of huge pages. Of the rest, NULL: this kernel has none. */
 static const unsigned long *thp_flags;
+static const unsigned long *orders_always;
+static const unsigned long *orders_inherit;
+static const unsigned int *max_ptes_none;
 static bool can_collapse;
 static bool can_split;
 
@@ -33,6 +38,10 @@ static bool can_split;
 void demeter_huge_resolve(void)
 {
 	thp_flags = (const unsigned long *)demeter_symbol_address("transparent_hugepage_flags");
+	/* Linux 6.8 and newer: a choice for each size. */
+	orders_always = (const unsigned long *)demeter_symbol_address("huge_anon_orders_always");
+	orders_inherit = (const unsigned long *)demeter_symbol_address("huge_anon_orders_inherit");
+	max_ptes_none = (const unsigned int *)demeter_symbol_address("khugepaged_max_ptes_none");
 	can_collapse = thp_flags && demeter_symbol_aim_call(do_madvise, "do_madvise");
 	can_split = demeter_symbol_aim_call(split, __stringify(DEMETER_COMPAT_SPLIT));
 }
@@ -78,6 +87,46 @@ static bool compaction_would_wait(u64 pages)
 	return false;
 }
 
+/*
+ * Is everything to be in THPs, and may one be made of a single page? MADV_COLLAPSE, which
+ * a program uses for itself, asks nobody.
+ */
+static bool is_wanted(void)
+{
+	bool all = READ_ONCE(*thp_flags) & BIT(TRANSPARENT_HUGEPAGE_FLAG);
+
+	if (max_ptes_none && READ_ONCE(*max_ptes_none) < HPAGE_PMD_NR - 1)
+		return false;
+	if (!orders_always || !orders_inherit)
+		return all;
+	if (READ_ONCE(*orders_always) & BIT(HPAGE_PMD_ORDER))
+		return true;
+	return all && READ_ONCE(*orders_inherit) & BIT(HPAGE_PMD_ORDER);
+}
+
+/*
+ * Where the range that may be collapsed ends: before the first mapping that is not
+ * anonymous, or that a policy binds. @start: there is none; also while somebody
+ * keeps mmap_lock, which MADV_COLLAPSE would wait for.
+ */
+static u64 collapsible_end(struct mm_struct *mm, u64 start, u64 end)
+{
+	struct vm_area_struct *vma;
+
+	if (!demeter_scan_lock(mm))
+		return start;
+	VMA_ITERATOR(vmi, mm, start);
+	for_each_vma_range(vmi, vma, end)
+	{
+		if (vma_is_anonymous(vma) && !vma_policy(vma))
+			continue;
+		end = max_t(u64, vma->vm_start, start);
+		break;
+	}
+	mmap_read_unlock(mm);
+	return round_down(end, HPAGE_PMD_SIZE);
+}
+
 /**
  * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
  * @mm: address space, mm_users held
@@ -85,9 +134,10 @@ static bool compaction_would_wait(u64 pages)
  * @end: one past the last byte
  * @max_pages: about so many 4 KiB pages, and no more
  *
- * Does nothing unless the system makes THPs of everything ("always"): whether a
- * process wants them is not for us to decide. Nor while so much is isolated that
- * compaction would wait for it.
+ * Does nothing unless the system makes THPs of everything ("always"), however few of
+ * the pages are there: whether a process wants them is not for us to decide. Nor while
+ * so much is isolated that compaction would wait for it; nor to shared memory or what
+ * a policy binds.
  *
  * Return: whether anything was tried.
  */
@@ -97,11 +147,12 @@ bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pag
 
 	start = round_up(start, HPAGE_PMD_SIZE);
 	end = round_down(end, HPAGE_PMD_SIZE);
-	if (!can_collapse || start >= end ||
-	    !(READ_ONCE(*thp_flags) & BIT(TRANSPARENT_HUGEPAGE_FLAG)) ||
-	    compaction_would_wait(max_pages))
+	if (!can_collapse || start >= end || !is_wanted() || compaction_would_wait(max_pages))
 		return false;
 	stop = min(end, start + round_up(max_pages << PAGE_SHIFT, HPAGE_PMD_SIZE));
+	stop = collapsible_end(mm, start, stop);
+	if (start >= stop)
+		return false;
 	/*
 	 * In one call, as each drains the LRU caches of all CPUs. Holes and pages that
 	 * cannot be collapsed are skipped; no memory ends it. It reschedules itself.

@@ -30,7 +30,7 @@ void demeter_huge_resolve(void);
  * @max_pages: about so many 4 KiB pages, and no more
  *
  * Does nothing unless the system makes THPs of everything ("always"): whether a
- * process wants them is not for us to decide.
+ * process wants them is not for us to decide. Private anonymous memory only.
  *
  * Return: whether anything was tried.
  */
