@@ -49,6 +49,16 @@ void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placem
 					   judge_bound(demeter_placement_outlook_ns(placement)));
 }
 
+static void judge_add(struct demeter_judge *judge, const struct demeter_placement *placement,
+		      u64 taken_ns, s64 gain_ns)
+{
+	if (taken_ns < judge->since_ns)
+		return;
+	judge->cost_ns =
+		demeter_min(demeter_add_sat(judge->cost_ns, placement->cost_ns), JUDGE_S64_MAX / 8);
+	judge->gain_ns = judge_bound(judge->gain_ns + judge_bound(gain_ns));
+}
+
 /**
  * demeter_judge_settle - the time of a step is over
  * @judge: the judge
@@ -58,11 +68,23 @@ void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placem
 void demeter_judge_settle(struct demeter_judge *judge, const struct demeter_placement *placement,
 			  u64 taken_ns)
 {
-	if (taken_ns < judge->since_ns)
-		return;
-	judge->cost_ns =
-		demeter_min(demeter_add_sat(judge->cost_ns, placement->cost_ns), JUDGE_S64_MAX / 8);
-	judge->gain_ns = judge_bound(judge->gain_ns + judge_bound(placement->realised_ns));
+	judge_add(judge, placement, taken_ns, placement->realised_ns);
+}
+
+/**
+ * demeter_judge_conclude - a step whose time still runs will be followed no more
+ * @judge: the judge
+ * @placement: the step
+ * @taken_ns: when it was taken, in time of demeter_judge_epoch()
+ *
+ * Where so many are taken that there is no room to follow them, what they are on the way
+ * to save has to do. One that no epoch has seen says nothing.
+ */
+void demeter_judge_conclude(struct demeter_judge *judge, const struct demeter_placement *placement,
+			    u64 taken_ns)
+{
+	if (placement->age_ns)
+		judge_add(judge, placement, taken_ns, demeter_placement_outlook_ns(placement));
 }
 
 static void judge_forget(struct demeter_judge *judge, u64 epoch_ns, u64 horizon_ns)

@@ -76,6 +76,39 @@ static struct jt_machine *jt_new(void)
 	return m;
 }
 
+/* So many steps that each is given up after two epochs: they are heard nevertheless. */
+static void jt_test_crowd(struct test_tally *tally)
+{
+	struct demeter_placement p = { .pages = 1, .lasts_ns = JT_HORIZON_NS };
+	u64 now_ns = 0;
+	u32 epoch, step;
+	s64 saves_ns;
+
+	for (saves_ns = 5000; saves_ns >= 0; saves_ns -= 5000) {
+		struct demeter_judge judge = {};
+		u32 stops = 0;
+
+		for (epoch = 0; epoch < 200; epoch++) {
+			now_ns += JT_EPOCH_NS;
+			for (step = 0; step < 500; step++) {
+				p.cost_ns = 200000;
+				p.age_ns = 2 * JT_EPOCH_NS;
+				p.recent_age_ns = p.age_ns;
+				p.realised_ns = 2 * saves_ns;
+				p.recent_ns = p.realised_ns;
+				demeter_judge_conclude(&judge, &p, now_ns);
+				/* One that nobody has seen yet proves nothing. */
+				p.age_ns = 0;
+				p.realised_ns = 0;
+				p.cost_ns = JT_HORIZON_NS;
+				demeter_judge_conclude(&judge, &p, now_ns);
+			}
+			stops += demeter_judge_epoch(&judge, now_ns, JT_EPOCH_NS, JT_HORIZON_NS);
+		}
+		CHECK_EQ(stops > 0, !saves_ns);
+	}
+}
+
 /* A step a second that saves what it cost within a tenth of its time, and goes on. */
 static void jt_test_pays(struct test_tally *tally)
 {
@@ -159,6 +192,7 @@ static void jt_test_nasty(struct test_tally *tally)
 
 static const struct test_case judge_tests[] = {
 	{ "judge: what pays goes on", jt_test_pays },
+	{ "judge: steps that are too many to be followed are heard", jt_test_crowd },
 	{ "judge: what does not is stopped, longer each time", jt_test_stops },
 	{ "judge: what does harm is stopped", jt_test_harm },
 	{ "judge: small change is let be", jt_test_small },

@@ -229,8 +229,12 @@ static void decide(u64 number, const struct demeter_plan_step *step,
 	struct decision *decision = slot_of(number);
 	struct account *account = account_of(ranked[step->hot].space);
 
-	if (decision->state == OPEN)
+	if (decision->state == OPEN) {
+		if (!decision->imposed)
+			demeter_judge_conclude(&account_of(decision->placement.hot.space)->judge,
+					       &decision->placement, decision->time_ns);
 		totals.open--;
+	}
 	if (decision->state == OPEN || decision->state == RUNNING)
 		totals.dropped++;
 	*decision = (struct decision){

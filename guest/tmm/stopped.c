@@ -6,6 +6,8 @@
  * accessed more than what took its place, may come back where the planner finds
  * that this pays.
  */
+#include <linux/sched.h>
+
 #include "ledger.h"
 #include "tmm.h"
 
@@ -42,5 +44,6 @@ void demeter_stopped_hide(struct demeter_rank_entry *entries, u32 nr,
 		for (i = 0; i < nr; i++)
 			if (entries[i].space == space && !is_among(&returns, &entries[i]))
 				entries[i].pages[DEMETER_SMEM] = 0;
+		cond_resched();
 	}
 }

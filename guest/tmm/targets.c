@@ -445,23 +445,40 @@ static u32 candidates_insert(struct candidate *found, u32 nr, u32 max,
 	return nr + 1;
 }
 
+/* A thread of @leader's process that still has its memory, locked: the first may be gone. */
+static struct task_struct *lock_thread_with_mm(struct task_struct *leader)
+{
+	struct task_struct *thread;
+
+	for_each_thread(leader, thread)
+	{
+		task_lock(thread);
+		if (thread->mm)
+			return thread;
+		task_unlock(thread);
+	}
+	return NULL;
+}
+
 /* The largest processes that are wanted and not managed. Returns how many. */
 static u32 candidates_find(struct candidate *found, u32 max, u64 min_bytes)
 {
-	struct task_struct *task;
+	struct task_struct *leader, *task;
 	u32 seen = 0, nr = 0, unused;
 
 	rcu_read_lock();
-	for_each_process(task) {
+	for_each_process(leader) {
 		struct candidate candidate = {};
 
 		seen++;
-		if (task->flags & PF_KTHREAD)
+		if (leader->flags & PF_KTHREAD)
 			continue;
-		task_lock(task);
+		task = lock_thread_with_mm(leader);
+		if (!task)
+			continue;
 		candidate.mm = task->mm;
 		candidate.tgid = task_tgid_nr(task);
-		if (candidate.mm && !demeter_targets_space_of(candidate.mm, &unused) &&
+		if (!demeter_targets_space_of(candidate.mm, &unused) &&
 		    wanted(task, min_bytes, &candidate))
 			nr = candidates_insert(found, nr, max, &candidate);
 		task_unlock(task);
