@@ -10,6 +10,11 @@
  * early touch makes a granule more than a few times as hot as the mean. That
  * matters where one page stands for 512 of which it may be the only hot one.
  *
+ * That mean must not be one of rates so drawn to it: n touches at once are believed
+ * to be 4 n times the mean at most, so with fewer than one granule in 4 n hot each
+ * mean would be below the one before, until nothing is believed. Of an exponential
+ * time, (n - 1)/E is the rate without bias, however the rates of others lie.
+ *
  * How sure is such a rate? Its relative variance is 1/n: the information is
  * the number of touches, however high the rate. ranges.c and plan.c take a
  * count of k samples to have the variance k. So an estimate of x accesses an
@@ -51,6 +56,10 @@
 #define TOUCH_EXPOSURE_MAX ((100ULL * TOUCH_NS_PER_S) << DEMETER_TOUCH_SHIFT)
 /* Looks that found no page: a moving average over this many, as a shift. */
 #define TOUCH_ABSENT_SHIFT 3
+/* More accesses a second than memory could serve to one program prove nothing. */
+#define TOUCH_RATE_MAX	   BIT_ULL(24)
+/* The mean changes by this factor an epoch at most, as a shift: few touches make it noisy. */
+#define TOUCH_MEAN_SHIFT   2
 /* Keeps sums far from wrapping: more accesses than any granule has in an epoch. */
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
 /* Part of the time that looking may take; leaves room for what a fault costs unseen. */
@@ -161,15 +170,27 @@ u64 demeter_touch_accesses(u64 rate_per_s, u64 ran_ns)
 	return demeter_min(demeter_mul_div(rate_per_s, ran_ns, TOUCH_NS_PER_S), TOUCH_ACCESSES_MAX);
 }
 
+/* The rate that touches alone tell; 0 for fewer than two. */
+static u64 touch_unbiased(const struct demeter_touch *touch)
+{
+	u64 rate;
+
+	if (touch->touches <= TOUCH_ONE)
+		return 0;
+	rate = demeter_mul_div((u64)touch->touches - TOUCH_ONE, TOUCH_NS_PER_S,
+			       demeter_max(touch->exposure, 1));
+	rate = demeter_mul_div(rate, 256U - demeter_min(touch->absent, 255), 256);
+	return demeter_min(rate, TOUCH_RATE_MAX);
+}
+
 /**
  * demeter_touch_add - add up the granules of an epoch
  * @sum: the sums, zero to begin with
  * @touch: what is known of a granule
- * @rate_per_s: its rate
  * @accesses: its accesses in the epoch
  */
 void demeter_touch_add(struct demeter_touch_sum *sum, const struct demeter_touch *touch,
-		       u64 rate_per_s, u64 accesses)
+		       u64 accesses)
 {
 	u64 variance = demeter_mul_div(demeter_mul_sat(accesses, accesses), TOUCH_ONE,
 				       (u64)touch->touches + TOUCH_PRIOR);
@@ -177,7 +198,7 @@ void demeter_touch_add(struct demeter_touch_sum *sum, const struct demeter_touch
 	sum->granules++;
 	sum->touches = demeter_add_sat(sum->touches, touch->touches);
 	sum->exposure = demeter_add_sat(sum->exposure, touch->exposure);
-	sum->rate_per_s = demeter_add_sat(sum->rate_per_s, rate_per_s);
+	sum->rate_per_s = demeter_add_sat(sum->rate_per_s, touch_unbiased(touch));
 	sum->accesses = demeter_add_sat(sum->accesses, accesses);
 	sum->variance = demeter_add_sat(sum->variance, variance);
 }
@@ -185,10 +206,10 @@ void demeter_touch_add(struct demeter_touch_sum *sum, const struct demeter_touch
 /**
  * demeter_touch_mean - mean rate of all granules
  * @sum: the sums
- * @before_per_s: the mean with which their rates were made, 0 = none was known
+ * @before_per_s: the mean before, 0 = none was known
  *
- * Without one before, no rate can be made: the first mean is that of all touches
- * together, in which slow granules count for too much, and the next is better.
+ * The first mean is that of all touches together, in which slow granules count for too
+ * much, and the next is better.
  *
  * Return: per second; 0 while nothing was touched.
  */
@@ -196,8 +217,13 @@ u64 demeter_touch_mean(const struct demeter_touch_sum *sum, u64 before_per_s)
 {
 	u64 pooled;
 
-	if (sum->granules && before_per_s)
-		return demeter_max(div64_u64(sum->rate_per_s, sum->granules), 1);
+	if (sum->rate_per_s && before_per_s) {
+		u64 now = div64_u64(sum->rate_per_s, sum->granules);
+
+		now = demeter_max(now, before_per_s >> TOUCH_MEAN_SHIFT);
+		now = demeter_min(now, demeter_mul_sat(before_per_s, 1U << TOUCH_MEAN_SHIFT));
+		return demeter_max(now, 1);
+	}
 	if (sum->touches == 0)
 		return 0;
 	pooled = demeter_mul_div(sum->touches, TOUCH_NS_PER_S, demeter_max(sum->exposure, 1));

@@ -138,7 +138,7 @@ static u64 tt_epoch(struct tt_space *s, u32 arms, struct demeter_ranges *ranges)
 		}
 		rate = demeter_touch_rate(&s->touch[g], s->mean);
 		x[g] = demeter_touch_accesses(rate, TT_TICKS * TT_TICK_NS);
-		demeter_touch_add(&sum, &s->touch[g], rate, x[g]);
+		demeter_touch_add(&sum, &s->touch[g], x[g]);
 	}
 	known = s->mean;
 	s->mean = demeter_touch_mean(&sum, known);
@@ -412,7 +412,7 @@ static void tt_test_nasty(struct test_tally *tally)
 			demeter_touch_look(&touch, test_random(&seed) & 1);
 			x = demeter_touch_accesses(demeter_touch_rate(&touch, mean),
 						   test_nasty(&seed));
-			demeter_touch_add(&sum, &touch, demeter_touch_rate(&touch, mean), x);
+			demeter_touch_add(&sum, &touch, x);
 		}
 		CHECK(touch.absent <= 256);
 		CHECK(touch.touches <= 9 * 256);

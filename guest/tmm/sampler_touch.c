@@ -289,7 +289,7 @@ static void estimate(struct demeter_touch_space *space, u64 ran_ns, struct demet
 		u64 rate = demeter_touch_rate(&known, space->mean_per_s);
 
 		space->granule[i].accesses = demeter_touch_accesses(rate, ran_ns);
-		demeter_touch_add(sum, &known, rate, space->granule[i].accesses);
+		demeter_touch_add(sum, &known, space->granule[i].accesses);
 	}
 }
 
