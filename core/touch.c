@@ -30,7 +30,11 @@
  *	A = 2 sum(x^2/n) / sum(x).
  *
  * It is the hot granules that decide A, which is right: cold ones are then
- * known better than claimed, and tests err towards doing nothing.
+ * known better than claimed, and tests err towards doing nothing. But a very few,
+ * such as those with a program's variables, whose accesses caches serve, would decide
+ * it alone, and leave no sample to what is merely hot. So for A, and for where to
+ * look, none counts for more than 1/TOUCH_PARTS of all, down to 1/TOUCH_SPAN of the
+ * hottest. Those few claim to be surer than they are; that they are hottest is sure.
  *
  * Where to look: the variance of the sum of rates is least for a given number
  * of touches when these go to granules in proportion to their rates, which is
@@ -60,6 +64,9 @@
 #define TOUCH_RATE_MAX	   BIT_ULL(24)
 /* The mean changes by this factor an epoch at most, as a shift: few touches make it noisy. */
 #define TOUCH_MEAN_SHIFT   2
+/* What a granule counts for at most: a part of all, or of the hottest. */
+#define TOUCH_PARTS	   8U
+#define TOUCH_SPAN	   16U
 /* Keeps sums far from wrapping: more accesses than any granule has in an epoch. */
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
 /* Part of the time that looking may take; leaves room for what a fault costs unseen. */
@@ -188,11 +195,13 @@ static u64 touch_unbiased(const struct demeter_touch *touch)
  * @sum: the sums, zero to begin with
  * @touch: what is known of a granule
  * @accesses: its accesses in the epoch
+ * @most: what it counts for at most, from demeter_touch_most()
  */
 void demeter_touch_add(struct demeter_touch_sum *sum, const struct demeter_touch *touch,
-		       u64 accesses)
+		       u64 accesses, u64 most)
 {
-	u64 variance = demeter_mul_div(demeter_mul_sat(accesses, accesses), TOUCH_ONE,
+	u64 counted = demeter_min(accesses, most);
+	u64 variance = demeter_mul_div(demeter_mul_sat(counted, counted), TOUCH_ONE,
 				       (u64)touch->touches + TOUCH_PRIOR);
 
 	sum->granules++;
@@ -200,7 +209,25 @@ void demeter_touch_add(struct demeter_touch_sum *sum, const struct demeter_touch
 	sum->exposure = demeter_add_sat(sum->exposure, touch->exposure);
 	sum->rate_per_s = demeter_add_sat(sum->rate_per_s, touch_unbiased(touch));
 	sum->accesses = demeter_add_sat(sum->accesses, accesses);
+	sum->counted = demeter_add_sat(sum->counted, counted);
+	sum->hottest = demeter_max(sum->hottest, accesses);
 	sum->variance = demeter_add_sat(sum->variance, variance);
+}
+
+/**
+ * demeter_touch_most - what a granule counts for in the next epoch
+ * @sum: the sums of this one
+ * @ran_ns: time that its program ran
+ *
+ * Return: accesses a second; no limit where nothing ran.
+ */
+u64 demeter_touch_most(const struct demeter_touch_sum *sum, u64 ran_ns)
+{
+	u64 most = demeter_max(sum->counted / TOUCH_PARTS, sum->hottest / TOUCH_SPAN);
+
+	if (!most || !ran_ns)
+		return DEMETER_U64_MAX;
+	return demeter_mul_div(most, TOUCH_NS_PER_S, ran_ns);
 }
 
 /**
@@ -246,9 +273,9 @@ u64 demeter_touch_accesses_per_sample(const struct demeter_touch_sum *sum, u64 b
 {
 	u64 now, least;
 
-	if (sum->accesses == 0)
+	if (sum->counted == 0)
 		return demeter_max(before, 1);
-	now = demeter_mul_div(sum->variance, 2, sum->accesses);
+	now = demeter_mul_div(sum->variance, 2, sum->counted);
 	now = demeter_max(now, before / 2);
 	least = div64_u64(sum->accesses, demeter_max(max_samples, 1)) + 1;
 	return demeter_max(demeter_max(now, least), 1);

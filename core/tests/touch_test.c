@@ -58,6 +58,7 @@ struct tt_space {
 	u32 turn;
 	u64 mean;
 	u64 accesses_per_sample;
+	u64 most_per_s;
 	u64 carry;
 	u64 seed;
 	u64 bytes; /* armed at a time */
@@ -69,6 +70,7 @@ static struct tt_space *tt_new(u64 seed, u64 bytes)
 	struct tt_space *s = test_alloc(sizeof(*s));
 
 	s->seed = seed;
+	s->most_per_s = DEMETER_U64_MAX;
 	s->bytes = bytes;
 	return s;
 }
@@ -114,6 +116,7 @@ static u64 tt_epoch(struct tt_space *s, u32 arms, struct demeter_ranges *ranges)
 {
 	struct demeter_touch_sum sum = { 0 };
 	u64 *x = s->accesses, follow = 0, samples = 0, known, k;
+	u64 most = demeter_touch_accesses(s->most_per_s, TT_TICKS * TT_TICK_NS);
 	u32 tick, i, g;
 
 	for (tick = 0; tick < TT_TICKS; tick++) {
@@ -138,8 +141,9 @@ static u64 tt_epoch(struct tt_space *s, u32 arms, struct demeter_ranges *ranges)
 		}
 		rate = demeter_touch_rate(&s->touch[g], s->mean);
 		x[g] = demeter_touch_accesses(rate, TT_TICKS * TT_TICK_NS);
-		demeter_touch_add(&sum, &s->touch[g], x[g]);
+		demeter_touch_add(&sum, &s->touch[g], x[g], most);
 	}
+	s->most_per_s = demeter_touch_most(&sum, TT_TICKS * TT_TICK_NS);
 	known = s->mean;
 	s->mean = demeter_touch_mean(&sum, known);
 	if (!known)
@@ -154,7 +158,8 @@ static u64 tt_epoch(struct tt_space *s, u32 arms, struct demeter_ranges *ranges)
 		while (ranges && k--)
 			demeter_ranges_sample(ranges, TT_BASE + g * TT_GRANULE +
 							      test_random(&s->seed) % TT_GRANULE);
-		k = demeter_touch_share(&follow, x[g], sum.accesses / (arms * TT_TICKS / 2) + 1);
+		k = demeter_touch_share(&follow, demeter_min(x[g], most),
+					sum.counted / (arms * TT_TICKS / 2) + 1);
 		while (k-- && s->nr_follow < 1024)
 			s->follow[s->nr_follow++] = g;
 	}
@@ -412,7 +417,7 @@ static void tt_test_nasty(struct test_tally *tally)
 			demeter_touch_look(&touch, test_random(&seed) & 1);
 			x = demeter_touch_accesses(demeter_touch_rate(&touch, mean),
 						   test_nasty(&seed));
-			demeter_touch_add(&sum, &touch, x);
+			demeter_touch_add(&sum, &touch, x, test_nasty(&seed));
 		}
 		CHECK(touch.absent <= 256);
 		CHECK(touch.touches <= 9 * 256);

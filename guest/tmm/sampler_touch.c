@@ -282,6 +282,7 @@ static struct demeter_touch known_of(struct demeter_touch_space *space, u32 inde
 /* Accesses of each granule in the epoch, and their sums. */
 static void estimate(struct demeter_touch_space *space, u64 ran_ns, struct demeter_touch_sum *sum)
 {
+	u64 most = demeter_touch_accesses(space->most_per_s, ran_ns);
 	u32 i;
 
 	for (i = 0; i < space->nr; i++) {
@@ -289,13 +290,14 @@ static void estimate(struct demeter_touch_space *space, u64 ran_ns, struct demet
 		u64 rate = demeter_touch_rate(&known, space->mean_per_s);
 
 		space->granule[i].accesses = demeter_touch_accesses(rate, ran_ns);
-		demeter_touch_add(sum, &known, space->granule[i].accesses);
+		demeter_touch_add(sum, &known, space->granule[i].accesses, most);
 	}
 }
 
 static void add_up(struct demeter_touch_sum *all, const struct demeter_touch_sum *sum)
 {
 	all->accesses += sum->accesses;
+	all->counted += sum->counted;
 	all->variance += sum->variance;
 }
 
@@ -319,9 +321,10 @@ static void emit(struct demeter_touch_space *space, u64 accesses_per_sample)
 	}
 }
 
-/* The granules to arm next, in proportion to their accesses and in no order. */
-static void follow(struct demeter_touch_space *space, u64 accesses, u64 ran_ns)
+/* The granules to arm next, in proportion to what counts of their accesses and in no order. */
+static void follow(struct demeter_touch_space *space, u64 counted, u64 ran_ns)
 {
+	u64 most = demeter_touch_accesses(space->most_per_s, ran_ns);
 	u64 pages = div_u64(demeter_touch_now.pages_per_s * min_t(u64, ran_ns, 10 * NSEC_PER_SEC),
 			    2 * NSEC_PER_SEC);
 	u64 carry = 0, nr;
@@ -331,8 +334,8 @@ static void follow(struct demeter_touch_space *space, u64 accesses, u64 ran_ns)
 	space->nr_follow = 0;
 	pages = clamp_t(u64, pages, 1, EPOCH_FOLLOW);
 	for (i = 0; i < space->nr; i++) {
-		nr = demeter_touch_share(&carry, space->granule[i].accesses,
-					 div64_u64(accesses, pages) + 1);
+		nr = demeter_touch_share(&carry, min(space->granule[i].accesses, most),
+					 div64_u64(counted, pages) + 1);
 		while (nr-- && space->nr_follow < EPOCH_FOLLOW)
 			space->follow[space->nr_follow++] = i;
 	}
@@ -367,7 +370,8 @@ static void estimate_space(struct demeter_touch_space *space, u64 ran_ns,
 	space->mean_per_s = demeter_touch_mean(&sum, space->mean_per_s);
 	if (space->estimated)
 		add_up(all, &sum);
-	follow(space, sum.accesses, ran_ns);
+	follow(space, sum.counted, ran_ns);
+	space->most_per_s = demeter_touch_most(&sum, ran_ns);
 }
 
 static void follow_cost(u64 ran_ns)

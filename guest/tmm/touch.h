@@ -77,6 +77,7 @@ struct demeter_touch_granule {
  * @turn: see demeter_touch_explore()
  * @check: granule where the next look for lost marks begins
  * @mean_per_s: mean rate of all granules, 0 while not known
+ * @most_per_s: accesses for which a granule counts at most, see demeter_touch_most()
  * @epoch_ran_ns: how long it had run at the end of the last epoch
  * @tick_ran_ns: how long it had run at the last tick
  * @owed: what is left of the budget, in billionths of a page
@@ -107,6 +108,7 @@ struct demeter_touch_space {
 	u32 turn;
 	u32 check;
 	u64 mean_per_s;
+	u64 most_per_s;
 	u64 epoch_ran_ns;
 	u64 tick_ran_ns;
 	u64 owed;

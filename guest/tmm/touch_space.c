@@ -193,6 +193,7 @@ static bool add(struct mm_struct *mm)
 	mmgrab(mm);
 	space->mm = mm;
 	space->wanted = true;
+	space->most_per_s = U64_MAX;
 	raw_spin_lock_init(&space->lock);
 	list_add_tail(&space->link, &all_spaces);
 	hash_add_rcu(spaces, &space->node, (unsigned long)mm);

@@ -42,7 +42,9 @@ struct demeter_touch {
  * @exposure: sum of their exposures
  * @rate_per_s: sum of their rates, of those that were touched more than once
  * @accesses: sum of their accesses in the epoch
- * @variance: sum of the variances of those
+ * @counted: the same, of each no more than counts
+ * @hottest: most of one
+ * @variance: sum of the variances of what counts
  */
 struct demeter_touch_sum {
 	u64 granules;
@@ -50,6 +52,8 @@ struct demeter_touch_sum {
 	u64 exposure;
 	u64 rate_per_s;
 	u64 accesses;
+	u64 counted;
+	u64 hottest;
 	u64 variance;
 };
 
@@ -59,7 +63,8 @@ void demeter_touch_look(struct demeter_touch *touch, bool found);
 u64 demeter_touch_rate(const struct demeter_touch *touch, u64 mean_per_s);
 u64 demeter_touch_accesses(u64 rate_per_s, u64 ran_ns);
 void demeter_touch_add(struct demeter_touch_sum *sum, const struct demeter_touch *touch,
-		       u64 accesses);
+		       u64 accesses, u64 most);
+u64 demeter_touch_most(const struct demeter_touch_sum *sum, u64 ran_ns);
 u64 demeter_touch_mean(const struct demeter_touch_sum *sum, u64 before_per_s);
 u64 demeter_touch_accesses_per_sample(const struct demeter_touch_sum *sum, u64 before,
 				      u64 max_samples);
