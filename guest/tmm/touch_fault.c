@@ -8,8 +8,9 @@
  * no NUMA statistics, no migration. Where the page-table lock is taken, the
  * kernel's own do_numa_page() puts it back; waiting here could be for ever.
  *
- * Marks that fork copied to a child, or mremap moved, are put back likewise and
- * counted. Once the probes are gone, do_numa_page() does that.
+ * Marks that fork copied to a child, mremap moved, or that were left behind as
+ * mmap_lock was not to be had, are put back likewise and counted. Once nothing is
+ * watched any more, do_numa_page() does that.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 

@@ -212,21 +212,52 @@ static void disarm_mapped(struct demeter_touch_space *space)
 	}
 }
 
-/* The same; where the process is gone already, so are the marks. */
-static void disarm(struct demeter_touch_space *space)
+/* False if somebody kept mmap_lock for too long. */
+static bool disarm_all(struct demeter_touch_space *space)
 {
+	if (!demeter_scan_lock(space->mm))
+		return false;
+	disarm_mapped(space);
+	mmap_read_unlock(space->mm);
+	return true;
+}
+
+/* What is armed is no longer ours. */
+static void disown(struct demeter_touch_space *space)
+{
+	unsigned long flags;
 	u32 i;
 
-	if (mmget_not_zero(space->mm)) {
-		mmap_read_lock(space->mm);
-		disarm_mapped(space);
-		mmap_read_unlock(space->mm);
-		mmput_async(space->mm);
-		return;
-	}
-	for (i = 0; i < space->nr; i++)
+	for (i = 0; i < space->nr; i++) {
+		if (!(i % 256))
+			cond_resched();
+		if (!READ_ONCE(space->granule[i].armed))
+			continue;
+		raw_spin_lock_irqsave(&space->lock, flags);
+		/* Not so when it was touched meanwhile. */
 		if (space->granule[i].armed)
 			this_cpu_inc(demeter_touch_cpu.lost_marks);
+		space->granule[i].armed = 0;
+		raw_spin_unlock_irqrestore(&space->lock, flags);
+	}
+}
+
+/*
+ * For a space that is about to be freed. Where the process is gone already, so are the
+ * marks. Where somebody sits on mmap_lock, as a mount that hangs may, they stay: to wait
+ * for it would stop all sampling, disabling and CPU hotplug. The fault on one puts it
+ * back, as a child's copies (touch_fault.c).
+ */
+static void disarm(struct demeter_touch_space *space)
+{
+	bool done = false;
+
+	if (mmget_not_zero(space->mm)) {
+		done = disarm_all(space);
+		mmput_async(space->mm);
+	}
+	if (!done)
+		disown(space);
 }
 
 /* Many may end at once: all CPUs are interrupted once, and a grace period waited for. */
@@ -535,16 +566,6 @@ static bool same_layout(const struct demeter_touch_space *space, const struct la
 	for (i = 0; i < layout->nr; i++)
 		if (space->granule[i].addr != layout->addr[i])
 			return false;
-	return true;
-}
-
-/* False if somebody kept mmap_lock for too long: another epoch. */
-static bool disarm_all(struct demeter_touch_space *space)
-{
-	if (!demeter_scan_lock(space->mm))
-		return false;
-	disarm_mapped(space);
-	mmap_read_unlock(space->mm);
 	return true;
 }
 
