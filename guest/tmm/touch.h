@@ -19,12 +19,14 @@
  * The page-table lock is taken under that; at a fault it is only tried, since
  *	its holder may wait for this CPU to flush its TLB.
  * struct demeter_touch_space.lock protects a space's clock and what the fault
- *	notes in granules; taken with interrupts off, and innermost.
+ *	notes in granules; taken with interrupts off, and innermost. A context switch
+ *	takes it when the space begins or ceases to run at all.
  * RCU protects the lookup of a space by its mm from faults and context switches.
  */
 #ifndef DEMETER_TOUCH_GUEST_H
 #define DEMETER_TOUCH_GUEST_H
 
+#include <linux/atomic.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
@@ -64,8 +66,9 @@ struct demeter_touch_granule {
  * @link: in the list of all, or of those that are about to be freed
  * @mm: holds mm_count
  * @lock: see above
- * @running: CPUs that run it now; @lock, as all to @lost_ns
- * @entered_ns: since when, if any does
+ * @running: CPUs that run it now
+ * @is_timed: any did when the clock was last set; @lock, as all to @lost_ns
+ * @entered_ns: when that was
  * @ran_ns: for how long at least one CPU ran it, before that
  * @lost_ns: part of it that our faults took
  * @granule: sorted by address; changed under both locks
@@ -94,7 +97,8 @@ struct demeter_touch_space {
 	struct list_head link;
 	struct mm_struct *mm;
 	raw_spinlock_t lock;
-	u32 running;
+	atomic_t running;
+	bool is_timed;
 	u64 entered_ns;
 	u64 ran_ns;
 	u64 lost_ns;

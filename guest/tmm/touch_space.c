@@ -90,7 +90,7 @@ static u64 ran_until(struct demeter_touch_space *space, u64 now_ns)
 {
 	u64 ran_ns = space->ran_ns;
 
-	if (space->running && now_ns > space->entered_ns)
+	if (space->is_timed && now_ns > space->entered_ns)
 		ran_ns += now_ns - space->entered_ns;
 	return ran_ns;
 }
@@ -126,21 +126,38 @@ u64 demeter_touch_ran(struct demeter_touch_space *space)
 	return ran_ns;
 }
 
+/*
+ * Let the clock run if any CPU runs the space, and else stand. Whoever makes @running 0
+ * or 1 comes here afterwards and looks again, under the lock: of two that cross, the
+ * later one finds what is true, in whatever order they come.
+ */
+static void start_or_stop(struct demeter_touch_space *space)
+{
+	bool runs;
+	u64 now_ns;
+
+	raw_spin_lock(&space->lock);
+	runs = atomic_read(&space->running);
+	if (runs != space->is_timed) {
+		now_ns = local_clock();
+		space->ran_ns = ran_until(space, now_ns);
+		space->entered_ns = now_ns;
+		space->is_timed = runs;
+	}
+	raw_spin_unlock(&space->lock);
+}
+
+/* Many CPUs may come and go at once, under their run-queue locks: few of them take ours. */
 static void enter(struct demeter_touch_space *space)
 {
-	raw_spin_lock(&space->lock);
-	if (!space->running++)
-		space->entered_ns = local_clock();
-	raw_spin_unlock(&space->lock);
+	if (atomic_inc_return(&space->running) == 1)
+		start_or_stop(space);
 }
 
 static void leave(struct demeter_touch_space *space)
 {
-	raw_spin_lock(&space->lock);
-	space->ran_ns = ran_until(space, local_clock());
-	space->entered_ns = local_clock();
-	space->running--;
-	raw_spin_unlock(&space->lock);
+	if (atomic_dec_and_test(&space->running))
+		start_or_stop(space);
 }
 
 /**
