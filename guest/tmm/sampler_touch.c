@@ -50,6 +50,8 @@
 #define EPOCH_CHECKS  512u
 /* Pages to arm in proportion to rates, in an epoch; as the array of a space. */
 #define EPOCH_FOLLOW  4096u
+/* Granules between two offers to let others have the CPU: some ten microseconds. */
+#define YIELD_EVERY   256u
 
 static struct workqueue_struct *queue;
 static struct delayed_work tick_work;
@@ -58,6 +60,7 @@ static struct delayed_work tick_work;
 static struct cpumask cpus;
 static u64 epoch_spent_ns;
 static u64 sample_carry;
+static u64 yielded_ns; /* of the epoch */
 /* Not get_random_u32(): dear until the pool is ready, as in a VM without RDRAND. */
 static struct rnd_state random_state;
 
@@ -267,6 +270,18 @@ static void inspect(struct demeter_touch_space *space)
 	mmput_async(space->mm);
 }
 
+/* Before granule @i: an epoch may have a million of them. What others take is not our cost. */
+static void yield_at(u32 i)
+{
+	u64 start_ns;
+
+	if (i % YIELD_EVERY)
+		return;
+	start_ns = local_clock();
+	if (cond_resched())
+		yielded_ns += local_clock() - start_ns;
+}
+
 /* What is known of a granule; the fault may change it at any time. */
 static struct demeter_touch known_of(struct demeter_touch_space *space, u32 index)
 {
@@ -288,6 +303,7 @@ static void estimate(struct demeter_touch_space *space, u64 ran_ns, struct demet
 		struct demeter_touch known = known_of(space, i);
 		u64 rate = demeter_touch_rate(&known, space->mean_per_s);
 
+		yield_at(i);
 		space->granule[i].accesses = demeter_touch_accesses(rate, ran_ns);
 		demeter_touch_add(sum, &known, rate, space->granule[i].accesses);
 	}
@@ -307,6 +323,7 @@ static void emit(struct demeter_touch_space *space, u64 accesses_per_sample)
 		struct demeter_touch_granule *granule = &space->granule[i];
 		u64 nr = demeter_touch_share(&sample_carry, granule->accesses, accesses_per_sample);
 
+		yield_at(i);
 		while (nr--) {
 			u32 page = random_below(BIT(space->shift - PAGE_SHIFT));
 			struct demeter_access access = {
@@ -331,6 +348,7 @@ static void follow(struct demeter_touch_space *space, u64 accesses, u64 ran_ns)
 	space->nr_follow = 0;
 	pages = clamp_t(u64, pages, 1, EPOCH_FOLLOW);
 	for (i = 0; i < space->nr; i++) {
+		yield_at(i);
 		nr = demeter_touch_share(&carry, space->granule[i].accesses,
 					 div64_u64(accesses, pages) + 1);
 		while (nr-- && space->nr_follow < EPOCH_FOLLOW)
@@ -414,8 +432,10 @@ static void touch_epoch(void)
 	bool secondary;
 
 	mutex_lock(&demeter_touch_lock);
+	yielded_ns = 0;
 	demeter_touch_spaces_sync();
 	secondary = epoch();
+	start_ns += yielded_ns;
 	mutex_unlock(&demeter_touch_lock);
 	demeter_touch_secondary_need(secondary);
 	/* The worker keeps its own time by stages. */
