@@ -16,8 +16,8 @@
  *	for writers, and all that is not said to be under another lock. Ticks and
  *	epochs hold it.
  * mmap_lock of a space is taken for reading under it.
- * The page-table lock is taken under that; at a fault it is only tried, since
- *	its holder may wait for this CPU to flush its TLB.
+ * The page-table lock is taken under that; at a fault it is only tried, some times,
+ *	since its holder may wait for this CPU to flush its TLB.
  * struct demeter_touch_space.lock protects a space's clock and what the fault
  *	notes in granules; taken with interrupts off, and innermost. A context switch
  *	takes it when the space begins or ceases to run at all.
