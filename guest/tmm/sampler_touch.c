@@ -25,7 +25,6 @@
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmap_lock.h>
-#include <linux/mmu_notifier.h>
 #include <linux/prandom.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
@@ -149,7 +148,7 @@ static void expose(struct demeter_touch_space *space, const u32 *batch, u32 nr)
 	raw_spin_unlock_irqrestore(&space->lock, flags);
 }
 
-/* Other MMUs that map the page shall ask for it, too. */
+/* KVM, which maps the page, shall ask for it, too. */
 static void drop_secondary(struct demeter_touch_space *space,
 			   const struct demeter_touch_granule *granule)
 {
@@ -160,7 +159,7 @@ static void drop_secondary(struct demeter_touch_space *space,
 		demeter_touch_secondary_drop(space->mm, armed);
 }
 
-static void arm_some(struct demeter_touch_space *space, u32 pages)
+static void arm_some(struct demeter_touch_space *space, u32 pages, bool kvm)
 {
 	static u32 batch[TICK_PAGES]; /* demeter_touch_lock */
 	u64 clock_ns = clock_of(space);
@@ -186,7 +185,7 @@ static void arm_some(struct demeter_touch_space *space, u32 pages)
 	if (nr)
 		demeter_touch_flush(space->mm);
 	dec_tlb_flush_pending(space->mm);
-	if (mm_has_notifiers(space->mm))
+	if (kvm)
 		for (i = 0; i < nr; i++)
 			drop_secondary(space, &space->granule[batch[i]]);
 	if (nr)
@@ -209,6 +208,7 @@ static u32 earned(struct demeter_touch_space *space)
 static void tick_space(struct demeter_touch_space *space, bool *ran)
 {
 	u64 before_ns = space->tick_ran_ns;
+	enum demeter_touch_secondary other;
 	u32 pages = earned(space);
 
 	*ran |= space->tick_ran_ns != before_ns;
@@ -218,8 +218,11 @@ static void tick_space(struct demeter_touch_space *space, bool *ran)
 	if (!mmap_read_trylock(space->mm)) {
 		this_cpu_inc(demeter_touch_cpu.busy_spaces);
 	} else {
-		if (!mm_has_notifiers(space->mm) || demeter_touch_secondary_ready())
-			arm_some(space, pages);
+		/* Some may have joined since the epoch. None does meanwhile. */
+		other = demeter_touch_secondary_of(space->mm);
+		if (other == DEMETER_TOUCH_NOBODY ||
+		    (other == DEMETER_TOUCH_KVM && demeter_touch_secondary_ready()))
+			arm_some(space, pages, other == DEMETER_TOUCH_KVM);
 		mmap_read_unlock(space->mm);
 	}
 	mmput_async(space->mm);
@@ -399,7 +402,7 @@ static void follow_cost(u64 ran_ns)
 	epoch_spent_ns = spent;
 }
 
-/* One epoch: whether any space has pages that another MMU maps. */
+/* One epoch: whether any space has pages that KVM maps. */
 static bool epoch(void)
 {
 	struct demeter_touch_space *space = NULL;
@@ -407,6 +410,7 @@ static bool epoch(void)
 	u64 ran_ns = 0, skipped = 0;
 	bool secondary = false;
 
+	demeter_touch_secondary_forget();
 	while ((space = demeter_touch_space_next(space))) {
 		u64 space_ran_ns = epoch_ran(space);
 

@@ -5,10 +5,10 @@
  * A page is armed by an entry of the page table that makes the CPU fault and
  * that every part of the kernel takes for one of NUMA balancing's
  * (touch_arm.c). At the fault its time is noted and the entry put back before
- * the kernel looks (touch_fault.c); touch_secondary.c does the same for what the
- * MMU of a VM or a device maps. Address spaces, their granules and their
- * clocks are in touch_space.c; sampler_touch.c arms in ticks and makes samples
- * once an epoch; core/touch.c has the arithmetic.
+ * the kernel looks (touch_fault.c); touch_secondary.c does the same for what KVM
+ * maps for a VM. Address spaces, their granules and their clocks are in
+ * touch_space.c; sampler_touch.c arms in ticks and makes samples once an epoch;
+ * core/touch.c has the arithmetic.
  *
  * Locks, outermost first:
  *
@@ -87,8 +87,9 @@ struct demeter_touch_granule {
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
  * @seen_epoch: epochs since then
- * @secondary: another MMU maps its pages as well, as KVM's does
- * @skipped: and touches through that are not seen: it is left alone
+ * @secondary: KVM maps its pages as well
+ * @skipped: touches through that are not seen, or others than KVM map them: it is left
+ *	alone
  * @estimated: the rates of this epoch say something
  * @wanted: still a target
  */
@@ -174,6 +175,16 @@ int demeter_touch_probes_start(char *reason, size_t size);
 void demeter_touch_probes_stop(void);
 
 /* touch_secondary.c */
+
+/* Who besides the CPUs uses the pages of an address space, by an MMU of its own. */
+enum demeter_touch_secondary {
+	DEMETER_TOUCH_NOBODY,
+	DEMETER_TOUCH_KVM,
+	DEMETER_TOUCH_OTHERS, /* somebody else, as well or alone */
+};
+
+enum demeter_touch_secondary demeter_touch_secondary_of(const struct mm_struct *mm);
+void demeter_touch_secondary_forget(void);
 void demeter_touch_secondary_need(bool needed);
 bool demeter_touch_secondary_ready(void);
 void demeter_touch_secondary_drop(struct mm_struct *mm, unsigned long armed);

@@ -8,7 +8,6 @@
  */
 #include <linux/hashtable.h>
 #include <linux/mm.h>
-#include <linux/mmu_notifier.h>
 #include <linux/rculist.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
@@ -627,10 +626,12 @@ static void take_layout(struct demeter_touch_space *space, const struct layout *
  */
 void demeter_touch_space_layout(struct demeter_touch_space *space)
 {
+	enum demeter_touch_secondary other = demeter_touch_secondary_of(space->mm);
 	struct layout layout = { .shift = PMD_SHIFT };
 
-	space->secondary = mm_has_notifiers(space->mm);
-	space->skipped = space->secondary && !demeter_touch_secondary_ready();
+	space->secondary = other == DEMETER_TOUCH_KVM;
+	space->skipped = other == DEMETER_TOUCH_OTHERS ||
+			 (space->secondary && !demeter_touch_secondary_ready());
 	if (space->skipped) {
 		disarm_all(space);
 		return;
