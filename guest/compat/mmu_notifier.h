@@ -37,4 +37,30 @@ void demeter_type___mmu_notifier_invalidate_range_end(struct mmu_notifier_range 
 	demeter_call(__mmu_notifier_invalidate_range_end)(range, false)
 #endif
 
+/*
+ * 5.5 (2020-01): mm/mmu_notifier.c keeps what an address space has of notifiers for
+ * itself. This is how its struct mmu_notifier_subscriptions begins in 6.1, 6.12 and 7.3;
+ * what the BTF of a kernel says of it is to be compared where that is new.
+ */
+#ifdef CONFIG_MMU_NOTIFIER
+/**
+ * struct demeter_notifiers - who wants to be told of changes of an address space
+ * @list: of struct mmu_notifier
+ * @has_itree: there are, or once were, interval notifiers; set under mmap_lock
+ * @lock: protects @list
+ */
+struct demeter_notifiers {
+	struct hlist_head list;
+	bool has_itree;
+	spinlock_t lock; /* protects @list */
+};
+
+/* NULL while there are none; then as long as the mm. */
+static inline struct demeter_notifiers *demeter_notifiers_of(const struct mm_struct *mm)
+{
+	/* Pairs with the release of __mmu_notifier_register(). */
+	return (struct demeter_notifiers *)smp_load_acquire(&mm->notifier_subscriptions);
+}
+#endif
+
 #endif /* DEMETER_COMPAT_MMU_NOTIFIER_H */

@@ -360,25 +360,47 @@ static int demeter_hammer_release(void)
 	return 0;
 }
 
-/* It need not be told anything: that it is there is what matters. */
-static const struct mmu_notifier_ops demeter_hammer_secondary_ops;
+/* An MMU besides the CPU's. It need not be told anything: that it is there is what matters. */
+struct demeter_hammer_mmu {
+	struct mmu_notifier notifier;
+	struct mmu_interval_notifier interval;
+	bool is_interval;
+};
 
-static int demeter_hammer_secondary(struct file *file)
+static const struct mmu_notifier_ops demeter_hammer_mmu_ops;
+
+static bool demeter_hammer_invalidate(struct mmu_interval_notifier *interval,
+				      const struct mmu_notifier_range *range, unsigned long seq)
 {
-	struct mmu_notifier *notifier;
+	mmu_interval_set_seq(interval, seq);
+	return true;
+}
+
+static const struct mmu_interval_notifier_ops demeter_hammer_interval_ops = {
+	.invalidate = demeter_hammer_invalidate,
+};
+
+static int demeter_hammer_secondary(struct file *file, bool is_interval)
+{
+	struct demeter_hammer_mmu *mmu;
 	int ret;
 
 	if (file->private_data)
 		return -EBUSY;
-	notifier = kzalloc(sizeof(*notifier), GFP_KERNEL);
-	if (!notifier)
+	mmu = kzalloc(sizeof(*mmu), GFP_KERNEL);
+	if (!mmu)
 		return -ENOMEM;
-	notifier->ops = &demeter_hammer_secondary_ops;
-	ret = mmu_notifier_register(notifier, current->mm);
-	if (ret)
-		kfree(notifier);
+	mmu->is_interval = is_interval;
+	mmu->notifier.ops = &demeter_hammer_mmu_ops;
+	if (is_interval)
+		ret = mmu_interval_notifier_insert(&mmu->interval, current->mm, 0, TASK_SIZE,
+						   &demeter_hammer_interval_ops);
 	else
-		file->private_data = notifier;
+		ret = mmu_notifier_register(&mmu->notifier, current->mm);
+	if (ret)
+		kfree(mmu);
+	else
+		file->private_data = mmu;
 	return ret;
 }
 
@@ -390,11 +412,13 @@ static int demeter_hammer_open(struct inode *inode, struct file *file)
 
 static int demeter_hammer_close(struct inode *inode, struct file *file)
 {
-	struct mmu_notifier *notifier = file->private_data;
+	struct demeter_hammer_mmu *mmu = file->private_data;
 
-	if (notifier)
-		mmu_notifier_unregister(notifier, notifier->mm);
-	kfree(notifier);
+	if (mmu && mmu->is_interval)
+		mmu_interval_notifier_remove(&mmu->interval);
+	else if (mmu)
+		mmu_notifier_unregister(&mmu->notifier, mmu->notifier.mm);
+	kfree(mmu);
 	return 0;
 }
 
@@ -413,7 +437,8 @@ static int demeter_hammer_dispatch(struct file *file, unsigned int cmd,
 {
 	switch (cmd) {
 	case DEMETER_HAMMER_SECONDARY:
-		return demeter_hammer_secondary(file);
+	case DEMETER_HAMMER_INTERVAL:
+		return demeter_hammer_secondary(file, cmd == DEMETER_HAMMER_INTERVAL);
 	case DEMETER_HAMMER_EXCHANGE:
 		return demeter_hammer_exchange(&req->exchange);
 	case DEMETER_HAMMER_RESIZE:

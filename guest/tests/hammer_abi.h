@@ -111,4 +111,7 @@ struct demeter_hammer_contents {
 /* Until the file is closed, an MMU that does nothing has pages of the caller. */
 #define DEMETER_HAMMER_SECONDARY _IO('D', 10)
 
+/* The same, by an interval notifier, as drivers of GPUs do for what they share. */
+#define DEMETER_HAMMER_INTERVAL _IO('D', 11)
+
 #endif /* DEMETER_HAMMER_ABI_H */

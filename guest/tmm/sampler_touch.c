@@ -25,7 +25,6 @@
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmap_lock.h>
-#include <linux/mmu_notifier.h>
 #include <linux/prandom.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
@@ -50,6 +49,8 @@
 #define EPOCH_CHECKS  512u
 /* Pages to arm in proportion to rates, in an epoch; as the array of a space. */
 #define EPOCH_FOLLOW  4096u
+/* Granules between two offers to let others have the CPU: some ten microseconds. */
+#define YIELD_EVERY   256u
 
 static struct workqueue_struct *queue;
 static struct delayed_work tick_work;
@@ -58,6 +59,7 @@ static struct delayed_work tick_work;
 static struct cpumask cpus;
 static u64 epoch_spent_ns;
 static u64 sample_carry;
+static u64 yielded_ns; /* of the epoch */
 /* Not get_random_u32(): dear until the pool is ready, as in a VM without RDRAND. */
 static struct rnd_state random_state;
 
@@ -146,7 +148,7 @@ static void expose(struct demeter_touch_space *space, const u32 *batch, u32 nr)
 	raw_spin_unlock_irqrestore(&space->lock, flags);
 }
 
-/* Other MMUs that map the page shall ask for it, too. */
+/* KVM, which maps the page, shall ask for it, too. */
 static void drop_secondary(struct demeter_touch_space *space,
 			   const struct demeter_touch_granule *granule)
 {
@@ -157,7 +159,7 @@ static void drop_secondary(struct demeter_touch_space *space,
 		demeter_touch_secondary_drop(space->mm, armed);
 }
 
-static void arm_some(struct demeter_touch_space *space, u32 pages)
+static void arm_some(struct demeter_touch_space *space, u32 pages, bool kvm)
 {
 	static u32 batch[TICK_PAGES]; /* demeter_touch_lock */
 	u64 clock_ns = clock_of(space);
@@ -183,7 +185,7 @@ static void arm_some(struct demeter_touch_space *space, u32 pages)
 	if (nr)
 		demeter_touch_flush(space->mm);
 	dec_tlb_flush_pending(space->mm);
-	if (mm_has_notifiers(space->mm))
+	if (kvm)
 		for (i = 0; i < nr; i++)
 			drop_secondary(space, &space->granule[batch[i]]);
 	if (nr)
@@ -206,6 +208,7 @@ static u32 earned(struct demeter_touch_space *space)
 static void tick_space(struct demeter_touch_space *space, bool *ran)
 {
 	u64 before_ns = space->tick_ran_ns;
+	enum demeter_touch_secondary other;
 	u32 pages = earned(space);
 
 	*ran |= space->tick_ran_ns != before_ns;
@@ -215,8 +218,11 @@ static void tick_space(struct demeter_touch_space *space, bool *ran)
 	if (!mmap_read_trylock(space->mm)) {
 		this_cpu_inc(demeter_touch_cpu.busy_spaces);
 	} else {
-		if (!mm_has_notifiers(space->mm) || demeter_touch_secondary_ready())
-			arm_some(space, pages);
+		/* Some may have joined since the epoch. None does meanwhile. */
+		other = demeter_touch_secondary_of(space->mm);
+		if (other == DEMETER_TOUCH_NOBODY ||
+		    (other == DEMETER_TOUCH_KVM && demeter_touch_secondary_ready()))
+			arm_some(space, pages, other == DEMETER_TOUCH_KVM);
 		mmap_read_unlock(space->mm);
 	}
 	mmput_async(space->mm);
@@ -267,6 +273,18 @@ static void inspect(struct demeter_touch_space *space)
 	mmput_async(space->mm);
 }
 
+/* Before granule @i: an epoch may have a million of them. What others take is not our cost. */
+static void yield_at(u32 i)
+{
+	u64 start_ns;
+
+	if (i % YIELD_EVERY)
+		return;
+	start_ns = local_clock();
+	if (cond_resched())
+		yielded_ns += local_clock() - start_ns;
+}
+
 /* What is known of a granule; the fault may change it at any time. */
 static struct demeter_touch known_of(struct demeter_touch_space *space, u32 index)
 {
@@ -289,6 +307,7 @@ static void estimate(struct demeter_touch_space *space, u64 ran_ns, struct demet
 		struct demeter_touch known = known_of(space, i);
 		u64 rate = demeter_touch_rate(&known, space->mean_per_s);
 
+		yield_at(i);
 		space->granule[i].accesses = demeter_touch_accesses(rate, ran_ns);
 		demeter_touch_add(sum, &known, space->granule[i].accesses, most);
 	}
@@ -309,6 +328,7 @@ static void emit(struct demeter_touch_space *space, u64 accesses_per_sample)
 		struct demeter_touch_granule *granule = &space->granule[i];
 		u64 nr = demeter_touch_share(&sample_carry, granule->accesses, accesses_per_sample);
 
+		yield_at(i);
 		while (nr--) {
 			u32 page = random_below(BIT(space->shift - PAGE_SHIFT));
 			struct demeter_access access = {
@@ -334,6 +354,7 @@ static void follow(struct demeter_touch_space *space, u64 counted, u64 ran_ns)
 	space->nr_follow = 0;
 	pages = clamp_t(u64, pages, 1, EPOCH_FOLLOW);
 	for (i = 0; i < space->nr; i++) {
+		yield_at(i);
 		nr = demeter_touch_share(&carry, min(space->granule[i].accesses, most),
 					 div64_u64(counted, pages) + 1);
 		while (nr-- && space->nr_follow < EPOCH_FOLLOW)
@@ -385,7 +406,7 @@ static void follow_cost(u64 ran_ns)
 	epoch_spent_ns = spent;
 }
 
-/* One epoch: whether any space has pages that another MMU maps. */
+/* One epoch: whether any space has pages that KVM maps. */
 static bool epoch(void)
 {
 	struct demeter_touch_space *space = NULL;
@@ -393,6 +414,7 @@ static bool epoch(void)
 	u64 ran_ns = 0, skipped = 0;
 	bool secondary = false;
 
+	demeter_touch_secondary_forget();
 	while ((space = demeter_touch_space_next(space))) {
 		u64 space_ran_ns = epoch_ran(space);
 
@@ -418,8 +440,10 @@ static void touch_epoch(void)
 	bool secondary;
 
 	mutex_lock(&demeter_touch_lock);
+	yielded_ns = 0;
 	demeter_touch_spaces_sync();
 	secondary = epoch();
+	start_ns += yielded_ns;
 	mutex_unlock(&demeter_touch_lock);
 	demeter_touch_secondary_need(secondary);
 	/* The worker keeps its own time by stages. */

@@ -5,10 +5,10 @@
  * A page is armed by an entry of the page table that makes the CPU fault and
  * that every part of the kernel takes for one of NUMA balancing's
  * (touch_arm.c). At the fault its time is noted and the entry put back before
- * the kernel looks (touch_fault.c); touch_secondary.c does the same for what the
- * MMU of a VM or a device maps. Address spaces, their granules and their
- * clocks are in touch_space.c; sampler_touch.c arms in ticks and makes samples
- * once an epoch; core/touch.c has the arithmetic.
+ * the kernel looks (touch_fault.c); touch_secondary.c does the same for what KVM
+ * maps for a VM. Address spaces, their granules and their clocks are in
+ * touch_space.c; sampler_touch.c arms in ticks and makes samples once an epoch;
+ * core/touch.c has the arithmetic.
  *
  * Locks, outermost first:
  *
@@ -16,15 +16,17 @@
  *	for writers, and all that is not said to be under another lock. Ticks and
  *	epochs hold it.
  * mmap_lock of a space is taken for reading under it.
- * The page-table lock is taken under that; at a fault it is only tried, since
- *	its holder may wait for this CPU to flush its TLB.
+ * The page-table lock is taken under that; at a fault it is only tried, some times,
+ *	since its holder may wait for this CPU to flush its TLB.
  * struct demeter_touch_space.lock protects a space's clock and what the fault
- *	notes in granules; taken with interrupts off, and innermost.
+ *	notes in granules; taken with interrupts off, and innermost. A context switch
+ *	takes it when the space begins or ceases to run at all.
  * RCU protects the lookup of a space by its mm from faults and context switches.
  */
 #ifndef DEMETER_TOUCH_GUEST_H
 #define DEMETER_TOUCH_GUEST_H
 
+#include <linux/atomic.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
@@ -64,8 +66,9 @@ struct demeter_touch_granule {
  * @link: in the list of all, or of those that are about to be freed
  * @mm: holds mm_count
  * @lock: see above
- * @running: CPUs that run it now; @lock, as all to @lost_ns
- * @entered_ns: since when, if any does
+ * @running: CPUs that run it now
+ * @is_timed: any did when the clock was last set; @lock, as all to @lost_ns
+ * @entered_ns: when that was
  * @ran_ns: for how long at least one CPU ran it, before that
  * @lost_ns: part of it that our faults took
  * @granule: sorted by address; changed under both locks
@@ -85,8 +88,9 @@ struct demeter_touch_granule {
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
  * @seen_epoch: epochs since then
- * @secondary: another MMU maps its pages as well, as KVM's does
- * @skipped: and touches through that are not seen: it is left alone
+ * @secondary: KVM maps its pages as well
+ * @skipped: touches through that are not seen, or others than KVM map them: it is left
+ *	alone
  * @estimated: the rates of this epoch say something
  * @wanted: still a target
  */
@@ -95,7 +99,8 @@ struct demeter_touch_space {
 	struct list_head link;
 	struct mm_struct *mm;
 	raw_spinlock_t lock;
-	u32 running;
+	atomic_t running;
+	bool is_timed;
 	u64 entered_ns;
 	u64 ran_ns;
 	u64 lost_ns;
@@ -172,6 +177,16 @@ int demeter_touch_probes_start(char *reason, size_t size);
 void demeter_touch_probes_stop(void);
 
 /* touch_secondary.c */
+
+/* Who besides the CPUs uses the pages of an address space, by an MMU of its own. */
+enum demeter_touch_secondary {
+	DEMETER_TOUCH_NOBODY,
+	DEMETER_TOUCH_KVM,
+	DEMETER_TOUCH_OTHERS, /* somebody else, as well or alone */
+};
+
+enum demeter_touch_secondary demeter_touch_secondary_of(const struct mm_struct *mm);
+void demeter_touch_secondary_forget(void);
 void demeter_touch_secondary_need(bool needed);
 bool demeter_touch_secondary_ready(void);
 void demeter_touch_secondary_drop(struct mm_struct *mm, unsigned long armed);

@@ -39,6 +39,9 @@
 #define PLAIN_BITS (_PAGE_PRESENT | _PAGE_USER | _PAGE_SPECIAL)
 #define PLAIN	   (_PAGE_PRESENT | _PAGE_USER)
 
+/* Looks at a page-table lock that is taken, at a fault. */
+#define LOCK_TRIES 64u
+
 DEFINE_STATIC_CALL_NULL(demeter_sc_flush_tlb_mm_range, demeter_proto_flush_tlb_mm_range);
 
 /**
@@ -262,13 +265,21 @@ static bool unmark(const struct demeter_touch_entry *entry, bool touched)
 static enum demeter_touch_state restore(struct mm_struct *mm, unsigned long addr, bool touched)
 {
 	enum demeter_touch_state state = DEMETER_TOUCH_UNMARKED;
+	u32 tries = LOCK_TRIES;
 	struct place place;
 
 	if (!find(mm, addr, &place) || !is_marked(READ_ONCE(*place.entry.slot)))
 		return state;
-	/* Its holder may wait for this CPU, whose interrupts are off. */
-	if (!spin_trylock(place.entry.ptl))
-		return DEMETER_TOUCH_BUSY;
+	/*
+	 * The holder may wait for this CPU, whose interrupts are off, to flush its TLB. Most
+	 * keep the lock for less than a microsecond, though, and it is worth two or three to
+	 * keep do_numa_page() out (touch_fault.c).
+	 */
+	while (!spin_trylock(place.entry.ptl)) {
+		if (!--tries)
+			return DEMETER_TOUCH_BUSY;
+		cpu_relax();
+	}
 	if (still_there(&place) && unmark(&place.entry, touched))
 		state = DEMETER_TOUCH_MARKED;
 	spin_unlock(place.entry.ptl);

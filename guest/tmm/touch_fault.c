@@ -5,11 +5,16 @@
  * The tracepoints page_fault_user and page_fault_kernel come first in every
  * page fault, with interrupts off. Once the entry is put back there, the kernel
  * finds a fault without a cause, as after a race with another CPU, and returns:
- * no NUMA statistics, no migration. Where the page-table lock is taken, the
- * kernel's own do_numa_page() puts it back; waiting here could be for ever.
+ * no NUMA statistics, no migration. Where the page-table lock stays taken, the
+ * kernel's own do_numa_page() puts it back; waiting here could be for ever. It
+ * counts the fault, and may move the page to the node of the CPU if that has free
+ * memory, whatever was planned: with NUMA balancing off as well, as a task that was
+ * never placed may take a page that nobody else faulted on last. left_to_kernel says
+ * how often it may have happened.
  *
- * Marks that fork copied to a child, or mremap moved, are put back likewise and
- * counted. Once the probes are gone, do_numa_page() does that.
+ * Marks that fork copied to a child, mremap moved, or that were left behind as
+ * mmap_lock was not to be had, are put back likewise and counted. Once nothing is
+ * watched any more, do_numa_page() does that, likewise.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 

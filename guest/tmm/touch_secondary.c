@@ -12,6 +12,11 @@
  * the page before the entry changed is either told now, or finds that there was a
  * notification meanwhile, and asks again.
  *
+ * Only KVM is told so. To it this is a page to be looked up again; but drivers of GPUs
+ * stop the queues of a process for it (amdgpu_amdkfd_evict_userptr()), RDMA unmaps the
+ * page from the device, and either may wait. An address space in which anybody but KVM
+ * takes part is left alone.
+ *
  * The probe is there only while it is needed: it costs each page fault of the
  * machine some tens of nanoseconds.
  */
@@ -36,6 +41,12 @@ DEMETER_DECLARE_CALL(__mmu_notifier_invalidate_range_start);
 DEMETER_DEFINE_CALL(__mmu_notifier_invalidate_range_start);
 DEMETER_DECLARE_CALL(__mmu_notifier_invalidate_range_end);
 DEMETER_DEFINE_CALL(__mmu_notifier_invalidate_range_end);
+
+/* What KVM has called in each of the kernels; its module may come and go. */
+#define KVM_FUNCTION "kvm_mmu_notifier_invalidate_range_start"
+
+/* KVM's, or NULL if not known; demeter_touch_lock. */
+static const struct mmu_notifier_ops *kvm_ops;
 
 /* Protects the probe from being placed and removed at once. */
 static DEFINE_MUTEX(probe_lock);
@@ -112,9 +123,73 @@ bool demeter_touch_secondary_ready(void)
 	return READ_ONCE(is_placed);
 }
 
+#ifdef CONFIG_MMU_NOTIFIER
+static bool is_kvm(const struct mmu_notifier_ops *ops)
+{
+	char name[sizeof(KVM_FUNCTION)];
+
+	if (ops == kvm_ops)
+		return true;
+	if (!ops->invalidate_range_start)
+		return false;
+	/* Cut off where the name ends; that of its module follows. */
+	snprintf(name, sizeof(name), "%ps", ops->invalidate_range_start);
+	if (strcmp(name, KVM_FUNCTION))
+		return false;
+	kvm_ops = ops;
+	return true;
+}
+
+/**
+ * demeter_touch_secondary_of() - who besides the CPUs uses the pages of an address space
+ * @mm: address space
+ *
+ * Caller holds demeter_touch_lock, and mmap_lock for reading where the answer has to
+ * stay true: nobody joins meanwhile.
+ *
+ * Return: nobody, KVM alone, or others.
+ */
+enum demeter_touch_secondary demeter_touch_secondary_of(const struct mm_struct *mm)
+{
+	struct demeter_notifiers *all = demeter_notifiers_of(mm);
+	enum demeter_touch_secondary who = DEMETER_TOUCH_NOBODY;
+	const struct mmu_notifier *one;
+
+	lockdep_assert_held(&demeter_touch_lock);
+	if (!all)
+		return who;
+	/* Under the lock, what is listed is not freed, and its module is there. */
+	spin_lock(&all->lock);
+	hlist_for_each_entry(one, &all->list, hlist)
+		if (who != DEMETER_TOUCH_OTHERS)
+			who = is_kvm(one->ops) ? DEMETER_TOUCH_KVM : DEMETER_TOUCH_OTHERS;
+	if (all->has_itree)
+		who = DEMETER_TOUCH_OTHERS;
+	spin_unlock(&all->lock);
+	return who;
+}
+#else
+enum demeter_touch_secondary demeter_touch_secondary_of(const struct mm_struct *mm)
+{
+	return DEMETER_TOUCH_NOBODY;
+}
+#endif
+
+/**
+ * demeter_touch_secondary_forget() - look anew who KVM is
+ *
+ * Its module may be unloaded, and another lie in its place. Caller holds
+ * demeter_touch_lock.
+ */
+void demeter_touch_secondary_forget(void)
+{
+	lockdep_assert_held(&demeter_touch_lock);
+	kvm_ops = NULL;
+}
+
 /**
  * demeter_touch_secondary_drop() - have other MMUs ask for a page again
- * @mm: address space; mmap_lock is held for reading
+ * @mm: address space, which only KVM shares; mmap_lock is held for reading
  * @armed: the page, as in struct demeter_touch_granule
  */
 void demeter_touch_secondary_drop(struct mm_struct *mm, unsigned long armed)

@@ -8,7 +8,6 @@
  */
 #include <linux/hashtable.h>
 #include <linux/mm.h>
-#include <linux/mmu_notifier.h>
 #include <linux/rculist.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
@@ -90,7 +89,7 @@ static u64 ran_until(struct demeter_touch_space *space, u64 now_ns)
 {
 	u64 ran_ns = space->ran_ns;
 
-	if (space->running && now_ns > space->entered_ns)
+	if (space->is_timed && now_ns > space->entered_ns)
 		ran_ns += now_ns - space->entered_ns;
 	return ran_ns;
 }
@@ -126,21 +125,38 @@ u64 demeter_touch_ran(struct demeter_touch_space *space)
 	return ran_ns;
 }
 
+/*
+ * Let the clock run if any CPU runs the space, and else stand. Whoever makes @running 0
+ * or 1 comes here afterwards and looks again, under the lock: of two that cross, the
+ * later one finds what is true, in whatever order they come.
+ */
+static void start_or_stop(struct demeter_touch_space *space)
+{
+	bool runs;
+	u64 now_ns;
+
+	raw_spin_lock(&space->lock);
+	runs = atomic_read(&space->running);
+	if (runs != space->is_timed) {
+		now_ns = local_clock();
+		space->ran_ns = ran_until(space, now_ns);
+		space->entered_ns = now_ns;
+		space->is_timed = runs;
+	}
+	raw_spin_unlock(&space->lock);
+}
+
+/* Many CPUs may come and go at once, under their run-queue locks: few of them take ours. */
 static void enter(struct demeter_touch_space *space)
 {
-	raw_spin_lock(&space->lock);
-	if (!space->running++)
-		space->entered_ns = local_clock();
-	raw_spin_unlock(&space->lock);
+	if (atomic_inc_return(&space->running) == 1)
+		start_or_stop(space);
 }
 
 static void leave(struct demeter_touch_space *space)
 {
-	raw_spin_lock(&space->lock);
-	space->ran_ns = ran_until(space, local_clock());
-	space->entered_ns = local_clock();
-	space->running--;
-	raw_spin_unlock(&space->lock);
+	if (atomic_dec_and_test(&space->running))
+		start_or_stop(space);
 }
 
 /**
@@ -213,21 +229,52 @@ static void disarm_mapped(struct demeter_touch_space *space)
 	}
 }
 
-/* The same; where the process is gone already, so are the marks. */
-static void disarm(struct demeter_touch_space *space)
+/* False if somebody kept mmap_lock for too long. */
+static bool disarm_all(struct demeter_touch_space *space)
 {
+	if (!demeter_scan_lock(space->mm))
+		return false;
+	disarm_mapped(space);
+	mmap_read_unlock(space->mm);
+	return true;
+}
+
+/* What is armed is no longer ours. */
+static void disown(struct demeter_touch_space *space)
+{
+	unsigned long flags;
 	u32 i;
 
-	if (mmget_not_zero(space->mm)) {
-		mmap_read_lock(space->mm);
-		disarm_mapped(space);
-		mmap_read_unlock(space->mm);
-		mmput_async(space->mm);
-		return;
-	}
-	for (i = 0; i < space->nr; i++)
+	for (i = 0; i < space->nr; i++) {
+		if (!(i % 256))
+			cond_resched();
+		if (!READ_ONCE(space->granule[i].armed))
+			continue;
+		raw_spin_lock_irqsave(&space->lock, flags);
+		/* Not so when it was touched meanwhile. */
 		if (space->granule[i].armed)
 			this_cpu_inc(demeter_touch_cpu.lost_marks);
+		space->granule[i].armed = 0;
+		raw_spin_unlock_irqrestore(&space->lock, flags);
+	}
+}
+
+/*
+ * For a space that is about to be freed. Where the process is gone already, so are the
+ * marks. Where somebody sits on mmap_lock, as a mount that hangs may, they stay: to wait
+ * for it would stop all sampling, disabling and CPU hotplug. The fault on one puts it
+ * back, as a child's copies (touch_fault.c).
+ */
+static void disarm(struct demeter_touch_space *space)
+{
+	bool done = false;
+
+	if (mmget_not_zero(space->mm)) {
+		done = disarm_all(space);
+		mmput_async(space->mm);
+	}
+	if (!done)
+		disown(space);
 }
 
 /* Many may end at once: all CPUs are interrupted once, and a grace period waited for. */
@@ -539,16 +586,6 @@ static bool same_layout(const struct demeter_touch_space *space, const struct la
 	return true;
 }
 
-/* False if somebody kept mmap_lock for too long: another epoch. */
-static bool disarm_all(struct demeter_touch_space *space)
-{
-	if (!demeter_scan_lock(space->mm))
-		return false;
-	disarm_mapped(space);
-	mmap_read_unlock(space->mm);
-	return true;
-}
-
 /* Have these granules instead of those before. */
 static void take_layout(struct demeter_touch_space *space, const struct layout *layout)
 {
@@ -590,10 +627,12 @@ static void take_layout(struct demeter_touch_space *space, const struct layout *
  */
 void demeter_touch_space_layout(struct demeter_touch_space *space)
 {
+	enum demeter_touch_secondary other = demeter_touch_secondary_of(space->mm);
 	struct layout layout = { .shift = PMD_SHIFT };
 
-	space->secondary = mm_has_notifiers(space->mm);
-	space->skipped = space->secondary && !demeter_touch_secondary_ready();
+	space->secondary = other == DEMETER_TOUCH_KVM;
+	space->skipped = other == DEMETER_TOUCH_OTHERS ||
+			 (space->secondary && !demeter_touch_secondary_ready());
 	if (space->skipped) {
 		disarm_all(space);
 		return;

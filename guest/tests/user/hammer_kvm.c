@@ -397,6 +397,36 @@ static char *fill_fmem(size_t *bytes)
 	return map_on(FMEM, *bytes, true);
 }
 
+static bool skipped_become(long spaces)
+{
+	uint64_t begin = now_ns();
+
+	while (stat_of("touch/skipped_spaces") != spaces && now_ns() - begin < LIMIT_NS)
+		usleep(10000);
+	return stat_of("touch/skipped_spaces") == spaces;
+}
+
+/* A device that uses the VM's memory, too, is not to be told of each page that is armed. */
+static void try_device_beside(void)
+{
+	int device = open("/dev/demeter-hammer", O_RDWR | O_CLOEXEC);
+	bool skipped, watched;
+	long armed, again;
+
+	ioctl(device, DEMETER_HAMMER_SECONDARY);
+	skipped = skipped_become(1);
+	armed = stat_of("touch/armed");
+	usleep(1000000);
+	again = stat_of("touch/armed");
+	check(skipped && again == armed,
+	      "with a device beside KVM it is left alone: %ld spaces skipped, %ld pages armed since",
+	      stat_of("touch/skipped_spaces"), again - armed);
+	close(device);
+	watched = skipped_become(0);
+	usleep(1000000);
+	check(watched && stat_of("touch/armed") > again, "and is not once that is gone");
+}
+
 /*
  * demeter.ko without a PMU: what a VM uses comes to FMEM, although no CPU but the VM's
  * touches it, and for it goes what nobody uses.
@@ -429,6 +459,7 @@ static void try_managed(void)
 	      hot, bytes / THP, left, idle_bytes / THP, stat_of("touch/touched"),
 	      stat_of("touch/skipped_spaces"), (now_ns() - begin) / 1e9);
 	check(!vm_unanswered(&vm), "it answers in its memory there");
+	try_device_beside();
 	write_file(SYSFS "enabled", "0");
 	ended = stat_of("touch/touched") + stat_of("touch/retired") + stat_of("touch/lost_marks");
 	check(ended == stat_of("touch/armed"), "%ld pages were armed, %ld are accounted for",
