@@ -22,6 +22,7 @@ static void gain_side(struct demeter_placement_side *side, const struct demeter_
 	side->resident_pages = demeter_plan_resident(e);
 	side->rate = e->rate;
 	side->space = e->space;
+	side->part = e->part;
 }
 
 /**
@@ -115,11 +116,26 @@ u64 demeter_gain_rate(const struct demeter_ranges *rs, u64 start, u64 end)
 	return rate;
 }
 
+/* Decayed samples of a side, of as many pages as it had. */
+static u64 gain_side_rate(const struct demeter_placement_side *side,
+			  const struct demeter_ranges *rs, const struct demeter_rank_entry *classes)
+{
+	const struct demeter_rank_entry *e;
+
+	if (!side->part)
+		return demeter_gain_rate(rs, side->start, side->end);
+	if (!classes)
+		return 0;
+	e = &classes[side->part - DEMETER_FINER_PART];
+	return demeter_mul_div(e->rate, side->resident_pages, demeter_plan_resident(e));
+}
+
 /* Latency of one epoch's accesses to the moved pages of a side, in nanoseconds. */
 static s64 gain_side_ns(struct demeter_placement_side *side, u64 pages,
-			const struct demeter_ranges *rs, u64 sample_period, u64 latency_gap_ps)
+			const struct demeter_ranges *rs, const struct demeter_rank_entry *classes,
+			u64 sample_period, u64 latency_gap_ps)
 {
-	u64 rate = demeter_gain_rate(rs, side->start, side->end);
+	u64 rate = gain_side_rate(side, rs, classes);
 	u64 samples = demeter_sub_sat(rate, side->rate / 2);
 	u64 share = demeter_min(pages, side->resident_pages);
 	u64 ps = demeter_mul_div(samples, demeter_mul_sat(sample_period, latency_gap_ps),
@@ -144,6 +160,7 @@ static s64 gain_add_sat(s64 a, s64 b)
  * demeter_placement_realise - add what an epoch of one address space says
  * @p: the account
  * @rs: classification of the space, its epoch ended
+ * @classes: of the space, see demeter_finer_classes(); NULL when nothing is divided
  * @space: its number: sides in other spaces are left alone
  * @sample_period: accesses that one sample stands for
  * @latency_gap_ps: SMEM latency minus FMEM latency
@@ -153,17 +170,18 @@ static s64 gain_add_sat(s64 a, s64 b)
  * Return: by how much @p->realised_ns has changed.
  */
 s64 demeter_placement_realise(struct demeter_placement *p, const struct demeter_ranges *rs,
-			      u32 space, u64 sample_period, u64 latency_gap_ps)
+			      const struct demeter_rank_entry *classes, u32 space,
+			      u64 sample_period, u64 latency_gap_ps)
 {
 	s64 before = p->realised_ns, ns = 0;
 
 	if (!demeter_placement_is_open(p))
 		return 0;
 	if (p->hot.space == space && p->hot.end)
-		ns += gain_side_ns(&p->hot, p->pages, rs, sample_period,
+		ns += gain_side_ns(&p->hot, p->pages, rs, classes, sample_period,
 				   demeter_sub_sat(latency_gap_ps, p->remote_ps));
 	if (p->cold.space == space && p->cold.end)
-		ns -= gain_side_ns(&p->cold, p->pages, rs, sample_period,
+		ns -= gain_side_ns(&p->cold, p->pages, rs, classes, sample_period,
 				   demeter_add_sat(latency_gap_ps, p->remote_ps));
 	p->realised_ns = gain_add_sat(before, ns);
 	p->recent_ns = gain_add_sat(p->recent_ns, ns);

@@ -24,7 +24,7 @@ static u64 rank_density(const struct demeter_rank_entry *e)
 	return demeter_mul_div(e->rate, 1ULL << DEMETER_DENSITY_SHIFT, demeter_max(pages, 1));
 }
 
-/* Does @a rank after @b? A total order: no two ranges share space and start. */
+/* Does @a rank after @b? A total order: no two of a part share space and start. */
 static bool rank_after(const struct demeter_rank_entry *a, const struct demeter_rank_entry *b)
 {
 	if (a->group != b->group)
@@ -37,6 +37,8 @@ static bool rank_after(const struct demeter_rank_entry *a, const struct demeter_
 		return a->space > b->space;
 	if (a->start != b->start)
 		return a->start > b->start;
+	if (a->part != b->part)
+		return a->part > b->part;
 	return a->end > b->end;
 }
 

@@ -74,11 +74,11 @@ static void gt_test_steady(struct test_tally *tally)
 	CHECK_EQ(demeter_placement_predicted_ns(&p), 6144);
 	rs.range[0].rate = 200ULL << DEMETER_RATE_SHIFT;
 	/* Another space, and then no gap: nothing. */
-	CHECK_EQ(demeter_placement_realise(&p, &rs, 8, 1000, 100000), 0);
-	CHECK_EQ(demeter_placement_realise(&p, &rs, 7, 1000, 0), 0);
+	CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 8, 1000, 100000), 0);
+	CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 7, 1000, 0), 0);
 	for (epoch = 1; epoch <= 4; epoch++) {
 		/* 100 samples x 1000 accesses x 100 ns x half */
-		CHECK_EQ(demeter_placement_realise(&p, &rs, 7, 1000, 100000),
+		CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 7, 1000, 100000),
 			 epoch <= 2 ? 5000000 : 0);
 		demeter_placement_age(&p, 10);
 		CHECK_EQ(demeter_placement_is_open(&p), epoch < 2);
@@ -87,7 +87,7 @@ static void gt_test_steady(struct test_tally *tally)
 	/* More pages than are resident are no more than all of them. */
 	p.age_ns = 0;
 	p.pages = 1 << 20;
-	CHECK_EQ(demeter_placement_realise(&p, &rs, 7, 1000, 100000), 10000000);
+	CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 7, 1000, 100000), 10000000);
 }
 
 /* What is demoted costs, in its own space; what comes back is even. */
@@ -123,16 +123,16 @@ static void gt_test_swap(struct test_tally *tally)
 	rs.range[1].start = e[0].end;
 	rs.range[0].rate = 600ULL << DEMETER_RATE_SHIFT;
 	rs.range[1].rate = 200ULL << DEMETER_RATE_SHIFT;
-	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, 1, 1, 1000), 200);
-	CHECK_EQ((u64)demeter_placement_realise(&back, &rs, 1, 1, 1000), (u64)-200);
+	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, NULL, 1, 1, 1000), 200);
+	CHECK_EQ((u64)demeter_placement_realise(&back, &rs, NULL, 1, 1, 1000), (u64)-200);
 	CHECK_EQ((u64)(there.realised_ns + back.realised_ns), 0);
 	/* A cold side elsewhere costs when that space has its epoch. */
 	there.cold.space = 2;
-	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, 1, 1, 1000), 300);
-	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, 2, 1, 1000), (u64)-100);
+	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, NULL, 1, 1, 1000), 300);
+	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, NULL, 2, 1, 1000), (u64)-100);
 	/* From another socket it costs what is remote on top. */
 	there.remote_ps = 500;
-	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, 2, 1, 1000), (u64)-150);
+	CHECK_EQ((u64)demeter_placement_realise(&there, &rs, NULL, 2, 1, 1000), (u64)-150);
 }
 
 /* A hot spot that has moved on saves nothing, however hot it was before. */
@@ -162,7 +162,7 @@ static void gt_test_over(struct test_tally *tally)
 		u64 samples = epoch == 3 ? 10 : 0;
 
 		rs.range[0].rate = rs.range[0].rate / 2 + (samples << DEMETER_RATE_SHIFT);
-		CHECK_EQ(demeter_placement_realise(&p, &rs, 0, 1, 1000), samples);
+		CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 0, 1, 1000), samples);
 		demeter_placement_age(&p, 10);
 		demeter_placement_forget(&p, 10);
 	}
@@ -186,7 +186,8 @@ static void gt_test_kept(struct test_tally *tally)
 		machine_spray(m, 50, 0, 64);
 		machine_epoch(m, 0);
 		for (i = 0; i < nr; i++) {
-			demeter_placement_realise(&p[i], &m->ranges, 0, m->params.sample_period,
+			demeter_placement_realise(&p[i], &m->ranges, NULL, 0,
+						  m->params.sample_period,
 						  m->params.latency_gap_ps);
 			demeter_placement_age(&p[i], m->params.epoch_ns);
 		}
@@ -239,8 +240,8 @@ static void gt_test_nasty(struct test_tally *tally)
 		before = p.realised_ns;
 		if (before < -(s64)(DEMETER_U64_MAX >> 1))
 			continue;
-		change =
-			demeter_placement_realise(&p, &rs, 0, test_nasty(&seed), test_nasty(&seed));
+		change = demeter_placement_realise(&p, &rs, NULL, 0, test_nasty(&seed),
+						   test_nasty(&seed));
 		/* One range for both sides of a swap: what it saves it costs. */
 		if (step.kind == DEMETER_PLAN_SWAP)
 			CHECK_EQ((u64)change, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles `core/`, the same sources that the kernel module includes.
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "areas.c",
     "ranges.c",
     "ranges_room.c",
@@ -11,6 +11,7 @@ const SOURCES: [&str; 13] = [
     "plan.c",
     "groups.c",
     "channel.c",
+    "finer.c",
     "gain.c",
     "judge.c",
     "pace.c",

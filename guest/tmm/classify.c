@@ -17,6 +17,7 @@
 #include <linux/timekeeping.h>
 #include <linux/wait.h>
 
+#include "finer.h"
 #include "ledger.h"
 #include "relocate.h"
 #include "tmm.h"
@@ -73,6 +74,15 @@ static void lap(u64 *mark, enum demeter_stage stage)
 	*mark = now;
 }
 
+/* In the range that holds it, or by page; false if there is none. */
+static bool count_sample(struct demeter_target *owner, u64 gva, u16 tier)
+{
+	if (demeter_finer_table && demeter_ranges_find(&owner->ranges, gva) &&
+	    demeter_finer_takes(owner, gva, tier))
+		return true;
+	return !demeter_ranges_sample(&owner->ranges, gva);
+}
+
 static void consume_samples(void)
 {
 	struct demeter_target *target = NULL, *owner;
@@ -89,7 +99,7 @@ static void consume_samples(void)
 		if (!target || target->space != sample.space)
 			target = demeter_target_of(sample.space);
 		owner = target ? demeter_shared_place(target, &gva) : NULL;
-		if (!owner || demeter_ranges_sample(&owner->ranges, gva)) {
+		if (!owner || !count_sample(owner, gva, sample.tier)) {
 			demeter_stats.stray_samples++;
 			continue;
 		}
@@ -153,7 +163,7 @@ static void make_room(struct demeter_context *ctx)
 	u32 wanted = ctx->max_entries ?: FIRST_ENTRIES;
 	struct demeter_rank_entry *entries;
 
-	while (wanted < demeter_stats.ranges)
+	while (wanted < demeter_stats.ranges + demeter_finer_room())
 		wanted *= 2;
 	if (wanted != ctx->max_entries) {
 		entries = kvcalloc(wanted, sizeof(*entries), GFP_KERNEL | __GFP_NOWARN);
@@ -189,6 +199,7 @@ static void epoch_run(struct demeter_context *ctx, u64 begun_ns, u64 mark)
 
 	demeter_latency_gap_end_epoch();
 	end_epoch();
+	demeter_finer_epoch(ctx);
 	lap(&mark, DEMETER_STAGE_CLASSIFY);
 	demeter_recount(ctx);
 	lap(&mark, DEMETER_STAGE_SCAN);
@@ -197,11 +208,12 @@ static void epoch_run(struct demeter_context *ctx, u64 begun_ns, u64 mark)
 		make_room(ctx);
 		nr = gather(ctx);
 		demeter_rank(ctx->entries, nr);
+		demeter_finer_set_cut(ctx->entries, nr);
 		lap(&mark, DEMETER_STAGE_RANK);
 	}
 	waiting = demeter_routes_run(ctx, nr, managed, begun_ns);
 	WRITE_ONCE(demeter_stats.epochs, demeter_stats.epochs + 1);
-	demeter_pacing_end_epoch(waiting);
+	demeter_pacing_end_epoch(waiting || demeter_finer_is_denser());
 }
 
 static void tick_run(struct demeter_context *ctx)
@@ -248,6 +260,7 @@ static int worker_main(void *unused)
 /* What is learned of costs stays. */
 static void context_free(struct demeter_context *ctx)
 {
+	demeter_finer_stop();
 	kvfree(ctx->entries);
 	kvfree(ctx->plan.step);
 	kvfree(ctx->span);

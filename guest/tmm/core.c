@@ -11,6 +11,7 @@
 #include "../../core/rank.c"
 #include "../../core/plan.c"
 #include "../../core/groups.c"
+#include "../../core/finer.c"
 #include "../../core/gain.c"
 #include "../../core/judge.c"
 #include "../../core/pace.c"

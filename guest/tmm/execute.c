@@ -13,6 +13,7 @@
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
 
+#include "finer.h"
 #include "huge.h"
 #include "ledger.h"
 #include "relocate.h"
@@ -22,6 +23,8 @@
 
 /* THPs on one side of a batch: each keeps 2 MiB from its process meanwhile. */
 #define BATCH_HUGE_PAGES  (8 * HPAGE_PMD_NR)
+/* Pages of a batch from which on it counts as an eighth of what is known of costs. */
+#define LEARN_PAGES	  128u
 /* Epochs that a refused range is left alone, at most, as a power of two. */
 #define BACK_OFF_MAX	  6
 /* Epochs without filling after FMEM that counts as free took nothing. */
@@ -95,12 +98,15 @@ u64 demeter_fillable_pages(u32 column, u64 room_pages)
 	return more >= HPAGE_PMD_NR ? more : 0;
 }
 
+/* A batch of a few pages costs more for each, and says less: it weighs less. */
 static void learn(u64 *average_ns, u64 spent_ns, u64 pages)
 {
-	u64 average = *average_ns * 7;
+	u64 weight = min_t(u64, pages, LEARN_PAGES), average;
 
-	if (pages)
-		WRITE_ONCE(*average_ns, max(1ull, (average + div64_u64(spent_ns, pages)) / 8));
+	if (!pages)
+		return;
+	average = *average_ns * (8 * LEARN_PAGES - weight) + div64_u64(spent_ns, pages) * weight;
+	WRITE_ONCE(*average_ns, max(1ull, average / (8 * LEARN_PAGES)));
 }
 
 /*
@@ -141,6 +147,10 @@ static void note_outcome(const struct demeter_context *ctx, const struct demeter
 	struct demeter_count *count;
 	u64 since_ns;
 
+	if (entry->part) {
+		demeter_finer_outcome(entry, tier, moved);
+		return;
+	}
 	count = target ? demeter_target_count(target, entry->start) : NULL;
 	if (!count)
 		return;
@@ -178,6 +188,9 @@ static void book(const struct demeter_context *ctx, const struct demeter_rank_en
 	enum demeter_tier to = tier == DEMETER_FMEM ? DEMETER_SMEM : DEMETER_FMEM;
 	struct demeter_target *target = demeter_target_of(entry->space);
 
+	/* Those are looked up again. */
+	if (entry->part)
+		return;
 	if (target && demeter_resident_move_between(resident_of(ctx, target, tier),
 						    resident_of(ctx, target, to), start, end, tier,
 						    pages) < pages)
@@ -225,7 +238,9 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 			struct demeter_refusals *why)
 {
 	bool demote = batch->kind == DEMETER_PLAN_DEMOTE;
-	u64 wanted = demeter_folio_list_pages(demote ? &batch->cold : &batch->hot);
+	u64 warm = demeter_folio_list_pages(&batch->hot);
+	u64 cool = demeter_folio_list_pages(&batch->cold);
+	u64 wanted = demote ? cool : warm;
 	u64 start = demeter_worker_clock();
 	bool fill = batch->kind == DEMETER_PLAN_FILL;
 	int fmem_nid = node_of(ctx, DEMETER_FMEM);
@@ -263,6 +278,7 @@ static void batch_flush(struct demeter_context *ctx, struct batch *batch,
 		demeter_stats.filled_pages += moved;
 		trace_demeter_fill(wanted, moved, ns);
 	}
+	demeter_finer_flushed(warm == moved && cool == demoted);
 	demeter_stats.promoted_pages += moved;
 	arrive(ctx, DEMETER_FMEM, moved);
 	arrive(ctx, DEMETER_SMEM, demoted);
@@ -305,6 +321,8 @@ static u64 isolate_between(const struct demeter_context *ctx, struct demeter_tar
 		at = demeter_resident_next(resident, at, end, tier, &stop);
 		if (at >= end)
 			break;
+		if (demeter_finer_skip(target, &at, &stop))
+			continue;
 		held_ns = demeter_worker_clock();
 		if (demeter_scan_isolate_slice(target->mm, &at, stop, nid, to_nid, pages - taken,
 					       list, why))
@@ -331,6 +349,8 @@ static u64 isolate(const struct demeter_context *ctx, const struct demeter_rank_
 
 	*from = entry->start;
 	*to = entry->start;
+	if (entry->part)
+		return demeter_finer_isolate(entry, tier, pages, list, why);
 	if (!target || !mmget_not_zero(target->mm))
 		return 0;
 	count = demeter_target_count(target, entry->start);
@@ -371,11 +391,11 @@ static void match_sizes(const struct demeter_context *ctx, const struct demeter_
 			u64 from, struct demeter_folio_list *hot, struct demeter_folio_list *cold,
 			struct demeter_refusals *why)
 {
-	struct demeter_target *target = demeter_target_of(entry->space);
+	struct demeter_target *target = entry->part ? NULL : demeter_target_of(entry->space);
 	struct demeter_huge_source source = {
 		.mm = target && mmget_not_zero(target->mm) ? target->mm : NULL,
 		.start = from,
-		.end = entry->end,
+		.end = demeter_finer_whole(entry, from),
 		.collapse_from = from,
 		.nid = node_of(ctx, DEMETER_SMEM),
 		.to_nid = node_of(ctx, DEMETER_FMEM),

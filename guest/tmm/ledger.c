@@ -20,6 +20,7 @@
 #include <demeter/math.h>
 #include <demeter_ledger.h>
 
+#include "finer.h"
 #include "ledger.h"
 #include "tmm.h"
 #include "trace.h"
@@ -443,12 +444,12 @@ void demeter_ledger_end(struct demeter_ledger_run *run)
 
 /* An epoch of @space is over: what did @decision gain by it? */
 static void realise(struct decision *decision, u32 space, const struct demeter_ranges *ranges,
-		    u64 samples)
+		    const struct demeter_rank_entry *classes, u64 samples)
 {
 	u64 passed_ns = demeter_pacing_passed_ns();
 	struct demeter_placement *placement = &decision->placement;
-	s64 ns = demeter_placement_realise(placement, ranges, space, demeter_accesses_per_sample(),
-					   demeter_latency_gap_ps());
+	s64 ns = demeter_placement_realise(placement, ranges, classes, space,
+					   demeter_accesses_per_sample(), demeter_latency_gap_ps());
 
 	totals.realised_ns += ns;
 	account_of(placement->hot.space)->realised_ns += ns;
@@ -488,6 +489,7 @@ static void judge(struct account *account)
  */
 void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges, u64 samples)
 {
+	const struct demeter_rank_entry *classes = demeter_finer_classes_of(space);
 	struct account *account;
 	bool passed_open = false;
 	u64 number;
@@ -503,7 +505,7 @@ void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges, u64 
 			continue;
 		if (decision->state == OPEN && (decision->placement.hot.space == space ||
 						decision->placement.cold.space == space))
-			realise(decision, space, ranges, samples);
+			realise(decision, space, ranges, classes, samples);
 		/* Without samples nothing new was realised: to be heard once is enough. */
 		if (samples && decision->state == OPEN && !decision->imposed &&
 		    decision->placement.hot.space == space)
@@ -526,7 +528,8 @@ static bool may_return(const struct decision *decision, const struct account *ac
 
 	return decision->state == OPEN && decision->kind == DEMETER_PLAN_SWAP &&
 	       decision->time_ns < account->judge.since_ns &&
-	       placement->cold.space == account->space && placement->recent_ns < 0;
+	       placement->cold.space == account->space && !placement->cold.part &&
+	       placement->recent_ns < 0;
 }
 
 /**

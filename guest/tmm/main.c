@@ -16,6 +16,7 @@
 
 #include "huge.h"
 #include "binding.h"
+#include "finer.h"
 #include "ledger.h"
 #include "symbols.h"
 #include "tiers.h"
@@ -41,6 +42,7 @@ struct demeter_params demeter_params = {
 	.hysteresis_permille = 250,
 	.rate_pages_per_s = 262144,
 	.batch_pairs = 128,
+	.finer_walk_ns = 40,
 };
 
 #define DEMETER_PARAM(name)                                                                        \
@@ -59,6 +61,8 @@ DEMETER_PARAM(rate_pages_per_s);
 DEMETER_PARAM(latency_gap_ns);
 DEMETER_PARAM(batch_pairs);
 DEMETER_PARAM(auto_min_bytes);
+DEMETER_PARAM(finer);
+DEMETER_PARAM(finer_walk_ns);
 
 static char *sampler = "auto";
 module_param(sampler, charp, 0);
@@ -308,7 +312,7 @@ static int sampler_claim(void)
 
 static int sampler_cpu_online(unsigned int cpu)
 {
-	int ret = active->start(cpu, demeter_pacing_period(),
+	int ret = active->start(cpu, demeter_finer_period(demeter_pacing_period()),
 				READ_ONCE(demeter_params.latency_threshold_ns));
 
 	if (ret) {

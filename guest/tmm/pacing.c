@@ -12,6 +12,7 @@
 
 #include <demeter/pace.h>
 
+#include "finer.h"
 #include "tmm.h"
 
 /* The worker's own; others read single words of it. */
@@ -24,6 +25,22 @@ static u64 samples_before;
 static u64 tier_samples_before[DEMETER_TIERS];
 static u64 moved_before;
 static u64 splits_before;
+
+/* Those that were asked for by a closer look (finer.c) say nothing about the pace. */
+static u64 usual_samples(void)
+{
+	u64 extra = 0;
+	u32 kind;
+
+	for (kind = 0; kind <= DEMETER_TIERS; kind++)
+		extra += demeter_finer_extra(kind);
+	return demeter_stats.samples - extra;
+}
+
+static u64 usual_tier_samples(u32 tier)
+{
+	return demeter_stats.tier_samples[tier] - demeter_finer_extra(tier);
+}
 
 static u64 moved_pages(void)
 {
@@ -48,10 +65,12 @@ u32 demeter_pacing_shift(void)
 void demeter_pacing_start(void)
 {
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+	u32 tier;
 
 	pace = (struct demeter_pace){ .most = ops->set_period ? DEMETER_PACE_MAX_SHIFT : 0 };
-	samples_before = demeter_stats.samples;
-	memcpy(tier_samples_before, demeter_stats.tier_samples, sizeof(tier_samples_before));
+	samples_before = usual_samples();
+	for (tier = 0; tier < DEMETER_TIERS; tier++)
+		tier_samples_before[tier] = usual_tier_samples(tier);
 	moved_before = moved_pages();
 	splits_before = demeter_stats.splits;
 }
@@ -109,18 +128,18 @@ static u64 resident_pages(void)
 bool demeter_pacing_tick(void)
 {
 	struct demeter_pace_tick tick = {
-		.untold = demeter_stats.samples - samples_before,
+		.untold = usual_samples() - samples_before,
 		.resident_pages = resident_pages(),
 	};
 	bool ends;
 	u32 tier;
 
 	for (tier = 0; tier < DEMETER_TIERS; tier++) {
-		tick.samples[tier] = demeter_stats.tier_samples[tier] - tier_samples_before[tier];
-		tier_samples_before[tier] = demeter_stats.tier_samples[tier];
+		tick.samples[tier] = usual_tier_samples(tier) - tier_samples_before[tier];
+		tier_samples_before[tier] = usual_tier_samples(tier);
 		tick.untold -= tick.samples[tier];
 	}
-	samples_before = demeter_stats.samples;
+	samples_before = usual_samples();
 	ends = demeter_pace_tick(&pace, &tick);
 	if (ends && pace.ticks < 1u << pace.shift)
 		WRITE_ONCE(wakes, wakes + 1);
@@ -147,7 +166,7 @@ void demeter_pacing_end_epoch(bool waiting)
 	splits_before = demeter_stats.splits;
 	demeter_pace_end_epoch(&pace, &epoch);
 	if (ops->set_period)
-		ops->set_period(demeter_pacing_period());
+		ops->set_period(demeter_finer_period(demeter_pacing_period()));
 }
 
 #define PACE_STAT(_name, _value)                                                                   \
@@ -158,8 +177,8 @@ void demeter_pacing_end_epoch(bool waiting)
 	static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
 
 PACE_STAT(ticks_per_epoch, demeter_is_enabled() ? 1u << demeter_pacing_shift() : 1);
-PACE_STAT(sample_period,
-	  demeter_is_enabled() ? demeter_pacing_period() : READ_ONCE(demeter_params.sample_period));
+PACE_STAT(sample_period, demeter_is_enabled() ? demeter_finer_period(demeter_pacing_period())
+					      : READ_ONCE(demeter_params.sample_period));
 PACE_STAT(wakes, READ_ONCE(wakes));
 
 static struct attribute *pacing_attrs[] = { &ticks_per_epoch_attr.attr, &sample_period_attr.attr,

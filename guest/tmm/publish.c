@@ -9,6 +9,7 @@
 #include <linux/mm.h>
 #include <linux/slab.h>
 
+#include "finer.h"
 #include "tmm.h"
 
 /**
@@ -105,6 +106,7 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 	struct demeter_rank_entry *entry = entries + nr;
 	const struct demeter_ranges *rs = &target->ranges;
 	u32 old = 0, own, i, group = READ_ONCE(target->group);
+	bool known;
 	u64 since_ns;
 
 	own = demeter_rank_gather(rs, target->space, entries, nr, capacity) - nr;
@@ -115,7 +117,8 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 	 * Part of the truth would make what is known too little of look too hot, and
 	 * what nobody samples would look cold: without pages, neither is moved.
 	 */
-	if (target->pass.ended_ns && demeter_sampler_sees(target->mm))
+	known = target->pass.ended_ns && demeter_sampler_sees(target->mm);
+	if (known)
 		sum_resident(target, entry, own);
 
 	make_room(target);
@@ -135,6 +138,10 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 		count->area = range->area;
 		memcpy(count->pages, entry[i].pages, sizeof(count->pages));
 	}
+	demeter_finer_warm(target, target->spare, i);
+	nr += own;
+	if (known)
+		nr += demeter_finer_publish(target, entry, own, capacity - nr);
 
 	since_ns = demeter_target_lock(target);
 	swap(target->count, target->spare);
@@ -142,5 +149,5 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 	target->nr_counts = i;
 	target->count_epoch = rs->epoch;
 	demeter_target_unlock(target, since_ns);
-	return nr + own;
+	return nr;
 }

@@ -13,6 +13,7 @@
 #include <linux/timekeeping.h>
 #include <linux/topology.h>
 
+#include "finer.h"
 #include "ledger.h"
 #include "relocate.h"
 #include "tmm.h"
@@ -67,6 +68,10 @@ static void apply_back_off(struct demeter_context *ctx, u32 nr)
 		struct demeter_target *target = demeter_target_of(entry->space);
 		struct demeter_count *count;
 
+		if (entry->part) {
+			demeter_finer_back_off(entry);
+			continue;
+		}
 		count = target ? demeter_target_count(target, entry->start) : NULL;
 		for (tier = 0; count && tier < DEMETER_TIERS; tier++)
 			if ((s32)(count->retry_epoch[far][tier] - target->ranges.epoch) > 0)

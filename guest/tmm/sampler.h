@@ -34,6 +34,8 @@ struct demeter_access {
 #define DEMETER_SAMPLER_TIER	0x2u
 /* It sees private anonymous memory alone: the rest is left where it is. */
 #define DEMETER_SAMPLER_PRIVATE 0x4u
+/* Its samples are single accesses, so that they tell base pages apart. */
+#define DEMETER_SAMPLER_PAGE	0x8u
 
 /**
  * struct demeter_sampler_ops - a sampler backend

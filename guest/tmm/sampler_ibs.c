@@ -186,7 +186,7 @@ static void ibs_set_period(u64 period)
 
 static unsigned int ibs_caps(void)
 {
-	return DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER;
+	return DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER | DEMETER_SAMPLER_PAGE;
 }
 
 static const char *ibs_delivery(void)

@@ -325,7 +325,8 @@ static void pebs_leave(const struct task_struct *task)
 static unsigned int pebs_caps(void)
 {
 	/* perf decodes the source of the data for the load latency event alone. */
-	return by_latency ? DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER : 0;
+	return DEMETER_SAMPLER_PAGE |
+	       (by_latency ? DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER : 0);
 }
 
 static void pebs_epoch(void)

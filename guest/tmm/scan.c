@@ -181,6 +181,26 @@ static int demeter_scan_test_walk(unsigned long start, unsigned long end, struct
 	return !demeter_vma_is_walked(walk->vma) || demeter_vma_is_left_out(walk->vma);
 }
 
+/* Place of a base page in the bitmaps of its granule. */
+static u32 demeter_granule_bit(unsigned long addr)
+{
+	return (addr & ~HPAGE_PMD_MASK) >> PAGE_SHIFT;
+}
+
+static bool demeter_granule_test(const u64 *bits, unsigned long addr)
+{
+	u32 bit = demeter_granule_bit(addr);
+
+	return bits[bit / 64] >> (bit % 64) & 1;
+}
+
+static void demeter_granule_set(u64 *bits, unsigned long addr)
+{
+	u32 bit = demeter_granule_bit(addr);
+
+	bits[bit / 64] |= 1ull << (bit % 64);
+}
+
 /* ---- isolation ---- */
 
 struct demeter_isolate {
@@ -190,7 +210,9 @@ struct demeter_isolate {
 	struct demeter_folio_list *out;
 	struct demeter_refusals *why;
 	struct demeter_binding binding;
-	struct folio *last; /* large, on @out: its other pages come next */
+	struct folio *last;		/* large, on @out: its other pages come next */
+	const u64 *only;		/* bit for each base page that is wanted, NULL: all are */
+	u64 got[DEMETER_GRANULE_WORDS]; /* of those, the ones taken */
 };
 
 static int demeter_isolate_folio(struct demeter_isolate *iso, struct folio *folio, u64 pages,
@@ -236,10 +258,16 @@ static int demeter_isolate_pte(pte_t *ptep, unsigned long addr, unsigned long ne
 			       struct mm_walk *walk)
 {
 	struct demeter_isolate *iso = walk->private;
-	pte_t pte = ptep_get(ptep);
-	struct page *page = demeter_pte_page(pte);
+	struct page *page;
+	u64 before;
+	pte_t pte;
+	int ret;
 
 	iso->at = next;
+	if (iso->only && !demeter_granule_test(iso->only, addr))
+		return 0;
+	pte = ptep_get(ptep);
+	page = demeter_pte_page(pte);
 	if (!page || page_to_nid(page) != iso->nid)
 		return 0;
 	if (is_zero_pfn(pte_pfn(pte))) {
@@ -250,7 +278,11 @@ static int demeter_isolate_pte(pte_t *ptep, unsigned long addr, unsigned long ne
 		demeter_refuse(iso->why, DEMETER_REFUSED_SPECIAL, 1);
 		return 0;
 	}
-	return demeter_isolate_folio(iso, page_folio(page), 1, false, walk->vma, addr);
+	before = demeter_folio_list_pages(iso->out);
+	ret = demeter_isolate_folio(iso, page_folio(page), 1, false, walk->vma, addr);
+	if (demeter_folio_list_pages(iso->out) != before)
+		demeter_granule_set(iso->got, addr);
+	return ret;
 }
 
 static int demeter_isolate_huge(struct mm_walk *walk, struct folio *folio, u64 pages,
@@ -258,7 +290,7 @@ static int demeter_isolate_huge(struct mm_walk *walk, struct folio *folio, u64 p
 {
 	struct demeter_isolate *iso = walk->private;
 
-	if (folio_nid(folio) != iso->nid)
+	if (folio_nid(folio) != iso->nid || iso->only)
 		return 0;
 	/* In anonymous memory, a PMD without an anonymous folio is the huge zero page. */
 	if (vma_is_anonymous(walk->vma) && !folio_test_anon(folio)) {
@@ -344,6 +376,104 @@ int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, 
 	/* The end of a slice that found nothing more is the end of its range. */
 	*at = ret ? iso.at : next;
 	return ret == DEMETER_SCAN_STOP ? 0 : ret;
+}
+
+int demeter_scan_isolate_pages(struct mm_struct *mm, u64 start, u64 *pages, int nid, int to_nid,
+			       u64 max_pages, struct demeter_folio_list *out,
+			       struct demeter_refusals *why)
+{
+	struct demeter_isolate iso = {
+		.nid = nid,
+		.budget_pages = max_pages,
+		.out = out,
+		.why = why,
+		.only = pages,
+	};
+	u32 first = find_first_bit((unsigned long *)pages, HPAGE_PMD_NR);
+	u32 last = find_last_bit((unsigned long *)pages, HPAGE_PMD_NR);
+	int ret = 0;
+
+	if (max_pages && first < HPAGE_PMD_NR) {
+		demeter_binding_init(&iso.binding, mm, nid, to_nid);
+		/* What this CPU put back or faulted in just now may wait in its batch. */
+		demeter_call(lru_add_drain)();
+		ret = demeter_scan_once(mm, start + ((u64)first << PAGE_SHIFT),
+					start + ((u64)(last + 1) << PAGE_SHIFT),
+					&demeter_isolate_ops, &iso);
+	}
+	memcpy(pages, iso.got, sizeof(iso.got));
+	return ret == DEMETER_SCAN_STOP ? 0 : ret;
+}
+
+/* ---- base pages of a granule ---- */
+
+struct demeter_granule_walk {
+	const int *node;
+	struct demeter_scan_granule *found;
+};
+
+/* Tier of @nid, or DEMETER_TIERS. */
+static u32 demeter_granule_tier(const struct demeter_granule_walk *granule, int nid)
+{
+	u32 tier;
+
+	for (tier = 0; tier < DEMETER_TIERS; tier++)
+		if (granule->node[tier] == nid)
+			break;
+	return tier;
+}
+
+static int demeter_granule_huge(struct mm_walk *walk, struct folio *folio, u64 pages,
+				unsigned long addr)
+{
+	struct demeter_granule_walk *granule = walk->private;
+	u32 tier = demeter_granule_tier(granule, folio_nid(folio));
+
+	/* In anonymous memory, what is not anonymous is the zero page. */
+	if (tier == DEMETER_TIERS || (vma_is_anonymous(walk->vma) && !folio_test_anon(folio)))
+		return 0;
+	granule->found->huge = true;
+	granule->found->tier = tier;
+	memset(granule->found->where[tier], 0xff, sizeof(granule->found->where[tier]));
+	return 0;
+}
+
+static int demeter_granule_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
+			       struct mm_walk *walk)
+{
+	return demeter_visit_pmd(pmdp, addr, next, walk, demeter_granule_huge);
+}
+
+static int demeter_granule_pte(pte_t *ptep, unsigned long addr, unsigned long next,
+			       struct mm_walk *walk)
+{
+	struct demeter_granule_walk *granule = walk->private;
+	pte_t pte = ptep_get(ptep);
+	struct page *page = demeter_pte_page(pte);
+	u32 tier;
+
+	if (!page || pte_special(pte) || is_zero_pfn(pte_pfn(pte)))
+		return 0;
+	tier = demeter_granule_tier(granule, page_to_nid(page));
+	if (tier == DEMETER_TIERS)
+		return 0;
+	demeter_granule_set(granule->found->where[tier], addr);
+	granule->found->mixed |= folio_test_large(page_folio(page));
+	return 0;
+}
+
+static const struct mm_walk_ops demeter_granule_ops = { .pmd_entry = demeter_granule_pmd,
+							.pte_entry = demeter_granule_pte,
+							.test_walk = demeter_scan_test_walk,
+							DEMETER_WALK_RDLOCK };
+
+int demeter_scan_granule(struct mm_struct *mm, u64 start, const int *node,
+			 struct demeter_scan_granule *found)
+{
+	struct demeter_granule_walk granule = { .node = node, .found = found };
+
+	*found = (struct demeter_scan_granule){};
+	return demeter_scan_once(mm, start, start + HPAGE_PMD_SIZE, &demeter_granule_ops, &granule);
 }
 
 /* ---- counting ---- */

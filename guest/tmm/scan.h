@@ -11,7 +11,12 @@
 #include <linux/list.h>
 #include <linux/types.h>
 
+#include <demeter/deps.h>
+
 #include "refusal.h"
+
+/* Words of a bitmap of the base pages of 2 MiB. */
+#define DEMETER_GRANULE_WORDS 8
 
 struct mm_struct;
 struct folio;
@@ -117,6 +122,51 @@ int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, int 
 int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, int to_nid,
 			       u64 max_pages, struct demeter_folio_list *out,
 			       struct demeter_refusals *why);
+
+/**
+ * demeter_scan_isolate_pages() - isolate single base pages of a granule of 2 MiB
+ * @mm: address space
+ * @start: first byte of the granule
+ * @pages: bit for each page that is wanted; only those isolated stay set
+ * @nid: only folios on this node
+ * @to_nid: as above
+ * @max_pages: as above
+ * @out: folios are appended
+ * @why: refusals of pages on @nid are added
+ *
+ * A huge page is left alone.
+ *
+ * Return: 0 or -EINTR.
+ */
+int demeter_scan_isolate_pages(struct mm_struct *mm, u64 start, u64 *pages, int nid, int to_nid,
+			       u64 max_pages, struct demeter_folio_list *out,
+			       struct demeter_refusals *why);
+
+/**
+ * struct demeter_scan_granule - where the base pages of a granule of 2 MiB are
+ * @where: by tier: bit for each page
+ * @tier: of a huge page
+ * @huge: it is one
+ * @mixed: there are large folios in it that are no huge page
+ */
+struct demeter_scan_granule {
+	u64 where[DEMETER_TIERS][DEMETER_GRANULE_WORDS];
+	enum demeter_tier tier;
+	bool huge;
+	bool mixed;
+};
+
+/**
+ * demeter_scan_granule() - look up where the base pages of a granule are
+ * @mm: address space
+ * @start: first byte of the granule
+ * @node: node of each tier
+ * @found: out
+ *
+ * Return: 0 or -EINTR.
+ */
+int demeter_scan_granule(struct mm_struct *mm, u64 start, const int *node,
+			 struct demeter_scan_granule *found);
 
 /**
  * struct demeter_scan_slice - a walk that counts by cell, in one hold of mmap_lock

@@ -11,6 +11,7 @@
 #include <linux/string.h>
 #include <linux/sysfs.h>
 
+#include "finer.h"
 #include "ledger.h"
 #include "relocate.h"
 #include "symbols.h"
@@ -28,6 +29,7 @@ static struct kobject *sampler_dir;
 static struct kobject *touch_dir;
 static struct kobject *epoch_dir;
 static struct kobject *pace_dir;
+static struct kobject *finer_dir;
 
 /* params/ and the other numbers that can be set */
 
@@ -100,6 +102,8 @@ PARAM(rate_pages_per_s, 0, 1ul << 40, PARAM_PLAIN);
 PARAM(latency_gap_ns, 0, 1000000, PARAM_PLAIN);
 PARAM(batch_pairs, DEMETER_BATCH_PAIRS_MIN, DEMETER_BATCH_PAIRS_MAX, PARAM_PLAIN);
 PARAM(auto_min_bytes, 0, ULONG_MAX, PARAM_PLAIN);
+PARAM(finer, 0, 1, PARAM_PLAIN);
+PARAM(finer_walk_ns, 0, 100000, PARAM_PLAIN);
 
 static struct attribute *params_attrs[] = {
 	&param_sample_period.attr.attr,
@@ -114,6 +118,8 @@ static struct attribute *params_attrs[] = {
 	&param_rate_pages_per_s.attr.attr,
 	&param_latency_gap_ns.attr.attr,
 	&param_batch_pairs.attr.attr,
+	&param_finer.attr.attr,
+	&param_finer_walk_ns.attr.attr,
 	NULL,
 };
 
@@ -487,6 +493,8 @@ int demeter_sysfs_init(void)
 	if (!ret)
 		ret = dir_make(&pace_dir, "pace", stats_dir, &demeter_pacing_stats_group);
 	if (!ret)
+		ret = dir_make(&finer_dir, "finer", stats_dir, &demeter_finer_stats_group);
+	if (!ret)
 		ret = demeter_dump_init(root_dir);
 	if (ret)
 		demeter_sysfs_exit();
@@ -504,6 +512,7 @@ void demeter_sysfs_exit(void)
 	demeter_tiers_sysfs_exit();
 	/* Never made after one that failed, and putting NULL does nothing. */
 	kobject_put(touch_dir);
+	kobject_put(finer_dir);
 	kobject_put(pace_dir);
 	kobject_put(epoch_dir);
 	kobject_put(sampler_dir);

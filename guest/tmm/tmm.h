@@ -80,6 +80,8 @@ struct vm_area_struct;
  * @batch_pairs: pairs exchanged with one TLB flush
  * @auto_min_bytes: manage every address space with this much anonymous
  *	memory, 0 = none
+ * @finer: place base pages of huge pages whose accesses concentrate
+ * @finer_walk_ns: see struct demeter_finer_params
  *
  * Single words, written by sysfs and read with READ_ONCE().
  */
@@ -97,6 +99,8 @@ struct demeter_params {
 	unsigned long latency_gap_ns;
 	unsigned long batch_pairs;
 	unsigned long auto_min_bytes;
+	unsigned long finer;
+	unsigned long finer_walk_ns;
 };
 
 extern struct demeter_params demeter_params;

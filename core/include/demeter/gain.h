@@ -17,6 +17,7 @@
 #ifndef DEMETER_GAIN_H
 #define DEMETER_GAIN_H
 
+#include <demeter/finer.h>
 #include <demeter/plan.h>
 
 /**
@@ -26,6 +27,7 @@
  * @resident_pages: resident pages of the range when it was planned
  * @rate: decayed samples when it was last looked at
  * @space: the caller's number of the address space
+ * @part: see struct demeter_rank_entry
  */
 struct demeter_placement_side {
 	u64 start;
@@ -33,6 +35,7 @@ struct demeter_placement_side {
 	u64 resident_pages;
 	u64 rate;
 	u32 space;
+	u32 part;
 };
 
 /**
@@ -68,7 +71,8 @@ void demeter_placement_init(struct demeter_placement *p, const struct demeter_pl
 u64 demeter_placement_predicted_ns(const struct demeter_placement *p);
 bool demeter_placement_is_open(const struct demeter_placement *p);
 s64 demeter_placement_realise(struct demeter_placement *p, const struct demeter_ranges *rs,
-			      u32 space, u64 sample_period, u64 latency_gap_ps);
+			      const struct demeter_rank_entry *classes, u32 space,
+			      u64 sample_period, u64 latency_gap_ps);
 void demeter_placement_age(struct demeter_placement *p, u64 epoch_ns);
 void demeter_placement_forget(struct demeter_placement *p, u64 epoch_ns);
 s64 demeter_placement_outlook_ns(const struct demeter_placement *p);

@@ -27,6 +27,7 @@
  *	address spaces, which each count their own epochs
  * @space: caller's number of the address space
  * @group: caller's number of its group: groups are ranked one after the other
+ * @part: 0 for a range; else pages scattered over it, see <demeter/finer.h>
  */
 struct demeter_rank_entry {
 	u64 start;
@@ -38,6 +39,7 @@ struct demeter_rank_entry {
 	u32 age_epochs;
 	u32 space;
 	u32 group;
+	u32 part;
 };
 
 u32 demeter_rank_gather(const struct demeter_ranges *rs, u32 space,

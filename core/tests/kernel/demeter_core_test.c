@@ -18,6 +18,7 @@
 #include "../../rank.c"
 #include "../../plan.c"
 #include "../../groups.c"
+#include "../../finer.c"
 #include "../../gain.c"
 #include "../../judge.c"
 #include "../../pace.c"

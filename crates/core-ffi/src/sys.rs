@@ -117,6 +117,8 @@ pub struct RankEntry {
     pub space: u32,
     /// The caller's number of its group.
     pub group: u32,
+    /// 0 for a range, else pages scattered over it.
+    pub part: u32,
 }
 
 /// The economics; see `struct demeter_plan_params`.

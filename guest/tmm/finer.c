@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Finer: which granules are looked at and divided, see finer.h.
+ */
+#include <linux/mm.h>
+#include <linux/mmzone.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/sysfs.h>
+#include <linux/vmalloc.h>
+
+#include "finer.h"
+#include "huge.h"
+#include "relocate.h"
+#include "scan.h"
+#include "tmm.h"
+
+/* One granule for each 2 MiB of memory, within these limits. */
+#define GRANULES_LEAST	64u
+#define GRANULES_MOST	1024u
+/* Granules divided in one epoch: each changes what the next one is worth. */
+#define EPOCH_DIVISIONS 16u
+/* Epochs after which where the pages of a granule are is looked up anyway. */
+#define LOCATE_EPOCHS	64u
+/* Windows that what cannot be divided is left alone. */
+#define UNFIT_WINDOWS	8u
+#define FIRST_SPLIT_NS	100000u
+/* Samples of a CPU that are not too many: in a second, and in an epoch. */
+#define SECOND_SAMPLES	16384u
+#define EPOCH_SAMPLES	4096u
+
+struct demeter_finer *demeter_finer_table;
+
+/* By what the samples of a CPU are denser, as a power of two; the worker's. */
+static u32 dense_shift;
+static u32 dense_turn;
+static u64 samples_before;
+/* Hottest of what finds no room in FMEM. */
+static u64 cut_density;
+
+/* Since load; written by the worker. */
+static struct {
+	u64 divisions;
+	u64 failures;
+	u64 dense_epochs;
+	u64 split_cost_ns;
+	u64 extra[DEMETER_TIERS + 1];
+} stats = { .split_cost_ns = FIRST_SPLIT_NS };
+
+struct table {
+	struct demeter_finer finer;
+	struct demeter_finer_granule *granule;
+	u16 *index;
+};
+
+static void table_free(void)
+{
+	struct table *table;
+
+	if (!demeter_finer_table)
+		return;
+	table = container_of(demeter_finer_table, struct table, finer);
+	WRITE_ONCE(demeter_finer_table, NULL);
+	vfree(table->granule);
+	kvfree(table->index);
+	kfree(table);
+}
+
+static u32 table_capacity(void)
+{
+	u64 pages = 0;
+	u32 tier;
+
+	for (tier = 0; tier < DEMETER_TIERS; tier++)
+		pages += NODE_DATA(demeter_tiers.node[0][tier])->node_present_pages;
+	return clamp_t(u64, pages / HPAGE_PMD_NR, GRANULES_LEAST, GRANULES_MOST);
+}
+
+static bool is_wanted(const struct demeter_context *ctx)
+{
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+
+	return READ_ONCE(demeter_params.finer) && demeter_tiers.columns == 1 &&
+	       !ctx->shares->named && ops->caps() & DEMETER_SAMPLER_PAGE;
+}
+
+/* Is there a table? As wanted: without memory there is none, and it is tried again. */
+static bool table_ready(const struct demeter_context *ctx)
+{
+	struct table *table;
+	u32 capacity, length;
+
+	if (!is_wanted(ctx)) {
+		demeter_finer_stop();
+		return false;
+	}
+	if (demeter_finer_table)
+		return true;
+	capacity = table_capacity();
+	length = roundup_pow_of_two(2 * capacity);
+	table = kzalloc(sizeof(*table), GFP_KERNEL | __GFP_NOWARN);
+	if (!table)
+		return false;
+	/* In slow memory, if the kernel may use that: it would be missed in the fast one. */
+	table->granule = vzalloc_node(capacity * sizeof(*table->granule),
+				      demeter_tiers.node[0][DEMETER_SMEM]);
+	table->index = kvcalloc(length, sizeof(*table->index), GFP_KERNEL | __GFP_NOWARN);
+	if (!table->granule || !table->index ||
+	    demeter_finer_init(&table->finer, table->granule, capacity, table->index, length)) {
+		vfree(table->granule);
+		kvfree(table->index);
+		kfree(table);
+		return false;
+	}
+	samples_before = demeter_stats.samples;
+	WRITE_ONCE(demeter_finer_table, &table->finer);
+	return true;
+}
+
+/**
+ * demeter_finer_stop() - look at nothing any more; what was divided stays so
+ *
+ * For the worker, and for who has stopped it.
+ */
+void demeter_finer_stop(void)
+{
+	table_free();
+	WRITE_ONCE(dense_shift, 0);
+}
+
+/**
+ * demeter_finer_takes() - count a sample by page, where that is done
+ * @target: the address space
+ * @gva: where, inside a range
+ * @tier: of the sample
+ *
+ * Return: whether it is not for the ranges: they only see as many samples as they
+ * are used to, and none of granules that are divided.
+ */
+bool demeter_finer_takes(struct demeter_target *target, u64 gva, u16 tier)
+{
+	bool extra, divided;
+
+	if (!demeter_finer_table)
+		return false;
+	extra = dense_turn++ & ((1u << dense_shift) - 1);
+	divided = demeter_finer_sample(demeter_finer_table, target->space, gva,
+				       (1u << DEMETER_RATE_SHIFT) >> dense_shift);
+	if (extra)
+		stats.extra[min_t(u32, tier, DEMETER_TIERS)]++;
+	else if (divided)
+		target->ranges.samples++;
+	return extra || divided;
+}
+
+/**
+ * demeter_finer_extra() - samples that are there only because they are denser
+ * @kind: tier, or DEMETER_TIERS for those of no known tier
+ *
+ * Return: a total since load.
+ */
+u64 demeter_finer_extra(u32 kind)
+{
+	return READ_ONCE(stats.extra[kind]);
+}
+
+/**
+ * demeter_finer_is_denser() - are denser samples wanted
+ *
+ * Return: whether the pace must be full for it.
+ */
+bool demeter_finer_is_denser(void)
+{
+	return demeter_finer_table && demeter_finer_table->denser;
+}
+
+/**
+ * demeter_finer_period() - events that one sample stands for
+ * @period: if samples were not denser than usual
+ *
+ * Return: the period of the hardware; odd if it was made shorter.
+ */
+u64 demeter_finer_period(u64 period)
+{
+	u32 shift = READ_ONCE(dense_shift);
+
+	return shift ? (period >> shift) | 1 : period;
+}
+
+/* Would a period so much shorter give as many more samples, and not too many? */
+static bool can_be_denser(u32 shift, u64 samples)
+{
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+	u64 period = READ_ONCE(demeter_params.sample_period);
+	u64 usual = ops->accesses_per_sample(period);
+	u64 denser = ops->accesses_per_sample((period >> shift) | 1);
+	u64 most = mul_u64_u64_div_u64(SECOND_SAMPLES, demeter_pacing_passed_ns(), NSEC_PER_SEC);
+
+	most = min_t(u64, most, EPOCH_SAMPLES) * num_online_cpus();
+	return period >> shift && samples << shift <= most && denser << shift <= usual + usual / 8;
+}
+
+static void set_density(void)
+{
+	u64 extra = stats.extra[0] + stats.extra[1] + stats.extra[2], samples;
+	u32 shift = 0;
+
+	samples = demeter_stats.samples - extra - samples_before;
+	samples_before += samples;
+	if (demeter_finer_table->denser && demeter_sampler_active()->set_period &&
+	    !demeter_pacing_shift()) {
+		shift = DEMETER_FINER_DENSER;
+		while (shift && !can_be_denser(shift, samples))
+			shift--;
+	}
+	WRITE_ONCE(dense_shift, shift);
+	WRITE_ONCE(stats.dense_epochs, stats.dense_epochs + (shift > 0));
+}
+
+/**
+ * demeter_finer_set_cut() - what a page must be accessed to be worth FMEM
+ * @entries: ranked
+ * @nr: how many
+ */
+void demeter_finer_set_cut(const struct demeter_rank_entry *entries, u32 nr)
+{
+	u64 budget = 0;
+	u32 i, at;
+
+	if (!demeter_finer_table)
+		return;
+	for (i = 0; i < nr; i++)
+		budget += entries[i].pages[DEMETER_FMEM];
+	budget += demeter_relocate_room(demeter_tiers.node[0][DEMETER_FMEM]);
+	at = demeter_rank_cut(entries, nr, budget);
+	cut_density = at < nr ? entries[at].density : 0;
+}
+
+/* Look up where the pages of @g are, and correct what is believed to be resident. */
+static int locate(struct demeter_context *ctx, struct demeter_target *target,
+		  struct demeter_finer_granule *g, struct demeter_scan_granule *found)
+{
+	struct demeter_resident *resident = &target->resident[0];
+	u32 shift = resident->cell_shift, tier, cell;
+	u64 held_ns = demeter_worker_clock();
+	int ret;
+
+	ret = demeter_scan_granule(target->mm, g->start, demeter_tiers.node[0], found);
+	held_ns = demeter_worker_clock() - held_ns;
+	demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);
+	if (ret)
+		return ret;
+	demeter_finer_locate(g, found->where[DEMETER_FMEM], found->where[DEMETER_SMEM]);
+	g->stale = false;
+	if (shift != DEMETER_FINER_SHIFT)
+		return 0;
+	cell = (g->start >> shift) % DEMETER_LEAF_CELLS;
+	for (tier = 0; tier < DEMETER_TIERS; tier++)
+		ctx->cells->pages[cell][tier] =
+			bitmap_weight((unsigned long *)found->where[tier], DEMETER_FINER_CELLS);
+	/* Where there is no leaf yet, the next pass makes one. */
+	demeter_resident_set(resident, g->start, g->start + (1ull << shift), ctx->cells, NULL);
+	return 0;
+}
+
+static void learn_split_cost(u64 ns)
+{
+	WRITE_ONCE(stats.split_cost_ns, (stats.split_cost_ns * 7 + ns) / 8);
+}
+
+/* Divide the huge page of @g, on the node of @tier. */
+static bool split(struct demeter_target *target, const struct demeter_finer_granule *g,
+		  enum demeter_tier tier)
+{
+	int nid = demeter_tiers.node[0][tier];
+	struct demeter_refusals why = {};
+	struct demeter_folio_list list;
+	u64 begun_ns = demeter_worker_clock(), pages;
+
+	demeter_folio_list_init(&list);
+	demeter_scan_isolate(target->mm, g->start, g->start + HPAGE_PMD_SIZE, nid, -1, HPAGE_PMD_NR,
+			     &list, &why);
+	pages = demeter_huge_split(&list, HPAGE_PMD_NR);
+	demeter_folio_list_putback(&list);
+	learn_split_cost(demeter_worker_clock() - begun_ns);
+	return pages;
+}
+
+static struct demeter_finer_params params_now(void)
+{
+	return (struct demeter_finer_params){
+		.cut_density = cut_density,
+		.sample_period = demeter_accesses_per_sample(),
+		.epoch_ns = demeter_pacing_epoch_ns(),
+		.latency_gap_ps = demeter_latency_gap_ps(),
+		.walk_ps = READ_ONCE(demeter_params.finer_walk_ns) * 1000,
+		.horizon_ns = READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC,
+		.swap_cost_ns = demeter_swap_cost_ns(),
+		.split_cost_ns = stats.split_cost_ns,
+		.hysteresis_permille = READ_ONCE(demeter_params.hysteresis_permille),
+		.significance = READ_ONCE(demeter_params.significance),
+	};
+}
+
+/* Divide @g if it is worth it as what it turns out to be. Returns whether it was. */
+static bool divide(struct demeter_context *ctx, struct demeter_target *target,
+		   struct demeter_finer_granule *g, const struct demeter_finer_params *params)
+{
+	struct demeter_finer *f = demeter_finer_table;
+	struct demeter_finer_estimate estimate;
+	struct demeter_scan_granule found;
+
+	if (locate(ctx, target, g, &found))
+		return false;
+	if (found.huge && !demeter_finer_estimate(f, g, params, true, &estimate)) {
+		demeter_finer_keep(f, g);
+		return false;
+	}
+	if (found.huge && split(target, g, found.tier) && locate(ctx, target, g, &found))
+		return false;
+	/* Locked, pinned, of several sizes, or gone: nothing that would soon change. */
+	if (found.huge || found.mixed ||
+	    bitmap_empty((unsigned long *)found.where, sizeof(found.where) * BITS_PER_BYTE)) {
+		WRITE_ONCE(stats.failures, stats.failures + 1);
+		demeter_finer_drop(f, g, UNFIT_WINDOWS);
+		return false;
+	}
+	demeter_finer_divide(f, g);
+	WRITE_ONCE(stats.divisions, stats.divisions + 1);
+	return true;
+}
+
+/* Is most of @g in @tier, as far as is known? */
+static bool is_mostly_in(const struct demeter_target *target, const struct demeter_finer_granule *g,
+			 enum demeter_tier tier)
+{
+	struct demeter_rank_entry on = { .start = g->start, .end = g->start + HPAGE_PMD_SIZE };
+
+	demeter_resident_sum(&target->resident[0], &on, 1);
+	return on.pages[tier] > on.pages[!tier];
+}
+
+/*
+ * Those in SMEM first: once their hot pages have found room, what is in FMEM may do
+ * just as well whole.
+ */
+static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32 *left)
+{
+	struct demeter_finer *f = demeter_finer_table;
+	struct demeter_finer_params params = params_now();
+	struct demeter_finer_estimate estimate;
+	u32 i;
+
+	for (i = 0; f->due && i < f->capacity && *left && !demeter_worker_should_stop(); i++) {
+		struct demeter_finer_granule *g = &f->granule[i];
+		struct demeter_target *target;
+
+		if (!demeter_finer_is_due(g))
+			continue;
+		target = demeter_target_of(g->space);
+		if (!target || !is_mostly_in(target, g, tier))
+			continue;
+		if (!demeter_finer_estimate(f, g, &params, false, &estimate)) {
+			demeter_finer_keep(f, g);
+			continue;
+		}
+		if (!mmget_not_zero(target->mm))
+			continue;
+		*left -= divide(ctx, target, g, &params);
+		mmput_async(target->mm);
+		cond_resched();
+	}
+}
+
+/* Of what is divided, look up what was moved; and in turn all, as the kernel moves, too. */
+static void locate_some(struct demeter_context *ctx)
+{
+	struct demeter_finer *f = demeter_finer_table;
+	u32 turn = demeter_stats.epochs % LOCATE_EPOCHS, i;
+
+	/* What is gone is dropped in time, too. */
+	if (!f->divided && turn)
+		return;
+	for (i = 0; i < f->capacity && !demeter_worker_should_stop(); i++) {
+		struct demeter_finer_granule *g = &f->granule[i];
+		struct demeter_scan_granule found;
+		struct demeter_target *target;
+		int ret;
+
+		if (g->state == DEMETER_FINER_FREE)
+			continue;
+		memset(g->taken, 0, sizeof(g->taken));
+		target = demeter_target_of(g->space);
+		if (!target) {
+			demeter_finer_drop(f, g, 0);
+			continue;
+		}
+		if (g->state != DEMETER_FINER_DIVIDED || (!g->stale && i % LOCATE_EPOCHS != turn) ||
+		    !mmget_not_zero(target->mm))
+			continue;
+		ret = locate(ctx, target, g, &found);
+		mmput_async(target->mm);
+		/* A huge page again (khugepaged made it), or nothing at all. */
+		if (!ret && (found.huge || found.mixed))
+			demeter_finer_drop(f, g, UNFIT_WINDOWS);
+		cond_resched();
+	}
+}
+
+/**
+ * demeter_finer_epoch() - an epoch is over: divide what is worth it
+ * @ctx: the worker's
+ *
+ * For the worker, after the ranges' epoch has ended and before they are published.
+ */
+void demeter_finer_epoch(struct demeter_context *ctx)
+{
+	u32 left = EPOCH_DIVISIONS;
+
+	if (!table_ready(ctx))
+		return;
+	demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
+				READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC);
+	divide_some(ctx, DEMETER_SMEM, &left);
+	divide_some(ctx, DEMETER_FMEM, &left);
+	locate_some(ctx);
+	set_density();
+}
+
+/* Readers take no lock: the table may go while they look, so they get copies. */
+static u64 extra_samples(void)
+{
+	return demeter_finer_extra(0) + demeter_finer_extra(1) + demeter_finer_extra(2);
+}
+
+#define FINER_STAT(_name, _value)                                                                  \
+	static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)  \
+	{                                                                                          \
+		return sysfs_emit(buf, "%llu\n", (u64)(_value));                                   \
+	}                                                                                          \
+	static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
+
+FINER_STAT(divisions, READ_ONCE(stats.divisions));
+FINER_STAT(failures, READ_ONCE(stats.failures));
+FINER_STAT(denser_epochs, READ_ONCE(stats.dense_epochs));
+FINER_STAT(extra_samples, extra_samples());
+FINER_STAT(split_cost_ns, READ_ONCE(stats.split_cost_ns));
+
+static struct attribute *finer_attrs[] = { &divisions_attr.attr,     &failures_attr.attr,
+					   &denser_epochs_attr.attr, &extra_samples_attr.attr,
+					   &split_cost_ns_attr.attr, NULL };
+
+const struct attribute_group demeter_finer_stats_group = { .attrs = finer_attrs };
