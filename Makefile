@@ -14,7 +14,7 @@ PLOT := PYTHONPATH=lab $(LAB)/python -m demeter_lab.cli
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
-.PHONY: help demo test testbed build lint fmt bench bench-epoch bench-balloon bench-extmem experiments figures man setup modules lab lab-lock clean
+.PHONY: help demo test test-debug testbed build lint fmt bench bench-epoch bench-balloon bench-extmem experiments figures man setup modules lab lab-lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,11 @@ demo: testbed lab ## the main job on a real guest: GUPS under every manager, tab
 
 test: build lab ## everything: core, machine, kernels, guests, tools
 	tests/run.sh
+
+test-debug: build lab ## on a kernel that watches itself (KASAN, lockdep, DEBUG_VM, UBSAN): built once, then hours
+	testbed/debug-kernel.sh
+	DEMETER_CACHE=$(DEMETER_CACHE)/debug TEST_SUITES=tests/debug/suites TEST_LOGS=out/test-debug TEST_JOBS=1 \
+		TEST_SUITE_LIMIT_S=10800 tests/run.sh
 
 # What guests need, and no more: the demo shall not wait for the host daemon.
 testbed: setup ## the command, the QEMU plugin, the guest's programs, the modules for kernel 6.12

@@ -3,7 +3,8 @@
 # usage: tests/run.sh [SUITE…]
 # Runs the named suites, or all of them, two at a time; logs go to out/test/.
 # Ends with each suite's own summary lines and one line for all. Suites are in
-# tests/suites/, one executable a suite, exit 0 = passed. The first comment line
+# TEST_SUITES (tests/suites/), one executable a suite, exit 0 = passed; with other ones,
+# logs go to TEST_LOGS. The first comment line
 # after the licence says what a suite shows. A suite that outlives
 # TEST_SUITE_LIMIT_S is ended and has failed; its log then says what it waited for.
 set -euo pipefail
@@ -11,7 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
 export DEMETER_CACHE
-logs=out/test
+folder=${TEST_SUITES:-tests/suites}
+logs=${TEST_LOGS:-out/test}
 jobs=${TEST_JOBS:-2}
 limit_s=${TEST_SUITE_LIMIT_S:-1500}
 
@@ -22,14 +24,14 @@ else
 	# them the modules of all kernels, which plugin loads.
 	mapfile -t suites < <(
 		{
-			printf '%s\n' modules vm rust plugin hammer
-			find tests/suites -maxdepth 1 -type f -executable -printf '%f\n' | sort
+			[ "$folder" != tests/suites ] || printf '%s\n' modules vm rust plugin hammer
+			find "$folder" -maxdepth 1 -type f -executable -printf '%f\n' | sort
 		} | awk '!seen[$0]++'
 	)
 fi
 for suite in "${suites[@]}"; do
-	[ -x "tests/suites/$suite" ] || {
-		echo "test: error: no suite '$suite'; next: choose from: $(find tests/suites -type f -executable -printf '%f ')" >&2
+	[ -x "$folder/$suite" ] || {
+		echo "test: error: no suite '$suite'; next: choose from: $(find "$folder" -type f -executable -printf '%f ')" >&2
 		exit 2
 	}
 done
@@ -49,7 +51,7 @@ processes_of_session() {
 # stdin is closed: no suite may wait for a person.
 run_suite() {
 	local suite=$1 began=$SECONDS status=0 pid watchdog
-	setsid "tests/suites/$suite" </dev/null >"$logs/$suite.log" 2>&1 &
+	setsid "$folder/$suite" </dev/null >"$logs/$suite.log" 2>&1 &
 	pid=$!
 	echo "$pid" >"$logs/$suite.pid"
 	(

@@ -1,9 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 # usage: run-hammer.sh 6.1|6.12|7.x [--seconds N] [--exchanges N] [--only PHASE] [--timeout N]
+#	[--console FILE]
 # Boots a kernel of the testbed with demeter_hammer.ko and the hammer program and
 # prints what it finds. Exit status: 0 all passed, 1 something failed, 2 could not
-# run. The console is kept under out/hammer/ when it did not pass.
+# run. The console is kept under out/hammer/ when it did not pass; with --console it
+# has all that the kernel says, and is kept in FILE as well, passed or not.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,7 +20,7 @@ usage() { sed -n '/^# usage:/,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 kernel=
 seconds=${HAMMER_SECONDS:-60} exchanges=${HAMMER_EXCHANGES:-200000} only=${HAMMER_ONLY:-}
-limit=${HAMMER_TIMEOUT:-}
+limit=${HAMMER_TIMEOUT:-} console=
 while [ $# -gt 0 ]; do
 	case $1 in
 	-h | --help) usage && exit 0 ;;
@@ -26,6 +28,7 @@ while [ $# -gt 0 ]; do
 	--exchanges) exchanges=${2-} && shift ;;
 	--only) only=${2-} && shift ;;
 	--timeout) limit=${2-} && shift ;;
+	--console) console=${2-} && shift ;;
 	-*) die "unknown option '$1'" "run-hammer.sh --help" ;;
 	*) kernel=$1 ;;
 	esac
@@ -88,6 +91,7 @@ mknod "$root/dev/console" c 5 1 2>/dev/null || true	# else the kernel has its ow
 # stands still for longer than 20 s: leave the one out, look for two minutes.
 append="console=ttyS0 panic=-1 oops=panic nokaslr mitigations=off nopti no5lvl tsc=reliable no_timer_check watchdog_thresh=60"
 append+=" loglevel=4 numa_balancing=disable rdinit=/init"
+[ -z "$console" ] || append+=" loglevel=8"
 append+=" HAMMER_SECONDS=$seconds HAMMER_EXCHANGES=$exchanges HAMMER_ONLY=$only"
 # Two CPUs that really run at the same time: this is about races, not about time.
 status=0
@@ -101,6 +105,7 @@ pid=$!
 trap 'kill "$pid" 2>/dev/null; rm -rf "$work"' INT TERM
 wait "$pid" || status=$?
 
+[ -z "$console" ] || cp "$work/console" "$console"
 verdict=$(tr -d '\r' <"$work/console" 2>/dev/null | grep -a '^hammer: ' | tail -n 1 || true)
 tr -d '\r' <"$work/console" 2>/dev/null | grep -aE '^(ok|not ok|# |hammer: )' || true
 if [[ $verdict =~ ^hammer:\ [1-9][0-9]*\ passed,\ 0\ failed$ ]] && [ "$status" = 0 ]; then
