@@ -116,8 +116,7 @@ static u64 collapsible_end(struct mm_struct *mm, u64 start, u64 end)
 	if (!demeter_scan_lock(mm))
 		return start;
 	VMA_ITERATOR(vmi, mm, start);
-	for_each_vma_range(vmi, vma, end)
-	{
+	for_each_vma_range(vmi, vma, end) {
 		if (vma_is_anonymous(vma) && !vma_policy(vma))
 			continue;
 		end = max_t(u64, vma->vm_start, start);

@@ -445,21 +445,6 @@ static u32 candidates_insert(struct candidate *found, u32 nr, u32 max,
 	return nr + 1;
 }
 
-/* A thread of @leader's process that still has its memory, locked: the first may be gone. */
-static struct task_struct *lock_thread_with_mm(struct task_struct *leader)
-{
-	struct task_struct *thread;
-
-	for_each_thread(leader, thread)
-	{
-		task_lock(thread);
-		if (thread->mm)
-			return thread;
-		task_unlock(thread);
-	}
-	return NULL;
-}
-
 /* The largest processes that are wanted and not managed. Returns how many. */
 static u32 candidates_find(struct candidate *found, u32 max, u64 min_bytes)
 {
@@ -473,15 +458,18 @@ static u32 candidates_find(struct candidate *found, u32 max, u64 min_bytes)
 		seen++;
 		if (leader->flags & PF_KTHREAD)
 			continue;
-		task = lock_thread_with_mm(leader);
-		if (!task)
-			continue;
-		candidate.mm = task->mm;
-		candidate.tgid = task_tgid_nr(task);
-		if (!demeter_targets_space_of(candidate.mm, &unused) &&
-		    wanted(task, min_bytes, &candidate))
-			nr = candidates_insert(found, nr, max, &candidate);
-		task_unlock(task);
+		/* The first thread may have ended, and its memory gone on. */
+		for_each_thread(leader, task) {
+			task_lock(task);
+			candidate.mm = task->mm;
+			candidate.tgid = task_tgid_nr(task);
+			if (candidate.mm && !demeter_targets_space_of(candidate.mm, &unused) &&
+			    wanted(task, min_bytes, &candidate))
+				nr = candidates_insert(found, nr, max, &candidate);
+			task_unlock(task);
+			if (candidate.mm)
+				break;
+		}
 	}
 	rcu_read_unlock();
 	discover_wait = nr == max ? 0 : seen / DISCOVER_PROCESSES;

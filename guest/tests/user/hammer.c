@@ -108,8 +108,7 @@ static void hammer(void)
 	/* The kernel's own compaction isolates as well, for a while. */
 	for (i = 0; i < 25 && nr_isolated(); i++)
 		usleep(200000);
-	check(!nr_isolated(),
-	      "isolated counters back to zero (%ld anon, %ld file)",
+	check(!nr_isolated(), "isolated counters back to zero (%ld anon, %ld file)",
 	      read_key("/proc/vmstat", "nr_isolated_anon"),
 	      read_key("/proc/vmstat", "nr_isolated_file"));
 	check(kernel_log_clean(), "kernel log clean at the end");
