@@ -227,7 +227,8 @@ u64 demeter_touch_most(const struct demeter_touch_sum *sum, u64 ran_ns)
 
 	if (!most || !ran_ns)
 		return DEMETER_U64_MAX;
-	return demeter_mul_div(most, TOUCH_NS_PER_S, ran_ns);
+	/* One more, or a shorter epoch would have none. */
+	return demeter_mul_div(demeter_add_sat(most, 1), TOUCH_NS_PER_S, ran_ns);
 }
 
 /**
@@ -273,9 +274,9 @@ u64 demeter_touch_accesses_per_sample(const struct demeter_touch_sum *sum, u64 b
 {
 	u64 now, least;
 
-	if (sum->counted == 0)
+	if (sum->accesses == 0)
 		return demeter_max(before, 1);
-	now = demeter_mul_div(sum->variance, 2, sum->counted);
+	now = demeter_mul_div(sum->variance, 2, demeter_max(sum->counted, 1));
 	now = demeter_max(now, before / 2);
 	least = div64_u64(sum->accesses, demeter_max(max_samples, 1)) + 1;
 	return demeter_max(demeter_max(now, least), 1);

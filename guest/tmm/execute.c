@@ -98,10 +98,13 @@ u64 demeter_fillable_pages(u32 column, u64 room_pages)
 	return more >= HPAGE_PMD_NR ? more : 0;
 }
 
-/* A batch of a few pages costs more for each, and says less: it weighs less. */
+/*
+ * Where base pages are placed by themselves many batches have a few pages. Such a one
+ * costs more for each, and says less: it weighs less then.
+ */
 static void learn(u64 *average_ns, u64 spent_ns, u64 pages)
 {
-	u64 weight = min_t(u64, pages, LEARN_PAGES), average;
+	u64 weight = demeter_finer_table ? min_t(u64, pages, LEARN_PAGES) : LEARN_PAGES, average;
 
 	if (!pages)
 		return;

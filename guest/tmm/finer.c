@@ -278,8 +278,9 @@ static bool split(struct demeter_target *target, const struct demeter_finer_gran
 	u64 begun_ns = demeter_worker_clock(), pages;
 
 	demeter_folio_list_init(&list);
-	demeter_scan_isolate(target->mm, g->start, g->start + HPAGE_PMD_SIZE, nid, -1, HPAGE_PMD_NR,
-			     &list, &why);
+	/* What a policy binds could not be placed by the page either. */
+	demeter_scan_isolate(target->mm, g->start, g->start + HPAGE_PMD_SIZE, nid,
+			     demeter_tiers.node[0][!tier], HPAGE_PMD_NR, &list, &why);
 	pages = demeter_huge_split(&list, HPAGE_PMD_NR);
 	demeter_folio_list_putback(&list);
 	learn_split_cost(demeter_worker_clock() - begun_ns);
@@ -349,7 +350,7 @@ static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32
 	struct demeter_finer *f = demeter_finer_table;
 	struct demeter_finer_params params = params_now();
 	struct demeter_finer_estimate estimate;
-	u32 i;
+	u32 busy = U32_MAX, done, i;
 
 	for (i = 0; f->due && i < f->capacity && *left && !demeter_worker_should_stop(); i++) {
 		struct demeter_finer_granule *g = &f->granule[i];
@@ -357,7 +358,7 @@ static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32
 
 		if (!demeter_finer_is_due(g))
 			continue;
-		target = demeter_target_of(g->space);
+		target = g->space == busy ? NULL : demeter_target_of(g->space);
 		if (!target || !is_mostly_in(target, g, tier))
 			continue;
 		if (!demeter_finer_estimate(f, g, &params, false, &estimate)) {
@@ -366,8 +367,12 @@ static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32
 		}
 		if (!mmget_not_zero(target->mm))
 			continue;
-		*left -= divide(ctx, target, g, &params);
+		done = divide(ctx, target, g, &params);
 		mmput_async(target->mm);
+		*left -= done;
+		/* Its mmap_lock may be taken: once an epoch is enough to wait for it. */
+		if (!done)
+			busy = g->space;
 		cond_resched();
 	}
 }
@@ -376,7 +381,7 @@ static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32
 static void locate_some(struct demeter_context *ctx)
 {
 	struct demeter_finer *f = demeter_finer_table;
-	u32 turn = demeter_stats.epochs % LOCATE_EPOCHS, i;
+	u32 turn = demeter_stats.epochs % LOCATE_EPOCHS, busy = U32_MAX, i;
 
 	/* What is gone is dropped in time, too. */
 	if (!f->divided && turn)
@@ -395,11 +400,14 @@ static void locate_some(struct demeter_context *ctx)
 			demeter_finer_drop(f, g, 0);
 			continue;
 		}
-		if (g->state != DEMETER_FINER_DIVIDED || (!g->stale && i % LOCATE_EPOCHS != turn) ||
-		    !mmget_not_zero(target->mm))
+		if (g->state != DEMETER_FINER_DIVIDED || g->space == busy ||
+		    (!g->stale && i % LOCATE_EPOCHS != turn) || !mmget_not_zero(target->mm))
 			continue;
 		ret = locate(ctx, target, g, &found);
 		mmput_async(target->mm);
+		/* Its mmap_lock is taken: once an epoch is enough to wait for it. */
+		if (ret)
+			busy = g->space;
 		/* A huge page again (khugepaged made it), or nothing at all. */
 		if (!ret && (found.huge || found.mixed))
 			demeter_finer_drop(f, g, UNFIT_WINDOWS);

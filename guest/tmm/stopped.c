@@ -16,6 +16,9 @@ static bool is_among(const struct demeter_ledger_returns *returns,
 {
 	u32 i;
 
+	/* Base pages from all over: their bounds say nothing. */
+	if (entry->part)
+		return false;
 	for (i = 0; i < returns->nr; i++)
 		if (returns->part[i].start < entry->end && entry->start < returns->part[i].end)
 			return true;
