@@ -36,7 +36,7 @@ done
 [ -e /sys/block/zram0 ] || fail "there is no zram to swap to"
 echo 100663296 >/sys/block/zram0/disksize
 /tmp/touch_torture swapon /dev/zram0
-dmesg -C
+dmesg -c >/dev/null # Busybox has no -C.
 echo 2 >/proc/sys/kernel/numa_balancing
 echo 1 >/sys/kernel/mm/transparent_hugepage/khugepaged/defrag 2>/dev/null || true
 
