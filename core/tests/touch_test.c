@@ -431,11 +431,55 @@ static void tt_test_nasty(struct test_tally *tally)
 	}
 }
 
+/* Hot ones among hundreds of cold: the mean must follow, or none is believed to be hot. */
+static void tt_test_few_hot(struct test_tally *tally)
+{
+	struct tt_space *s = tt_new(31, TT_GRANULE);
+	u64 rate;
+	u32 g, i;
+
+	for (g = 0; g < TT_GRANULES; g++)
+		s->rate[g] = 10;
+	for (i = 0; i < 50; i++)
+		tt_epoch(s, 40, NULL);
+	CHECK(s->mean && s->mean < 100);
+	for (g = 100; g < 103; g++)
+		s->rate[g] = 100000;
+	for (i = 0; i < 100; i++)
+		tt_epoch(s, 40, NULL);
+	for (g = 100; g < 103; g++) {
+		rate = demeter_touch_rate(&s->touch[g], s->mean);
+		CHECK(rate > 25000 && rate < 400000);
+	}
+	test_free(s);
+}
+
+/* Two that are a hundred times as hot as the hot ones leave these their samples. */
+static void tt_test_dominators(struct test_tally *tally)
+{
+	struct tt_space *s = tt_new(37, TT_GRANULE);
+	u64 accesses;
+	u32 g, i;
+
+	for (g = 0; g < TT_GRANULES; g++)
+		s->rate[g] = g < 2 ? 10000000 : g < 22 ? 100000 : 10;
+	for (i = 0; i < 100; i++) {
+		tt_epoch(s, 40, NULL);
+		for (accesses = 0, g = 2; g < 22; g++)
+			accesses += s->accesses[g];
+		/* An epoch's samples of twenty granules. */
+		CHECK(i < 60 || accesses / s->accesses_per_sample >= 16);
+	}
+	test_free(s);
+}
+
 static const struct test_case touch_tests[] = {
 	{ "touch: a rate is what it is, at any rate", tt_test_estimate },
 	{ "touch: a page stands for its granule", tt_test_page_for_granule },
 	{ "touch: what turns cold or hot is seen soon", tt_test_change },
 	{ "touch: hot granules are found, by huge and by small pages", tt_test_find_hot },
+	{ "touch: few hot granules among many cold ones", tt_test_few_hot },
+	{ "touch: a few of the hottest do not hide the hot", tt_test_dominators },
 	{ "touch: samples are not surer than touches", tt_test_noise },
 	{ "touch: ranges find the hot spot from its samples", tt_test_ranges_find_hot },
 	{ "touch: shares and turns are even", tt_test_shares },
