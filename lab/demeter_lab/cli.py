@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """``python -m demeter_lab.cli``: one verb a figure."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -55,12 +56,15 @@ def seven(
     ] = None,
     seed: Annotated[int, typer.Option(help="of each workload")] = 1,
     jobs: Annotated[int, typer.Option(help="guests at a time", min=1)] = 2,
+    guest: Annotated[str, typer.Option(help="more options of `demeter vm compare`")] = "",
     demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
 ) -> None:
     """Compare managers on the seven workloads; a comparison that is complete is kept."""
     try:
         workloads = [workload_of(text) for text in workload] if workload else SEVEN
-        times = seven_workloads.run(demeter.absolute(), workloads, seed, jobs, out)
+        times = seven_workloads.run(
+            demeter.absolute(), workloads, seed, jobs, out, shlex.split(guest)
+        )
         text = seven_workloads.table(times)
         (out / "table.txt").write_text(text)
     except (ResultError, WorkloadError) as error:

@@ -24,21 +24,36 @@ Times = dict[str, float]
 
 
 def run(
-    demeter: Path, workloads: Sequence[Workload], seed: int, jobs: int, out: Path
+    demeter: Path,
+    workloads: Sequence[Workload],
+    seed: int,
+    jobs: int,
+    out: Path,
+    guest: Sequence[str] = (),
 ) -> dict[str, Times]:
     """Run every workload under every manager; what is complete in ``out`` is kept.
 
+    Args:
+        demeter: the command.
+        workloads: in the order of the table.
+        seed: of each workload.
+        jobs: guests at a time.
+        out: results, one folder a workload.
+        guest: more options of ``demeter vm compare``, as ``--slow cxl``.
+
     Raises:
-        ResultError: a comparison failed, or ``out`` is of another seed, build or testbed.
+        ResultError: a comparison failed, or ``out`` is of another seed, guest, build or testbed.
 
     """
-    claim(out, {"seed": seed, "managers": MANAGERS, "inputs_sha256": inputs_of(demeter)})
+    options = [*GUEST, *guest]
+    plan = {"seed": seed, "managers": MANAGERS, "guest": options}
+    claim(out, {**plan, "inputs_sha256": inputs_of(demeter)})
     times = {}
     for workload in workloads:
         place = out / workload.name
         if not (place / "compare.json").is_file():
             line = [str(demeter), "vm", "compare", "--tmm", ",".join(MANAGERS)]
-            line += ["--jobs", str(jobs), "--roi", workload.roi, "--out", str(place), *GUEST]
+            line += ["--jobs", str(jobs), "--roi", workload.roi, "--out", str(place), *options]
             done = subprocess.run(
                 [*line, "--", *workload.command_of(seed)], stdout=subprocess.DEVNULL, check=False
             )
@@ -55,7 +70,7 @@ def claim(out: Path, plan: dict[str, object]) -> None:
     path = out / "plan.json"
     text = json.dumps(plan, indent=2, sort_keys=True) + "\n"
     if path.exists() and path.read_text() != text:
-        raise ResultError(f"{path} is of another seed, build or testbed; choose another --out")
+        raise ResultError(f"{path} is of another seed, guest, build or testbed; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/run.sh seven|redis|liblinear|uniform|loss|spread [OUT]
+# usage: lab/experiments/run.sh seven|seven-cxl|redis|liblinear|uniform|loss|spread [OUT]
 # The comparisons of the README beside the demo, each a table on standard output
 # and a results directory. DEMETER_CACHE names the cache if it is not the default.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
-experiment=${1:?usage: lab/experiments/run.sh seven|redis|liblinear|uniform|loss|spread [OUT]}
+experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|redis|liblinear|uniform|loss|spread [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
 managers=none,nbt-default,nbt,damon,demeter,ideal,fast
@@ -16,6 +16,11 @@ case $experiment in
 seven)
 	# The evaluation's workloads; what is complete in OUT is kept.
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven --out "$out"
+	;;
+seven-cxl)
+	# The same with the nearer slow memory.
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
+		--guest "--slow cxl" --out "$out"
 	;;
 redis)
 	# Half of the machine's use is reading, so only that is measured.
@@ -50,7 +55,7 @@ spread)
 	done
 	;;
 *)
-	echo "experiments: error: no experiment '$experiment'; next: seven, redis, liblinear, uniform, loss or spread" >&2
+	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, redis, liblinear, uniform, loss or spread" >&2
 	exit 2
 	;;
 esac

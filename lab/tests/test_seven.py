@@ -66,6 +66,14 @@ def test_all_seven_are_compared_once(fake: Path) -> None:
     assert status == 1 and "another --out" in output
 
 
+def test_another_guest_is_other_results(fake: Path) -> None:
+    words = ("--workload", "one=well", "--guest", "--slow cxl")
+    assert seven(fake, *words)[0] == 0
+    assert " --smem 288M --slow cxl -- well" in fake.with_name("calls").read_text()
+    status, output = seven(fake, "--workload", "one=well")
+    assert status == 1 and "another --out" in output
+
+
 def test_what_failed_is_told_and_goes_on(fake: Path) -> None:
     status, output = seven(fake, "--workload", "one=well", "--workload", "two=fails")
     assert status == 1 and "two failed" in output
