@@ -70,7 +70,9 @@ def claim(out: Path, plan: dict[str, object]) -> None:
     path = out / "plan.json"
     text = json.dumps(plan, indent=2, sort_keys=True) + "\n"
     if path.exists() and path.read_text() != text:
-        raise ResultError(f"{path} is of another seed, guest, build or testbed; choose another --out")
+        raise ResultError(
+            f"{path} is of another seed, guest, build or testbed; choose another --out"
+        )
     out.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
