@@ -14,7 +14,7 @@ PLOT := PYTHONPATH=lab $(LAB)/python -m demeter_lab.cli
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
-.PHONY: help demo test test-debug testbed build lint fmt bench bench-epoch bench-balloon bench-extmem experiments figures man setup modules lab lab-lock clean
+.PHONY: help demo test test-debug testbed build lint fmt bench bench-epoch bench-balloon bench-extmem experiments figures man deb setup modules lab lab-lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ experiments: build lab ## the other tables: seven workloads, redis, liblinear, u
 
 figures: lab ## redraw figures from recorded results
 	$(PLOT) demo out/demo --out out/demo/throughput.svg
+
+deb: build ## Debian packages of the modules (DKMS), the daemon and the command, into out/deb
+	packaging/deb.sh out/deb
 
 man: build ## manual pages and shell completions, into out/man
 	$(DEMETER) man --out out/man

@@ -180,32 +180,49 @@ pub fn daemon() -> Result<PathBuf, Error> {
     built("the balloon's daemon", "demeterd")
 }
 
-/// A file in `$DEMETER_LIBEXEC`, else beside this binary.
+/// A file in `$DEMETER_LIBEXEC`, else beside this binary, else in `libexec/demeter` next to
+/// the `bin` that it was installed into.
 fn built(what: &'static str, name: &str) -> Result<PathBuf, Error> {
-    let directory = match std::env::var_os("DEMETER_LIBEXEC") {
-        Some(directory) => PathBuf::from(directory),
+    let directories = match std::env::var_os("DEMETER_LIBEXEC") {
+        Some(directory) => vec![PathBuf::from(directory)],
         None => std::env::current_exe()
             .ok()
             .and_then(|exe| exe.canonicalize().ok())
-            .and_then(|exe| exe.parent().map(Path::to_path_buf))
+            .and_then(|exe| exe.parent().map(homes))
             .unwrap_or_default(),
     };
-    // Integration tests run from target/<profile>/deps.
-    let directory = if directory.ends_with("deps") {
-        directory.parent().unwrap_or(&directory).to_path_buf()
-    } else {
-        directory
-    };
-    let path = directory.join(name);
-    if path.exists() {
-        Ok(path)
-    } else {
-        Err(Error::NotBuilt {
+    let mut paths = directories.iter().map(|directory| directory.join(name));
+    let Some(wanted) = paths.next() else {
+        return Err(Error::NotBuilt {
             what,
-            path,
-            next: "run `make build`".to_owned(),
-        })
+            path: PathBuf::from(name),
+            next: "set DEMETER_LIBEXEC to its folder".to_owned(),
+        });
+    };
+    if wanted.exists() {
+        return Ok(wanted);
     }
+    paths.find(|path| path.exists()).ok_or(Error::NotBuilt {
+        what,
+        path: wanted,
+        next: "run `make build`, or install the package demeter".to_owned(),
+    })
+}
+
+/// Where the rest of what was built or installed with a binary lies, by the binary's folder.
+fn homes(directory: &Path) -> Vec<PathBuf> {
+    // Integration tests run from target/<profile>/deps.
+    let beside = match directory.parent() {
+        Some(profile) if directory.ends_with("deps") => profile,
+        _ => directory,
+    };
+    let mut homes = vec![beside.to_path_buf()];
+    if let Some(prefix) = directory.parent()
+        && directory.ends_with("bin")
+    {
+        homes.push(prefix.join("libexec/demeter"));
+    }
+    homes
 }
 
 /// A guest module (`demeter.ko`, `demeter_balloon.ko`) for a kernel release: `$DEMETER_MODULES`, else
@@ -245,6 +262,23 @@ mod tests {
         let testbed = Testbed::parse(TEXT).unwrap();
         assert_eq!(testbed.kernel("6.12").unwrap().release, "6.12.1-amd64");
         assert!(testbed.kernel("5.4").is_err());
+    }
+
+    #[test]
+    fn looks_beside_itself_and_where_packages_put_it() {
+        let of = |path: &str| homes(Path::new(path));
+        assert_eq!(
+            of("/src/target/release"),
+            [PathBuf::from("/src/target/release")]
+        );
+        assert_eq!(
+            of("/src/target/release/deps"),
+            [PathBuf::from("/src/target/release")]
+        );
+        assert_eq!(
+            of("/usr/bin"),
+            ["/usr/bin", "/usr/libexec/demeter"].map(PathBuf::from)
+        );
     }
 
     #[test]
