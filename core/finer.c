@@ -676,15 +676,50 @@ static bool finer_is_apart(const struct demeter_finer_granule *g, u32 space)
  */
 u64 demeter_finer_undivided(const struct demeter_finer *f, u32 space, u64 start, u64 end)
 {
-	u64 at = start >> DEMETER_FINER_SHIFT << DEMETER_FINER_SHIFT;
+	u64 at = start >> DEMETER_FINER_SHIFT << DEMETER_FINER_SHIFT, first = end;
+	u32 i;
 
-	for (; f->divided && at < end; at += 1ULL << DEMETER_FINER_SHIFT) {
-		const struct demeter_finer_granule *g = demeter_finer_find(f, space, at);
+	if (!f->divided || start >= end)
+		return end;
+	/* A look at each granule of the range, or at each that is known: whichever are fewer. */
+	if ((end - at) >> DEMETER_FINER_SHIFT < f->capacity) {
+		for (; at < end; at += 1ULL << DEMETER_FINER_SHIFT) {
+			const struct demeter_finer_granule *g = demeter_finer_find(f, space, at);
 
-		if (g && g->state == DEMETER_FINER_DIVIDED)
-			return demeter_max(at, start);
+			if (g && g->state == DEMETER_FINER_DIVIDED)
+				return demeter_max(at, start);
+		}
+		return end;
 	}
-	return end;
+	for (i = 0; i < f->capacity; i++) {
+		const struct demeter_finer_granule *g = &f->granule[i];
+
+		if (g->state == DEMETER_FINER_DIVIDED && g->space == space && g->start >= at)
+			first = demeter_min(first, g->start);
+	}
+	return demeter_max(first, start);
+}
+
+/**
+ * demeter_finer_whole - the first part of a range that has no divided granule
+ * @f: the granules
+ * @space: address space
+ * @start: where the range begins; moved behind the divided granules there
+ * @end: one past its last address
+ *
+ * Return: one past the last address of that part; @start when all is divided.
+ */
+u64 demeter_finer_whole(const struct demeter_finer *f, u32 space, u64 *start, u64 end)
+{
+	u64 stop = demeter_finer_undivided(f, space, *start, end);
+
+	while (stop == *start && stop < end) {
+		u64 next = (stop | ((1ULL << DEMETER_FINER_SHIFT) - 1)) + 1;
+
+		*start = next ? demeter_min(next, end) : end;
+		stop = demeter_finer_undivided(f, space, *start, end);
+	}
+	return stop;
 }
 
 /* The entry that holds @at, or the first one above. */
