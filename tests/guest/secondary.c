@@ -4,7 +4,7 @@
  * On SIGUSR1 it keeps its mmap_lock for four seconds.
  * Fills so much memory, has an MMU besides the CPU's use it (demeter_hammer.ko plays
  * one), says "ready" and waits to be killed: to samplers of the CPU it looks idle. Or
- * writes to its memory until it is killed.
+ * writes to half of its memory until it is killed, and to all of it after SIGUSR1.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -18,6 +18,7 @@
 #include "../../guest/tests/hammer_abi.h"
 
 static int device;
+static volatile size_t reach; /* bytes that are written to */
 
 static void sit(int unused)
 {
@@ -26,6 +27,7 @@ static void sit(int unused)
 	(void)unused;
 	if (ioctl(device, DEMETER_HAMMER_HOLD, &hold))
 		_exit(1);
+	reach *= 2;
 }
 
 int main(int argc, char **argv)
@@ -45,6 +47,7 @@ int main(int argc, char **argv)
 	device = open("/dev/demeter-hammer", O_RDWR | O_CLOEXEC);
 	signal(SIGUSR1, sit);
 	memset(memory, 1, bytes);
+	reach = bytes / 2;
 	if (strcmp(kind, "none") && (device < 0 || ioctl(device, request))) {
 		perror("secondary: /dev/demeter-hammer");
 		return 1;
@@ -53,6 +56,6 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	while (argc <= 3)
 		pause();
-	for (at = 0;; at = (at + 4096) % bytes)
+	for (at = 0;; at = (at + 4096) % reach)
 		((volatile char *)memory)[at]++;
 }
