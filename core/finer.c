@@ -24,11 +24,9 @@
  * square of how far C is out is, on average, C and c (c + 1) for each page with just
  * c + 1 samples. Longer walks are paid by all N accesses.
  *
- * What was sampled in a divided granule is no part of its range's rate any more.
- *
- * Divided once, a granule is not measured by the cut again: each one that is divided
- * makes room and lowers the cut, until none would seem worth it. It stays divided
- * for as long as its accesses concentrate.
+ * What was sampled in a divided granule is no part of its range's rate. Nor is it measured
+ * by the cut again: each one divided makes room and lowers the cut, until none would seem
+ * worth it. It stays divided while its accesses concentrate.
  */
 #include <demeter/finer.h>
 #include <demeter/math.h>
@@ -37,8 +35,7 @@
 #define FINER_COUNT_MAX	   255U
 /* More samples than this need no page to be one of those to be placed. */
 #define FINER_MOST	   15U
-/* Samples for each granule, on average, after which a window is over. */
-#define FINER_WINDOW	   128U
+#define FINER_WINDOW	   128U /* samples a granule, on average, that end a window */
 #define FINER_WINDOW_LEAST 4096U
 /* Fewer samples than this are no reason to estimate anything. */
 #define FINER_LEAST	   16U
@@ -676,15 +673,37 @@ static bool finer_is_apart(const struct demeter_finer_granule *g, u32 space)
  */
 u64 demeter_finer_undivided(const struct demeter_finer *f, u32 space, u64 start, u64 end)
 {
-	u64 at = start >> DEMETER_FINER_SHIFT << DEMETER_FINER_SHIFT;
+	u64 at = start >> DEMETER_FINER_SHIFT << DEMETER_FINER_SHIFT, first = end;
+	u64 nr = start < end && f->divided ? ((end - at) >> DEMETER_FINER_SHIFT) + 1 : 0, i;
 
-	for (; f->divided && at < end; at += 1ULL << DEMETER_FINER_SHIFT) {
-		const struct demeter_finer_granule *g = demeter_finer_find(f, space, at);
+	/* A look at each granule of the range, or at each that is known: whichever are fewer. */
+	for (i = 0; i < demeter_min(nr, f->capacity); i++) {
+		const struct demeter_finer_granule *g = &f->granule[i];
 
-		if (g && g->state == DEMETER_FINER_DIVIDED)
-			return demeter_max(at, start);
+		if (nr <= f->capacity)
+			g = demeter_finer_find(f, space, at + (i << DEMETER_FINER_SHIFT));
+		if (g && g->state == DEMETER_FINER_DIVIDED && g->space == space && g->start >= at)
+			first = demeter_min(first, g->start);
 	}
-	return end;
+	return start < end ? demeter_max(first, start) : end;
+}
+
+/**
+ * demeter_finer_whole - the first part of a range that has no divided granule
+ * @f: the granules
+ * @space: address space
+ * @start: where the range begins; moved behind the divided granules there
+ * @end: one past its last address
+ *
+ * Return: one past the last address of that part; @start when all is divided.
+ */
+u64 demeter_finer_whole(const struct demeter_finer *f, u32 space, u64 *start, u64 end)
+{
+	u64 stop = demeter_finer_undivided(f, space, *start, end);
+
+	for (; stop == *start && stop < end; stop = demeter_finer_undivided(f, space, *start, end))
+		*start = demeter_min(stop | ((1ULL << DEMETER_FINER_SHIFT) - 1), end - 1) + 1;
+	return stop;
 }
 
 /* The entry that holds @at, or the first one above. */

@@ -185,3 +185,23 @@ void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace
 	if (pace->shift > pace->most)
 		pace_set(pace, pace->most);
 }
+
+/**
+ * demeter_pace_most - how slow the pace may become
+ * @accesses_per_sample: by shift, 0 to DEMETER_PACE_MAX_SHIFT: what a sample stands for
+ *	with the period that is asked for then, as the hardware really has it
+ *
+ * A sampling unit may have a longest period. Epochs grow no longer than samples grow sparse:
+ * each would hold more of them, which looks like a program that accesses more.
+ *
+ * Return: what @most of a pace should be.
+ */
+u32 demeter_pace_most(const u64 *accesses_per_sample)
+{
+	u64 least = accesses_per_sample[0] - accesses_per_sample[0] / 8;
+	u32 shift = DEMETER_PACE_MAX_SHIFT;
+
+	while (shift && accesses_per_sample[shift] >> shift < least)
+		shift--;
+	return shift;
+}

@@ -70,6 +70,17 @@ static void leaf_clip(const struct demeter_resident *res, const struct demeter_l
 	*to = (u32)((last + cell_mask) >> res->cell_shift);
 }
 
+/* @spare is the leaf at @base from now on; there is room in the array. */
+static void leaf_insert(struct demeter_resident *res, u32 at, u64 base, struct demeter_leaf *spare)
+{
+	memset(spare, 0, sizeof(*spare));
+	spare->start = base;
+	memmove(&res->leaf[at + 1], &res->leaf[at],
+		(size_t)(res->nr - at) * sizeof(struct demeter_leaf *));
+	res->leaf[at] = spare;
+	res->nr++;
+}
+
 /**
  * demeter_resident_set - take over what a walk has counted
  * @res: what is resident
@@ -102,12 +113,7 @@ int demeter_resident_set(struct demeter_resident *res, u64 start, u64 end,
 			return -ENOMEM;
 		if (res->nr == res->capacity)
 			return -ENOSPC;
-		memset(spare, 0, sizeof(*spare));
-		spare->start = base;
-		memmove(&res->leaf[at + 1], &res->leaf[at],
-			(size_t)(res->nr - at) * sizeof(struct demeter_leaf *));
-		res->leaf[at] = spare;
-		res->nr++;
+		leaf_insert(res, at, base, spare);
 		used = 1;
 	}
 	leaf = res->leaf[at];
@@ -161,13 +167,19 @@ u64 demeter_resident_move(struct demeter_resident *res, u64 start, u64 end, enum
 	return pages - left;
 }
 
-/* The cells of @res that @leaf's addresses have, NULL when nothing was found there. */
-static struct demeter_leaf *leaf_like(const struct demeter_resident *res,
-				      const struct demeter_leaf *leaf)
+/* The cells of @res that @leaf's addresses have: @spare where nothing was found there yet. */
+static struct demeter_leaf *leaf_like(struct demeter_resident *res, const struct demeter_leaf *leaf,
+				      struct demeter_leaf **spare)
 {
 	u32 at = resident_search(res, leaf->start);
 
-	return at < res->nr && res->leaf[at]->start == leaf->start ? res->leaf[at] : NULL;
+	if (at < res->nr && res->leaf[at]->start == leaf->start)
+		return res->leaf[at];
+	if (!*spare || res->nr == res->capacity)
+		return NULL;
+	leaf_insert(res, at, leaf->start, *spare);
+	*spare = NULL;
+	return res->leaf[at];
 }
 
 /**
@@ -179,12 +191,16 @@ static struct demeter_leaf *leaf_like(const struct demeter_resident *res,
  * @end: one past the last
  * @from: the tier that they were in
  * @pages: how many, 4 KiB each
+ * @spare: a leaf to use where @other has none, if it has room for one; NULL afterwards
+ *	when it is in use
  *
  * Return: pages booked on both sides; fewer than @pages when fewer were known to be
- * there, or when nothing was known of @other where they are: a walk finds them.
+ * there, or when nothing was known of @other where they are and @spare did not do: a
+ * walk finds them.
  */
 u64 demeter_resident_move_between(struct demeter_resident *res, struct demeter_resident *other,
-				  u64 start, u64 end, enum demeter_tier from, u64 pages)
+				  u64 start, u64 end, enum demeter_tier from, u64 pages,
+				  struct demeter_leaf **spare)
 {
 	enum demeter_tier to = from == DEMETER_FMEM ? DEMETER_SMEM : DEMETER_FMEM;
 	u64 left = pages, booked = 0;
@@ -193,8 +209,7 @@ u64 demeter_resident_move_between(struct demeter_resident *res, struct demeter_r
 	if (res == other)
 		return demeter_resident_move(res, start, end, from, pages);
 	for (at = resident_search(res, start); at < res->nr && left; at++) {
-		struct demeter_leaf *leaf = res->leaf[at];
-		struct demeter_leaf *into = leaf_like(other, leaf);
+		struct demeter_leaf *leaf = res->leaf[at], *into = NULL;
 
 		if (leaf->start >= end)
 			break;
@@ -203,6 +218,10 @@ u64 demeter_resident_move_between(struct demeter_resident *res, struct demeter_r
 			u16 taken = (u16)demeter_min(leaf->cells.pages[i][from], left);
 			u16 put = 0;
 
+			if (!taken)
+				continue;
+			if (!into)
+				into = leaf_like(other, leaf, spare);
 			if (into)
 				put = (u16)demeter_min(taken, 0xffffU - into->cells.pages[i][to]);
 			leaf->cells.pages[i][from] -= taken;

@@ -321,6 +321,24 @@ u32 demeter_touch_explore(u32 *turn, u32 granules)
 }
 
 /**
+ * demeter_touch_passed - time between two looks at a clock
+ * @before_ns: what it showed at the last one; moved on
+ * @now_ns: what it shows now
+ *
+ * Clocks of two CPUs differ a little. One that was ahead must not make the next look
+ * find nearly 2^64 nanoseconds, nor the time in between be counted twice.
+ *
+ * Return: nanoseconds, 0 when the clock went back.
+ */
+u64 demeter_touch_passed(u64 *before_ns, u64 now_ns)
+{
+	u64 passed_ns = demeter_sub_sat(now_ns, *before_ns);
+
+	*before_ns = demeter_max(*before_ns, now_ns);
+	return passed_ns;
+}
+
+/**
  * demeter_touch_budget - how many pages may be armed
  * @before_per_s: the budget until now, 0 = begin
  * @spent_ns: CPU time spent on arming, on faults, and on the arithmetic

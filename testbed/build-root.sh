@@ -19,17 +19,17 @@ bookworm) metas=bookworm list=bookworm ;;
 esac
 
 name=build-root-$suite
-key=$(stamp_key "$0" -- "$TESTBED_LAYOUT")
+key=$(stamp_key "$0" -- "$TESTBED_LAYOUT" "$(known_series)")
 if stamp_ok "$name" "$key" && [ -d "$CACHE/$name" ]; then
 	exit 0
 fi
 apt_state keep
 headers=
 for m in $metas; do
-	h=$(apt_depends "$m" linux-headers-amd64 '^linux-headers-[0-9]')
-	[ -n "$h" ] || die "no linux-headers package in $m" "run testbed/setup.sh --refresh"
+	h=linux-headers-$(kernel_release "$m" quiet)
 	headers="$headers $h"
 	v=$(apt_newest "$m" "$h")
+	[ -n "$v" ] || die "there is no package $h in $m" "run testbed/setup.sh --refresh"
 	pretend="$pretend ${h/headers/image}=$v ${h/headers/base}=$v"
 done
 # shellcheck disable=SC2086 # word lists

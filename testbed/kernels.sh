@@ -27,14 +27,13 @@ trees="drivers/virtio drivers/nvdimm drivers/dax drivers/block/zram drivers/net/
 	fs/erofs fs/overlayfs fs/netfs fs/fscache fs/cachefiles lib crypto mm arch/x86/crypto arch/x86/kernel arch/x86/lib"
 
 name=kernel-$kernel
-key=$(stamp_key "$0" -- "$TESTBED_LAYOUT")
+key=$(stamp_key "$0" -- "$TESTBED_LAYOUT" "$(known_series)")
 if stamp_ok "$name" "$key" && [ -f "$CACHE/kernels/$(cat "$CACHE/kernels/$kernel" 2>/dev/null)/vmlinux" ]; then
 	exit 0
 fi
 apt_state keep
-image=$(apt_depends "$suite" linux-image-amd64 '^linux-image-[0-9]')
-[ -n "$image" ] || die "no linux-image package in $suite" "run testbed/setup.sh --refresh"
-release=${image#linux-image-}
+release=$(kernel_release "$suite")
+image=linux-image-$release
 list=$suite
 [ "$suite" != trixie-backports ] || list=trixie+backports
 v=$(apt_newest "$suite" "$image")

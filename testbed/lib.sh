@@ -173,6 +173,49 @@ apt_depends() {
 		sed -n 's/^Depends: //p' | sed 's/[,|]/\n/g' | awk -v p="$3" '$1 ~ p {print $1; exit}'
 }
 
+# Series of kernels that demeter.ko loads on, from where it has them itself.
+known_series() {
+	local header=$TESTBED_DIR/../guest/compat/known_kernels.h known
+	known=$(sed -n 's/^#define DEMETER_KNOWN_KERNELS "\(.*\)"$/\1/p' "$header")
+	[ -n "$known" ] || die "no list of kernels in $header" "check that it defines DEMETER_KNOWN_KERNELS"
+	printf '%s\n' "${known//,/ }"
+}
+
+is_known_release() { # is_known_release RELEASE: as the module decides it (known_kernels.h)
+	local series
+	for series in $(known_series); do
+		case $1 in "$series" | "$series"[!0-9]*) return 0 ;; esac
+	done
+	return 1
+}
+
+# kernel_release SUITE [quiet]: the newest kernel of SUITE that demeter.ko loads on.
+# Debian's meta package goes on to the next series on a day that nobody here has chosen;
+# the ones before stay in the suite for a while. Without any the newest is taken, so that
+# all else can be used: then the module says on that kernel what is to be done.
+kernel_release() {
+	local newest release
+	newest=$(apt_depends "$1" linux-image-amd64 '^linux-image-[0-9]')
+	newest=${newest#linux-image-}
+	[ -n "$newest" ] || die "no linux-image package in $1" "run testbed/setup.sh --refresh"
+	if is_known_release "$newest"; then
+		printf '%s\n' "$newest"
+		return
+	fi
+	while read -r release; do
+		# A name may be one that others only mention.
+		if is_known_release "$release" && [ -n "$(apt_newest "$1" "linux-image-$release")" ] &&
+			[ -n "$(apt_newest "$1" "linux-headers-$release")" ]; then
+			[ -n "${2-}" ] || say "$1 has Linux $newest, and demeter.ko is only known to work on $(known_series): taking $release; next: to move on, add the series to guest/compat/known_kernels.h, then make test"
+			printf '%s\n' "$release"
+			return
+		fi
+	done < <(apt_t "$1" apt-cache pkgnames linux-image- |
+		sed -n 's/^linux-image-\([0-9].*-amd64\)$/\1/p' | grep -v -E -- '-(cloud|rt|unsigned)-' | sort -rV)
+	[ -n "${2-}" ] || say "$1 has Linux $newest and no kernel that demeter.ko is known to work on ($(known_series)): taking $newest, on which the module refuses to load and tests fail; next: add the series to guest/compat/known_kernels.h, then make test"
+	printf '%s\n' "$newest"
+}
+
 # apt_fetch NAME LIST PRETEND PACKAGE...: download PACKAGEs and what they need,
 # except the packages (NAME or NAME=VERSION) named in PRETEND, and write the files' paths to
 # $APT_DIR/NAME.debs. Hashes come from the signed lists.

@@ -26,7 +26,7 @@ kernels="6.12 6.1 7.x"
 result=$CACHE/testbed.json
 
 [ "$(uname -sm)" = "Linux x86_64" ] || die "this host is $(uname -sm)" "use an x86-64 Linux host"
-key=$(cd "$TESTBED_DIR" && cat setup.sh lib.sh qemu.sh kernels.sh build-root.sh guest-root.sh initrd.sh initrd/init.c |
+key=$(cd "$TESTBED_DIR" && cat setup.sh lib.sh qemu.sh kernels.sh build-root.sh guest-root.sh initrd.sh initrd/init.c ../guest/compat/known_kernels.h |
 	sha256sum | cut -c1-32)
 
 # Edition 2024 and the dependencies want this; Debian 12's plain cargo is older.

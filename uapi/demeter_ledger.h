@@ -42,7 +42,7 @@ struct demeter_ledger_header {
 	__u64 decisions;	 /* taken since load */
 	__u64 open_decisions;	 /* whose time is not over yet */
 	__u64 settled_decisions; /* whose time is over */
-	__u64 dropped_decisions; /* overwritten before their time was over */
+	__u64 dropped_decisions; /* overwritten, or not followed, before their time was over */
 	__u64 empty_decisions;	 /* nothing was moved */
 	__u64 predicted_ns;	 /* of all */
 	__s64 realised_ns;
@@ -74,9 +74,10 @@ struct demeter_ledger_target {
 #define DEMETER_LEDGER_SWAP   1
 #define DEMETER_LEDGER_DEMOTE 2 /* of a group above its cap: no hot range, nothing predicted */
 
-#define DEMETER_LEDGER_OPEN    0
-#define DEMETER_LEDGER_SETTLED 1 /* its time is over, or its address space gone */
-#define DEMETER_LEDGER_EMPTY   2 /* nothing was moved */
+#define DEMETER_LEDGER_OPEN 0
+#define DEMETER_LEDGER_SETTLED                                                                     \
+	1		       /* its time is over, or its address space gone, or what it placed */
+#define DEMETER_LEDGER_EMPTY 2 /* nothing was moved */
 
 /* One step of a plan, and what came of it. */
 struct demeter_ledger_decision {

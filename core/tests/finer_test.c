@@ -369,6 +369,56 @@ static void ft_test_nasty(struct test_tally *tally)
 	test_free(m);
 }
 
+/* Divide the granule that begins at @start. */
+static void ft_divide_at(struct ft_machine *m, u64 start)
+{
+	demeter_finer_sample(&m->finer, 1, start, FT_WEIGHT);
+	demeter_finer_divide(&m->finer, demeter_finer_find(&m->finer, 1, start));
+}
+
+/* Parts without a divided granule, of ranges that are small and larger than all memory. */
+static void ft_test_whole(struct test_tally *tally)
+{
+	static const u64 ends[] = { 8 * FT_BYTES, ~0ULL };
+	struct ft_machine *m = ft_new(1, 3);
+	u32 i;
+
+	for (i = 0; i < ARRAY_SIZE(ends); i++) {
+		u64 at = 0;
+
+		CHECK_EQ(demeter_finer_whole(&m->finer, 1, &at, ends[i]), ends[i]);
+		CHECK_EQ(at, 0);
+	}
+	ft_divide_at(m, 2 * FT_BYTES);
+	ft_divide_at(m, 3 * FT_BYTES);
+	ft_divide_at(m, 6 * FT_BYTES);
+	for (i = 0; i < ARRAY_SIZE(ends); i++) {
+		u64 end = ends[i], at = FT_BYTES + 5;
+
+		CHECK_EQ(demeter_finer_undivided(&m->finer, 1, 0, end), 2 * FT_BYTES);
+		CHECK_EQ(demeter_finer_undivided(&m->finer, 1, 3 * FT_BYTES + 9, end),
+			 3 * FT_BYTES + 9);
+		CHECK_EQ(demeter_finer_undivided(&m->finer, 1, 7 * FT_BYTES, end), end);
+		CHECK_EQ(demeter_finer_undivided(&m->finer, 2, 0, end), end);
+		CHECK_EQ(demeter_finer_whole(&m->finer, 1, &at, end), 2 * FT_BYTES);
+		CHECK_EQ(at, FT_BYTES + 5);
+		/* Not nothing, where it begins in what is divided. */
+		at = 2 * FT_BYTES + 5;
+		CHECK_EQ(demeter_finer_whole(&m->finer, 1, &at, end), 6 * FT_BYTES);
+		CHECK_EQ(at, 4 * FT_BYTES);
+		at = 6 * FT_BYTES;
+		CHECK_EQ(demeter_finer_whole(&m->finer, 1, &at, end), end);
+		CHECK_EQ(at, 7 * FT_BYTES);
+	}
+	for (i = 0; i < 2; i++) {
+		u64 at = (2 + i) * FT_BYTES;
+
+		CHECK_EQ(demeter_finer_whole(&m->finer, 1, &at, 4 * FT_BYTES - 9), at);
+		CHECK_EQ(at, 4 * FT_BYTES - 9);
+	}
+	test_free(m);
+}
+
 static const struct test_case finer_tests[] = {
 	{ "finer: uniform accesses divide nothing", ft_test_uniform },
 	{ "finer: few hot pages do, and are told apart", ft_test_concentrated },
@@ -379,5 +429,6 @@ static const struct test_case finer_tests[] = {
 	{ "finer: denser samples are asked for, and not for ever", ft_test_denser },
 	{ "finer: granules take turns", ft_test_room },
 	{ "finer: ranges go without what is divided", ft_test_hide },
+	{ "finer: ranges are searched around what is divided", ft_test_whole },
 	{ "finer: any numbers at all", ft_test_nasty },
 };

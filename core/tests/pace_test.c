@@ -166,10 +166,40 @@ static void pc_test_nasty(struct test_tally *tally)
 	}
 }
 
+/* A unit with a longest period keeps the pace from outrunning it. */
+static void pc_test_most(struct test_tally *tally)
+{
+	static const struct {
+		u64 period;
+		u64 longest;
+		u32 most;
+	} cases[] = {
+		{ 4093, ~0ULL >> 1, DEMETER_PACE_MAX_SHIFT },
+		/* IBS of AMD CPUs, with and without its filter, and where it is at its end. */
+		{ 4093, 0xffff0, DEMETER_PACE_MAX_SHIFT },
+		{ 4093 * 64, 0xffff0, 2 },
+		{ 500000, 0xffff0, 1 },
+		{ 0xffff0, 0xffff0, 0 },
+		{ 1, 1, 0 },
+	};
+	u64 accesses[DEMETER_PACE_MAX_SHIFT + 1];
+	u32 i, shift;
+
+	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		for (shift = 0; shift <= DEMETER_PACE_MAX_SHIFT; shift++)
+			accesses[shift] = demeter_min(demeter_pace_period(shift, cases[i].period),
+						      cases[i].longest);
+		CHECK_EQ(demeter_pace_most(accesses), cases[i].most);
+	}
+	memset(accesses, 0, sizeof(accesses));
+	CHECK(demeter_pace_most(accesses) <= DEMETER_PACE_MAX_SHIFT);
+}
+
 static const struct test_case pace_tests[] = {
 	{ "pace: sparse where nothing happens", pc_test_sparse },
 	{ "pace: awake at once when accesses change", pc_test_wakes },
 	{ "pace: epochs that bring something", pc_test_epochs },
 	{ "pace: periods", pc_test_period },
 	{ "pace: any numbers at all", pc_test_nasty },
+	{ "pace: no slower than the hardware can sample", pc_test_most },
 };

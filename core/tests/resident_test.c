@@ -203,7 +203,8 @@ static void res_test_between(struct test_tally *tally)
 {
 	struct res_world *near = res_new(), *far = res_new();
 	struct demeter_rank_entry e = { .start = res_address(0), .end = res_address(600) };
-	u32 i;
+	struct demeter_leaf *none = NULL, *spare = test_alloc(sizeof(*spare)), *used = spare;
+	u32 capacity, i;
 
 	for (i = 0; i < 8; i++)
 		near->model[i][DEMETER_SMEM] = 16;
@@ -214,7 +215,7 @@ static void res_test_between(struct test_tally *tally)
 	CHECK_EQ(res_walk(far, 0, 512), 1);
 
 	CHECK_EQ(demeter_resident_move_between(&near->res, &far->res, res_address(2), ~0ULL,
-					       DEMETER_SMEM, 20),
+					       DEMETER_SMEM, 20, &none),
 		 20);
 	demeter_resident_sum(&near->res, &e, 1);
 	CHECK_EQ(e.pages[DEMETER_SMEM], 9 * 16 - 20);
@@ -227,19 +228,39 @@ static void res_test_between(struct test_tally *tally)
 	CHECK_EQ(e.pages[DEMETER_FMEM] + e.pages[DEMETER_SMEM], 9 * 16 + 5);
 
 	/* Back, as far as they are known; and where the other has no cells they only leave. */
-	CHECK_EQ(demeter_resident_move_between(&far->res, &near->res, 0, ~0ULL, DEMETER_FMEM, 99),
+	CHECK_EQ(demeter_resident_move_between(&far->res, &near->res, 0, ~0ULL, DEMETER_FMEM, 99,
+					       &spare),
 		 25);
+	CHECK(spare == used);
 	CHECK_EQ(demeter_resident_move_between(&near->res, &far->res, res_address(512), ~0ULL,
-					       DEMETER_SMEM, 10),
+					       DEMETER_SMEM, 10, &none),
 		 0);
 	demeter_resident_sum(&near->res, &e, 1);
 	CHECK_EQ(e.pages[DEMETER_SMEM], 9 * 16 + 5 - 10);
 	CHECK_EQ(near->res.leaf[0]->sum[DEMETER_SMEM], 8 * 16 + 5);
+	/* With a leaf for them they are known to be there, if the array has room. */
+	capacity = far->res.capacity;
+	far->res.capacity = far->res.nr;
+	CHECK_EQ(demeter_resident_move_between(&near->res, &far->res, res_address(512), ~0ULL,
+					       DEMETER_SMEM, 1, &spare),
+		 0);
+	CHECK(spare == used);
+	far->res.capacity = capacity;
+	CHECK_EQ(demeter_resident_move_between(&near->res, &far->res, res_address(512), ~0ULL,
+					       DEMETER_SMEM, 3, &spare),
+		 3);
+	CHECK(!spare);
+	CHECK_EQ(far->res.nr, 2);
+	CHECK_EQ(far->res.leaf[1]->start, res_address(512));
+	CHECK_EQ(far->res.leaf[1]->cells.pages[0][DEMETER_FMEM], 3);
+	CHECK_EQ(far->res.leaf[1]->sum[DEMETER_FMEM], 3);
 	/* One count for both tiers: as demeter_resident_move(). */
-	CHECK_EQ(demeter_resident_move_between(&near->res, &near->res, 0, ~0ULL, DEMETER_SMEM, 7),
+	CHECK_EQ(demeter_resident_move_between(&near->res, &near->res, 0, ~0ULL, DEMETER_SMEM, 7,
+					       &none),
 		 7);
 	demeter_resident_sum(&near->res, &e, 1);
 	CHECK_EQ(e.pages[DEMETER_FMEM], 7);
+	test_free(used);
 	test_free(far);
 	test_free(near);
 }

@@ -473,6 +473,25 @@ static void tt_test_dominators(struct test_tally *tally)
 	test_free(s);
 }
 
+/* A clock that goes back is no time at all, and what it makes up for is not counted twice. */
+static void tt_test_passed(struct test_tally *tally)
+{
+	u64 before = 0, seed = 5, now = 0, most = 0, sum = 0;
+	u32 i;
+
+	CHECK_EQ(demeter_touch_passed(&before, 1000), 1000);
+	CHECK_EQ(demeter_touch_passed(&before, 999), 0);
+	CHECK_EQ(before, 1000);
+	CHECK_EQ(demeter_touch_passed(&before, 1001), 1);
+	before = 0;
+	for (i = 0; i < 1000; i++) {
+		now = demeter_sub_sat(now + test_random(&seed) % 100, 40);
+		most = demeter_max(most, now);
+		sum += demeter_touch_passed(&before, now);
+		CHECK_EQ(sum, most);
+	}
+}
+
 static const struct test_case touch_tests[] = {
 	{ "touch: a rate is what it is, at any rate", tt_test_estimate },
 	{ "touch: a page stands for its granule", tt_test_page_for_granule },
@@ -484,5 +503,6 @@ static const struct test_case touch_tests[] = {
 	{ "touch: ranges find the hot spot from its samples", tt_test_ranges_find_hot },
 	{ "touch: shares and turns are even", tt_test_shares },
 	{ "touch: the budget keeps to its part of the time", tt_test_budget },
+	{ "touch: no time passes when a clock goes back", tt_test_passed },
 	{ "touch: survives any input", tt_test_nasty },
 };

@@ -18,6 +18,7 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
+#include <demeter/resident.h>
 
 #include "../tmm/binding.h"
 #include "../tmm/contents.h"
@@ -153,6 +154,28 @@ static int demeter_hammer_exchange(struct demeter_hammer_exchange *req)
 	return 0;
 }
 
+/* Wherever most of the pages are: exchanges may have moved some. */
+static void demeter_hammer_collapse(const struct demeter_hammer_resize *req, struct mm_struct *mm)
+{
+	int other = first_node(node_states[N_MEMORY]);
+	struct demeter_huge_source from = {
+		.mm = mm,
+		.start = req->area.start,
+		.end = req->area.end,
+		.collapse_from = req->area.start,
+	};
+
+	if (other == req->area.nid)
+		other = next_node(other, node_states[N_MEMORY]);
+	from.nid = req->area.nid;
+	from.to_nid = other;
+	if (demeter_huge_collapse(&from, req->max_pages) || other >= MAX_NUMNODES)
+		return;
+	from.nid = other;
+	from.to_nid = req->area.nid;
+	demeter_huge_collapse(&from, req->max_pages);
+}
+
 static int demeter_hammer_resize(struct demeter_hammer_resize *req)
 {
 	struct demeter_refusals why = {};
@@ -165,7 +188,7 @@ static int demeter_hammer_resize(struct demeter_hammer_resize *req)
 		mm = demeter_hammer_mm(req->area.pid);
 		if (!mm)
 			return -ESRCH;
-		demeter_huge_collapse(mm, req->area.start, req->area.end, req->max_pages);
+		demeter_hammer_collapse(req, mm);
 		mmput(mm);
 		return 0;
 	}
@@ -194,18 +217,58 @@ static int demeter_hammer_migrate(struct demeter_hammer_migrate *req)
 	return ret;
 }
 
+/* By cells of a page, as demeter.ko does by larger ones. */
+static int demeter_hammer_count_cells(struct demeter_hammer_count *req, struct mm_struct *mm,
+				      struct demeter_cells *cells, s8 *slot_of_node)
+{
+	u64 at = req->area.start, leaf_bytes = (u64)DEMETER_LEAF_CELLS << PAGE_SHIFT;
+	int ret = 0;
+	u32 i;
+
+	memset(slot_of_node, -1, MAX_NUMNODES);
+	slot_of_node[req->area.nid] = 0;
+	slot_of_node[req->other_nid] = 1;
+	req->pages[0] = 0;
+	req->pages[1] = 0;
+	while (at < req->area.end && !ret) {
+		struct demeter_scan_slice slice = {
+			.slot_of_node = slot_of_node,
+			.cell_shift = PAGE_SHIFT,
+			.max_entries = U64_MAX,
+			.cells = cells,
+		};
+
+		memset(cells, 0, sizeof(*cells));
+		ret = demeter_scan_cells(mm, &at, min(req->area.end, (at | (leaf_bytes - 1)) + 1),
+					 &slice);
+		for (i = 0; i < DEMETER_LEAF_CELLS; i++) {
+			req->pages[0] += cells->pages[i][0];
+			req->pages[1] += cells->pages[i][1];
+		}
+	}
+	return ret;
+}
+
 static int demeter_hammer_count(struct demeter_hammer_count *req)
 {
 	struct mm_struct *mm = demeter_hammer_mm(req->area.pid);
+	struct demeter_cells *cells = kmalloc(sizeof(*cells), GFP_KERNEL);
+	s8 *slot_of_node = kmalloc(MAX_NUMNODES, GFP_KERNEL);
 	u64 begin = ktime_get_ns();
-	int ret;
+	int ret = -ENOMEM;
 
 	if (!mm)
-		return -ESRCH;
-	ret = demeter_scan_count(mm, req->area.start, req->area.end, req->area.nid, req->other_nid,
-				 req->pages);
+		ret = -ESRCH;
+	else if (req->area.nid < 0 || req->area.nid >= MAX_NUMNODES || req->other_nid < 0 ||
+		 req->other_nid >= MAX_NUMNODES)
+		ret = -EINVAL;
+	else if (cells && slot_of_node)
+		ret = demeter_hammer_count_cells(req, mm, cells, slot_of_node);
 	req->count_ns = ktime_get_ns() - begin;
-	mmput(mm);
+	if (mm)
+		mmput(mm);
+	kfree(slot_of_node);
+	kfree(cells);
 	return ret;
 }
 
@@ -285,12 +348,26 @@ static int demeter_hammer_make_readable(struct page *page, bool readable)
 	return readable ? set_present(page) : set_absent((unsigned long)page_address(page), 1);
 }
 
+/* Nobody else changes the mappings of the caller, or looks at them, for so long. */
+static int demeter_hammer_sit(u64 ms)
+{
+	if (ms > 60000)
+		return -EINVAL;
+	mmap_write_lock(current->mm);
+	msleep(ms);
+	mmap_write_unlock(current->mm);
+	return 0;
+}
+
 static int demeter_hammer_hold(const struct demeter_hammer_hold *req)
 {
 	unsigned int gup = FOLL_WRITE;
 	struct folio *folio;
 	struct page *page;
 	int got;
+
+	if (req->state == DEMETER_HAMMER_MMAP_LOCK)
+		return demeter_hammer_sit(req->addr);
 
 	if (demeter_hammer_held)
 		return -EBUSY;

@@ -84,6 +84,8 @@ enum demeter_hammer_state {
 	DEMETER_HAMMER_ISOLATE,	   /* off the LRU */
 	DEMETER_HAMMER_WRITEBACK,  /* flagged as under writeback */
 	DEMETER_HAMMER_UNREADABLE, /* the kernel's loads of it fail, ours do not */
+	/* no page: mmap_lock, taken for writing, for addr milliseconds; then it is over */
+	DEMETER_HAMMER_MMAP_LOCK,
 };
 
 struct demeter_hammer_hold {

@@ -20,6 +20,7 @@
 #include <linux/slab.h>
 #include <linux/tracepoint.h>
 
+#include "symbols.h"
 #include "tmm.h"
 
 /* Room for what a CPU may record in an epoch, within limits that fit a small VM. */
@@ -162,12 +163,6 @@ u64 demeter_worker_clock(void)
 	return now;
 }
 
-static void find_sched_switch(struct tracepoint *tp, void *unused)
-{
-	if (!strcmp(tp->name, "sched_switch"))
-		switch_tracepoint = tp;
-}
-
 /**
  * demeter_drain_start() - make the channel, and let samplers push into it from now on
  *
@@ -178,8 +173,7 @@ int demeter_drain_start(void)
 	u32 nr = clamp(SLOTS_PER_CPU * num_possible_cpus(), SLOTS_PER_CPU, SLOTS_MAX);
 	int ret;
 
-	/* Not exported by name, but every tracepoint can be visited. */
-	for_each_kernel_tracepoint(find_sched_switch, NULL);
+	switch_tracepoint = demeter_tracepoint_find("sched_switch");
 	if (!switch_tracepoint) {
 		pr_err("no tracepoint sched_switch in this kernel; next: use one with CONFIG_TRACEPOINTS\n");
 		return -EOPNOTSUPP;

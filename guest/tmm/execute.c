@@ -185,18 +185,23 @@ static struct demeter_resident *resident_of(const struct demeter_context *ctx,
 }
 
 /* @pages of @entry left @tier; they were found between @start and @end. */
-static void book(const struct demeter_context *ctx, const struct demeter_rank_entry *entry,
+static void book(struct demeter_context *ctx, const struct demeter_rank_entry *entry,
 		 enum demeter_tier tier, u64 start, u64 end, u64 pages)
 {
 	enum demeter_tier to = tier == DEMETER_FMEM ? DEMETER_SMEM : DEMETER_FMEM;
 	struct demeter_target *target = demeter_target_of(entry->space);
+	struct demeter_resident *here, *there;
 
 	/* Those are looked up again. */
-	if (entry->part)
+	if (entry->part || !target)
 		return;
-	if (target && demeter_resident_move_between(resident_of(ctx, target, tier),
-						    resident_of(ctx, target, to), start, end, tier,
-						    pages) < pages)
+	here = resident_of(ctx, target, tier);
+	there = resident_of(ctx, target, to);
+	/* Nothing may ever have been found of that pair of nodes there. */
+	if (here != there)
+		demeter_recount_room(ctx, there);
+	if (demeter_resident_move_between(here, there, start, end, tier, pages, &ctx->spare_leaf) <
+	    pages)
 		target->pass.wanted = true;
 }
 
@@ -395,10 +400,11 @@ static void match_sizes(const struct demeter_context *ctx, const struct demeter_
 			struct demeter_refusals *why)
 {
 	struct demeter_target *target = entry->part ? NULL : demeter_target_of(entry->space);
+	u64 end = demeter_finer_around(entry, &from);
 	struct demeter_huge_source source = {
 		.mm = target && mmget_not_zero(target->mm) ? target->mm : NULL,
 		.start = from,
-		.end = demeter_finer_whole(entry, from),
+		.end = end,
 		.collapse_from = from,
 		.nid = node_of(ctx, DEMETER_SMEM),
 		.to_nid = node_of(ctx, DEMETER_FMEM),

@@ -40,7 +40,7 @@ void demeter_finer_warm(const struct demeter_target *target, struct demeter_coun
 u64 demeter_finer_isolate(const struct demeter_rank_entry *entry, enum demeter_tier tier, u64 pages,
 			  struct demeter_folio_list *list, struct demeter_refusals *why);
 void demeter_finer_flushed(bool all);
-u64 demeter_finer_whole(const struct demeter_rank_entry *entry, u64 from);
+u64 demeter_finer_around(const struct demeter_rank_entry *entry, u64 *from);
 bool demeter_finer_skip(const struct demeter_target *target, u64 *at, u64 *stop);
 void demeter_finer_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier,
 			   bool moved);

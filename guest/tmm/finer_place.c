@@ -15,12 +15,6 @@
 /* Epochs that a refused class is left alone, at most, as a power of two. */
 #define BACK_OFF_MAX 6
 
-/* The worker's, for all address spaces: by class and tier. */
-static struct {
-	u64 retry_epoch;
-	u32 back_off;
-} refused[DEMETER_FINER_CLASSES][DEMETER_TIERS];
-
 static struct demeter_rank_entry classes[DEMETER_FINER_CLASSES];
 
 static u32 class_of(const struct demeter_rank_entry *entry)
@@ -226,17 +220,17 @@ bool demeter_finer_skip(const struct demeter_target *target, u64 *at, u64 *stop)
 }
 
 /**
- * demeter_finer_whole() - how far a range goes without a divided granule
+ * demeter_finer_around() - the first part of a range without a divided granule
  * @entry: the range
- * @from: from where on
+ * @from: from where on; moved behind the divided granules there
  *
  * Return: one past the last byte.
  */
-u64 demeter_finer_whole(const struct demeter_rank_entry *entry, u64 from)
+u64 demeter_finer_around(const struct demeter_rank_entry *entry, u64 *from)
 {
 	if (!demeter_finer_table)
 		return entry->end;
-	return demeter_finer_undivided(demeter_finer_table, entry->space, from, entry->end);
+	return demeter_finer_whole(demeter_finer_table, entry->space, from, entry->end);
 }
 
 /**
@@ -248,16 +242,19 @@ u64 demeter_finer_whole(const struct demeter_rank_entry *entry, u64 from)
 void demeter_finer_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier,
 			   bool moved)
 {
-	u32 class = class_of(entry);
+	struct demeter_target *target = demeter_target_of(entry->space);
+	struct demeter_refused_class *refused;
 
+	if (!target)
+		return;
+	refused = &target->refused[class_of(entry)][tier];
 	if (moved) {
-		refused[class][tier].back_off = 0;
+		refused->back_off = 0;
 		return;
 	}
-	refused[class][tier].retry_epoch =
-		demeter_stats.epochs + (1u << refused[class][tier].back_off);
-	if (refused[class][tier].back_off < BACK_OFF_MAX)
-		refused[class][tier].back_off++;
+	refused->retry_epoch = demeter_stats.epochs + (1u << refused->back_off);
+	if (refused->back_off < BACK_OFF_MAX)
+		refused->back_off++;
 }
 
 /**
@@ -266,9 +263,10 @@ void demeter_finer_outcome(const struct demeter_rank_entry *entry, enum demeter_
  */
 void demeter_finer_back_off(struct demeter_rank_entry *entry)
 {
+	const struct demeter_target *target = demeter_target_of(entry->space);
 	u32 tier;
 
-	for (tier = 0; tier < DEMETER_TIERS; tier++)
-		if (refused[class_of(entry)][tier].retry_epoch > demeter_stats.epochs)
+	for (tier = 0; target && tier < DEMETER_TIERS; tier++)
+		if (target->refused[class_of(entry)][tier].retry_epoch > demeter_stats.epochs)
 			entry->pages[tier] = 0;
 }

@@ -22,11 +22,10 @@
 DEMETER_DEFINE_CALL(do_madvise);
 DEMETER_DEFINE_CALL(split);
 
-/* What the administrator has said of huge pages. Of the rest, NULL: this kernel has none. */
+/* What the administrator has said of huge pages; of sizes, NULL: this kernel has none. */
 static const unsigned long *thp_flags;
 static const unsigned long *orders_always;
 static const unsigned long *orders_inherit;
-static const unsigned int *max_ptes_none;
 static bool can_collapse;
 static bool can_split;
 
@@ -41,62 +40,44 @@ void demeter_huge_resolve(void)
 	/* Linux 6.8 and newer: a choice for each size. */
 	orders_always = (const unsigned long *)demeter_symbol_address("huge_anon_orders_always");
 	orders_inherit = (const unsigned long *)demeter_symbol_address("huge_anon_orders_inherit");
-	max_ptes_none = (const unsigned int *)demeter_symbol_address("khugepaged_max_ptes_none");
 	can_collapse = thp_flags && demeter_symbol_aim_call(do_madvise, "do_madvise");
 	can_split = demeter_symbol_aim_call(split, __stringify(DEMETER_COMPAT_SPLIT));
 }
 
-static u64 node_pages(const struct pglist_data *node, enum node_stat_item item)
+/*
+ * 4 KiB pages that a node can give as THPs, right away and above its watermarks. Collapsing
+ * allocates THPs: where none is free that reclaims and compacts memory, and compaction
+ * waits until no more than a sixteenth of a node's pages is isolated. If those are ours,
+ * without end: with tiers of tens of megabytes the worker hung in it.
+ */
+static u64 free_huge_pages(int nid)
 {
-	return max(atomic_long_read(&node->vm_stat[item]), 0L);
-}
-
-static bool has_free_huge(const struct pglist_data *node, u64 pages)
-{
-	u64 free_pages = 0;
+	struct pglist_data *node = NODE_DATA(nid);
+	u64 sum = 0;
 	u32 at, order;
 
-	for (at = 0; at < MAX_NR_ZONES; at++)
-		for (order = HPAGE_PMD_ORDER; order < ARRAY_SIZE(node->node_zones[at].free_area);
-		     order++)
-			free_pages += READ_ONCE(node->node_zones[at].free_area[order].nr_free)
-				      << order;
-	return free_pages >= pages + SPARE_HUGE_PAGES;
-}
+	for (at = 0; at < MAX_NR_ZONES; at++) {
+		struct zone *zone = &node->node_zones[at];
+		u64 huge = 0, free, reserved;
 
-/*
- * Collapsing allocates THPs. Where none is free that compacts memory, and compaction
- * waits until no more than a sixteenth of a node's pages is isolated. If those are
- * ours, without end: with tiers of tens of megabytes the worker hung in it.
- */
-static bool compaction_would_wait(u64 pages)
-{
-	int nid;
-
-	for_each_online_node(nid) {
-		const struct pglist_data *node = NODE_DATA(nid);
-		u64 isolated =
-			node_pages(node, NR_ISOLATED_ANON) + node_pages(node, NR_ISOLATED_FILE);
-		u64 listed = node_pages(node, NR_INACTIVE_ANON) + node_pages(node, NR_ACTIVE_ANON) +
-			     node_pages(node, NR_INACTIVE_FILE) + node_pages(node, NR_ACTIVE_FILE);
-
-		/* What others isolate meanwhile leaves it half of that. */
-		if (isolated && isolated > listed / 32 && !has_free_huge(node, pages))
-			return true;
+		if (!populated_zone(zone))
+			continue;
+		for (order = HPAGE_PMD_ORDER; order < ARRAY_SIZE(zone->free_area); order++)
+			huge += READ_ONCE(zone->free_area[order].nr_free) << order;
+		free = zone_page_state(zone, NR_FREE_PAGES);
+		reserved = high_wmark_pages(zone) + zone->lowmem_reserve[ZONE_MOVABLE];
+		sum += min(huge, free > reserved ? free - reserved : 0);
 	}
-	return false;
+	return sum > SPARE_HUGE_PAGES ? sum - SPARE_HUGE_PAGES : 0;
 }
 
 /*
- * Is everything to be in THPs, and may one be made of a single page? MADV_COLLAPSE, which
- * a program uses for itself, asks nobody.
+ * Is everything to be in THPs? MADV_COLLAPSE, which a program uses for itself, asks nobody.
  */
 static bool is_wanted(void)
 {
 	bool all = READ_ONCE(*thp_flags) & BIT(TRANSPARENT_HUGEPAGE_FLAG);
 
-	if (max_ptes_none && READ_ONCE(*max_ptes_none) < HPAGE_PMD_NR - 1)
-		return false;
 	if (!orders_always || !orders_inherit)
 		return all;
 	if (READ_ONCE(*orders_always) & BIT(HPAGE_PMD_ORDER))
@@ -126,40 +107,65 @@ static u64 collapsible_end(struct mm_struct *mm, u64 start, u64 end)
 	return round_down(end, HPAGE_PMD_SIZE);
 }
 
+/*
+ * Are all base pages of a granule there, most of them on @from->nid, where the THP will be
+ * then? What is swapped out, or was never touched, would be read or zeroed for it.
+ */
+static bool is_full(const struct demeter_huge_source *from, u64 start)
+{
+	int node[DEMETER_TIERS] = { [DEMETER_SMEM] = from->nid, [DEMETER_FMEM] = from->to_nid };
+	struct demeter_scan_granule found;
+	u32 here, there;
+
+	if (demeter_scan_granule(from->mm, start, node, &found) || found.huge || found.mixed)
+		return false;
+	here = bitmap_weight((unsigned long *)found.where[DEMETER_SMEM], HPAGE_PMD_NR);
+	there = bitmap_weight((unsigned long *)found.where[DEMETER_FMEM], HPAGE_PMD_NR);
+	return here + there == HPAGE_PMD_NR && here > there;
+}
+
 /**
  * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
- * @mm: address space, mm_users held
- * @start: first byte
- * @end: one past the last byte
+ * @from: the range; its @collapse_from to @end
  * @max_pages: about so many 4 KiB pages, and no more
  *
- * Does nothing unless the system makes THPs of everything ("always"), however few of
- * the pages are there: whether a process wants them is not for us to decide. Nor while
- * so much is isolated that compaction would wait for it; nor to shared memory or what
- * a policy binds.
+ * Does nothing unless the system makes THPs of everything ("always"): whether a process
+ * wants them is not for us to decide. Only where all pages are there, and while THPs are
+ * free: nothing is filled up, swapped in, reclaimed or compacted for it. Not shared memory,
+ * nor what a policy binds.
  *
  * Return: whether anything was tried.
  */
-bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pages)
+bool demeter_huge_collapse(const struct demeter_huge_source *from, u64 max_pages)
 {
-	u64 stop;
+	u64 start = round_up(from->collapse_from, HPAGE_PMD_SIZE);
+	u64 end = round_down(from->end, HPAGE_PMD_SIZE), at;
+	bool tried = false;
 
-	start = round_up(start, HPAGE_PMD_SIZE);
-	end = round_down(end, HPAGE_PMD_SIZE);
-	if (!can_collapse || start >= end || !is_wanted() || compaction_would_wait(max_pages))
+	if (!can_collapse || start >= end || !is_wanted())
 		return false;
-	stop = min(end, start + round_up(max_pages << PAGE_SHIFT, HPAGE_PMD_SIZE));
-	stop = collapsible_end(mm, start, stop);
-	if (start >= stop)
-		return false;
-	/*
-	 * In one call, as each drains the LRU caches of all CPUs. Holes and pages that
-	 * cannot be collapsed are skipped; no memory ends it. It reschedules itself.
-	 */
-	static_call(demeter_sc_do_madvise)(mm, start, stop - start, MADV_COLLAPSE);
+	max_pages = min(round_up(max_pages, HPAGE_PMD_NR), free_huge_pages(from->nid));
+	end = min(end, start + (round_down(max_pages, HPAGE_PMD_NR) << PAGE_SHIFT));
+	end = max(end, start);
+	end = collapsible_end(from->mm, start, end);
+	for (at = start; at < end; at += HPAGE_PMD_SIZE) {
+		if (is_full(from, at))
+			continue;
+		/* As few calls as can be: each drains the LRU caches of all CPUs. */
+		tried |= start < at;
+		if (start < at)
+			static_call(demeter_sc_do_madvise)(from->mm, start, at - start,
+							   MADV_COLLAPSE);
+		start = at + HPAGE_PMD_SIZE;
+	}
+	if (start < at) {
+		tried = true;
+		static_call(demeter_sc_do_madvise)(from->mm, start, at - start, MADV_COLLAPSE);
+	}
 	/* New THPs wait in this CPU's cache; only what is on the LRU can be isolated. */
-	demeter_call(lru_add_drain)();
-	return true;
+	if (tried)
+		demeter_call(lru_add_drain)();
+	return tried;
 }
 
 static int split_folio_onto(struct folio *folio, struct list_head *tails)
@@ -217,7 +223,7 @@ void demeter_huge_match(const struct demeter_huge_source *from, struct demeter_f
 	if (from->mm && hot->small_pages >= HPAGE_PMD_NR && cold->huge_pages > hot->huge_pages) {
 		/* Only what is on the LRU can be collapsed. */
 		demeter_folio_list_putback(hot);
-		demeter_huge_collapse(from->mm, from->collapse_from, from->end, pages);
+		demeter_huge_collapse(from, pages);
 		demeter_scan_isolate(from->mm, from->start, from->end, from->nid, from->to_nid,
 				     pages, hot, why);
 	}

@@ -23,20 +23,6 @@ struct mm_struct;
 void demeter_huge_resolve(void);
 
 /**
- * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
- * @mm: address space, mm_users held
- * @start: first byte
- * @end: one past the last byte
- * @max_pages: about so many 4 KiB pages, and no more
- *
- * Does nothing unless the system makes THPs of everything ("always"): whether a
- * process wants them is not for us to decide. Private anonymous memory only.
- *
- * Return: whether anything was tried.
- */
-bool demeter_huge_collapse(struct mm_struct *mm, u64 start, u64 end, u64 max_pages);
-
-/**
  * demeter_huge_split() - split isolated THPs
  * @list: THPs move from @list->huge to @list->small
  * @max_pages: stop after this many 4 KiB pages
@@ -62,6 +48,19 @@ struct demeter_huge_source {
 	int nid;
 	int to_nid;
 };
+
+/**
+ * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
+ * @from: the range; its @collapse_from to @end
+ * @max_pages: about so many 4 KiB pages, and no more
+ *
+ * Does nothing unless the system makes THPs of everything ("always"): whether a
+ * process wants them is not for us to decide. Private anonymous memory only, where all
+ * pages are there, and while THPs are free.
+ *
+ * Return: whether anything was tried.
+ */
+bool demeter_huge_collapse(const struct demeter_huge_source *from, u64 max_pages);
 
 /**
  * demeter_huge_match() - bring both sides of an exchange to the same orders

@@ -28,7 +28,7 @@
 /* Reasons told apart for one decision; pages refused for others are counted. */
 #define DECISION_REASONS 4
 
-enum decision_state { FREE, RUNNING, OPEN, SETTLED, EMPTY };
+enum decision_state { FREE, RUNNING, OPEN, SETTLED, EMPTY, DROPPED };
 
 /**
  * struct decision - one step of a plan
@@ -442,15 +442,36 @@ void demeter_ledger_end(struct demeter_ledger_run *run)
 	mutex_unlock(&ledger_lock);
 }
 
+/* Is @side a class of base pages where nothing is divided any more? Nobody samples it then. */
+static bool is_unseen(const struct demeter_placement_side *side, u32 space,
+		      const struct demeter_rank_entry *classes)
+{
+	return side->part && side->space == space && (!classes || !classes->part);
+}
+
+/* What it gains from now on is not known, which is no proof that it was a mistake. */
+static void drop(struct decision *decision)
+{
+	decision->state = DROPPED;
+	totals.open--;
+	totals.dropped++;
+}
+
 /* An epoch of @space is over: what did @decision gain by it? */
 static void realise(struct decision *decision, u32 space, const struct demeter_ranges *ranges,
 		    const struct demeter_rank_entry *classes, u64 samples)
 {
 	u64 passed_ns = demeter_pacing_passed_ns();
 	struct demeter_placement *placement = &decision->placement;
-	s64 ns = demeter_placement_realise(placement, ranges, classes, space,
-					   demeter_accesses_per_sample(), demeter_latency_gap_ps());
+	s64 ns;
 
+	if (is_unseen(&placement->hot, space, classes) ||
+	    is_unseen(&placement->cold, space, classes)) {
+		drop(decision);
+		return;
+	}
+	ns = demeter_placement_realise(placement, ranges, classes, space,
+				       demeter_accesses_per_sample(), demeter_latency_gap_ps());
 	totals.realised_ns += ns;
 	account_of(placement->hot.space)->realised_ns += ns;
 	if (placement->hot.space != space)
@@ -605,9 +626,9 @@ static void decision_copy(struct demeter_ledger_decision *to, const struct decis
 		.time_ns = from->time_ns,
 		.epoch = from->epoch,
 		.kind = from->kind,
-		.state = from->state == SETTLED	  ? DEMETER_LEDGER_SETTLED
-			 : !from->placement.pages ? DEMETER_LEDGER_EMPTY
-						  : DEMETER_LEDGER_OPEN,
+		.state = from->state == SETTLED || from->state == DROPPED ? DEMETER_LEDGER_SETTLED
+			 : !from->placement.pages			  ? DEMETER_LEDGER_EMPTY
+									  : DEMETER_LEDGER_OPEN,
 		.hot_space = placement->hot.space,
 		.hot_pid = from->pid[0],
 		.hot_start = placement->hot.start,

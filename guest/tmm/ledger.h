@@ -63,7 +63,7 @@ struct demeter_ledger_returns {
  * @decisions: taken
  * @open: whose time is not over yet
  * @settled: whose time is over, or whose address space is gone
- * @dropped: overwritten before that
+ * @dropped: overwritten before that, or of base pages that are not sampled as such any more
  * @empty: for which nothing was moved
  * @predicted_ns: latency that what was moved saves, by the planner's word
  * @realised_ns: latency that it saved so far, by the samples

@@ -57,6 +57,19 @@ u32 demeter_pacing_shift(void)
 	return READ_ONCE(pace.shift);
 }
 
+/* How much sparser the sampler can make its samples: it may not do all that it is asked. */
+static u32 most_shift(const struct demeter_sampler_ops *ops)
+{
+	u64 period = READ_ONCE(demeter_params.sample_period), accesses[DEMETER_PACE_MAX_SHIFT + 1];
+	u32 shift;
+
+	if (!ops->set_period)
+		return 0;
+	for (shift = 0; shift <= DEMETER_PACE_MAX_SHIFT; shift++)
+		accesses[shift] = ops->accesses_per_sample(demeter_pace_period(shift, period));
+	return demeter_pace_most(accesses);
+}
+
 /**
  * demeter_pacing_start() - begin at full pace
  *
@@ -67,7 +80,7 @@ void demeter_pacing_start(void)
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 	u32 tier;
 
-	pace = (struct demeter_pace){ .most = ops->set_period ? DEMETER_PACE_MAX_SHIFT : 0 };
+	pace = (struct demeter_pace){ .most = most_shift(ops) };
 	samples_before = usual_samples();
 	for (tier = 0; tier < DEMETER_TIERS; tier++)
 		tier_samples_before[tier] = usual_tier_samples(tier);
@@ -164,6 +177,8 @@ void demeter_pacing_end_epoch(bool waiting)
 
 	moved_before = moved_pages();
 	splits_before = demeter_stats.splits;
+	/* The parameter may have changed. */
+	pace.most = most_shift(ops);
 	demeter_pace_end_epoch(&pace, &epoch);
 	if (ops->set_period)
 		ops->set_period(demeter_finer_period(demeter_pacing_period()));

@@ -112,8 +112,14 @@ static void pass_end(struct demeter_target *target)
 		drop_leaves(target, &target->resident[column]);
 }
 
-/* Room for one more leaf, in the array and in reserve. */
-static bool leaf_room(struct demeter_context *ctx, struct demeter_resident *res)
+/**
+ * demeter_recount_room() - make room for one more leaf, in the array and in reserve
+ * @ctx: the worker's, for the reserve
+ * @res: whose array
+ *
+ * Return: whether there is.
+ */
+bool demeter_recount_room(struct demeter_context *ctx, struct demeter_resident *res)
 {
 	struct demeter_leaf **longer;
 	u32 capacity;
@@ -149,7 +155,7 @@ static void slice_set(struct demeter_context *ctx, struct demeter_target *target
 		int ret;
 
 		/* Without memory the pages stay unknown, and where they are. */
-		if (!leaf_room(ctx, res))
+		if (!demeter_recount_room(ctx, res))
 			continue;
 		ret = demeter_resident_set(res, start, end, &ctx->cells[column], ctx->spare_leaf);
 		if (ret == 1)

@@ -59,7 +59,6 @@ static struct delayed_work tick_work;
 static struct cpumask cpus;
 static u64 epoch_spent_ns;
 static u64 sample_carry;
-static u64 yielded_ns; /* of the epoch */
 /* Not get_random_u32(): dear until the pool is ready, as in a VM without RDRAND. */
 static struct rnd_state random_state;
 
@@ -68,10 +67,8 @@ static u64 spent_ns(void)
 	return demeter_touch_sum(offsetof(struct demeter_touch_cpu, spent_ns));
 }
 
-static void charge(u64 start_ns)
+static void charge(u64 ns)
 {
-	u64 ns = local_clock() - start_ns;
-
 	this_cpu_add(demeter_touch_cpu.spent_ns, ns);
 	this_cpu_add(demeter_cpu_stats.drain_ns, ns);
 }
@@ -195,11 +192,9 @@ static void arm_some(struct demeter_touch_space *space, u32 pages, bool kvm)
 /* How many pages the time that a space has run since the last tick pays for. */
 static u32 earned(struct demeter_touch_space *space)
 {
-	u64 ran_ns = demeter_touch_ran(space), pages;
+	u64 ran_ns = demeter_touch_passed(&space->tick_ran_ns, demeter_touch_ran(space)), pages;
 
-	space->owed += demeter_touch_now.pages_per_s *
-		       min_t(u64, ran_ns - space->tick_ran_ns, NSEC_PER_SEC);
-	space->tick_ran_ns = ran_ns;
+	space->owed += demeter_touch_now.pages_per_s * min_t(u64, ran_ns, NSEC_PER_SEC);
 	pages = div_u64(space->owed, NSEC_PER_SEC);
 	space->owed -= pages * NSEC_PER_SEC;
 	return min_t(u64, pages, TICK_PAGES);
@@ -231,8 +226,9 @@ static void tick_space(struct demeter_touch_space *space, bool *ran)
 static void tick(struct work_struct *unused)
 {
 	struct demeter_touch_space *space = NULL;
-	u64 start_ns = local_clock();
 	bool ran = true;
+
+	demeter_touch_tick_begin();
 
 	/* An epoch takes its time: it arms nothing meanwhile, and neither do we. */
 	if (mutex_trylock(&demeter_touch_lock)) {
@@ -241,7 +237,7 @@ static void tick(struct work_struct *unused)
 			tick_space(space, &ran);
 		mutex_unlock(&demeter_touch_lock);
 	}
-	charge(start_ns);
+	charge(demeter_touch_tick_end());
 	queue_delayed_work(queue, &tick_work, msecs_to_jiffies(ran ? TICK_MS : IDLE_TICK_MS));
 }
 
@@ -273,16 +269,11 @@ static void inspect(struct demeter_touch_space *space)
 	mmput_async(space->mm);
 }
 
-/* Before granule @i: an epoch may have a million of them. What others take is not our cost. */
+/* Before granule @i: an epoch may have a million of them. */
 static void yield_at(u32 i)
 {
-	u64 start_ns;
-
-	if (i % YIELD_EVERY)
-		return;
-	start_ns = local_clock();
-	if (cond_resched())
-		yielded_ns += local_clock() - start_ns;
+	if (!(i % YIELD_EVERY))
+		cond_resched();
 }
 
 /* What is known of a granule; the fault may change it at any time. */
@@ -364,15 +355,6 @@ static void follow(struct demeter_touch_space *space, u64 counted, u64 ran_ns)
 		swap(space->follow[i - 1], space->follow[random_below(i)]);
 }
 
-/* How long a space ran in the epoch that ends. */
-static u64 epoch_ran(struct demeter_touch_space *space)
-{
-	u64 ran_ns = demeter_touch_ran(space), before = space->epoch_ran_ns;
-
-	space->epoch_ran_ns = ran_ns;
-	return ran_ns - before;
-}
-
 /* One space's part of the epoch: its estimates, added to those of @all. */
 static void estimate_space(struct demeter_touch_space *space, u64 ran_ns,
 			   struct demeter_touch_sum *all)
@@ -416,7 +398,8 @@ static bool epoch(void)
 
 	demeter_touch_secondary_forget();
 	while ((space = demeter_touch_space_next(space))) {
-		u64 space_ran_ns = epoch_ran(space);
+		u64 space_ran_ns =
+			demeter_touch_passed(&space->epoch_ran_ns, demeter_touch_ran(space));
 
 		estimate_space(space, space_ran_ns, &all);
 		ran_ns += space_ran_ns;
@@ -436,18 +419,17 @@ static bool epoch(void)
 
 static void touch_epoch(void)
 {
-	u64 start_ns = local_clock();
+	/* Of the worker, who waits for locks and grace periods here, and may be preempted. */
+	u64 start_ns = demeter_worker_clock();
 	bool secondary;
 
 	mutex_lock(&demeter_touch_lock);
-	yielded_ns = 0;
 	demeter_touch_spaces_sync();
 	secondary = epoch();
-	start_ns += yielded_ns;
 	mutex_unlock(&demeter_touch_lock);
 	demeter_touch_secondary_need(secondary);
 	/* The worker keeps its own time by stages. */
-	this_cpu_add(demeter_touch_cpu.spent_ns, local_clock() - start_ns);
+	this_cpu_add(demeter_touch_cpu.spent_ns, demeter_worker_clock() - start_ns);
 }
 
 static unsigned int touch_alive(void)

@@ -479,35 +479,18 @@ int demeter_scan_granule(struct mm_struct *mm, u64 start, const int *node,
 /* ---- counting ---- */
 
 struct demeter_count_walk {
-	int fmem_nid;
-	int smem_nid;
-	u64 *pages;
-	struct demeter_scan_slice *slice; /* NULL: all of it into @pages */
-	u64 base;			  /* address of the first cell */
-	u64 from;			  /* where the slice began */
-	u64 at;				  /* the entry that is looked at */
-	u64 stop;			  /* where the slice ended early */
+	struct demeter_scan_slice *slice;
+	u64 base; /* address of the first cell */
+	u64 from; /* where the slice began */
+	u64 at;	  /* the entry that is looked at */
+	u64 stop; /* where the slice ended early */
 };
-
-/* Where the pages of a node are counted, below 0: nowhere. */
-static int demeter_count_slot(const struct demeter_count_walk *count, int nid)
-{
-	if (count->slice)
-		return count->slice->slot_of_node[nid];
-	if (nid == count->fmem_nid)
-		return DEMETER_FMEM;
-	return nid == count->smem_nid ? DEMETER_SMEM : -1;
-}
 
 static void demeter_count_add(struct demeter_count_walk *count, u32 slot, u64 pages)
 {
 	const struct demeter_scan_slice *slice = count->slice;
 	u64 at = count->at - count->base, end = at + (pages << PAGE_SHIFT);
 
-	if (!slice) {
-		count->pages[slot] += pages;
-		return;
-	}
 	/* A huge page may cover many cells; nothing covers parts of several. */
 	while (at < end) {
 		u64 cell = at >> slice->cell_shift;
@@ -523,7 +506,7 @@ static int demeter_count_folio(struct mm_walk *walk, struct folio *folio, u64 pa
 			       unsigned long addr)
 {
 	struct demeter_count_walk *count = walk->private;
-	int slot = demeter_count_slot(count, folio_nid(folio));
+	int slot = count->slice->slot_of_node[folio_nid(folio)];
 
 	/* In anonymous memory, what is not anonymous is the zero page, small or huge. */
 	if (vma_is_anonymous(walk->vma) && !folio_test_anon(folio))
@@ -541,8 +524,7 @@ static int demeter_count_pte(pte_t *ptep, unsigned long addr, unsigned long next
 	struct page *page = demeter_pte_page(pte);
 
 	count->at = addr;
-	if (count->slice)
-		count->slice->entries++;
+	count->slice->entries++;
 	if (!page || pte_special(pte))
 		return 0;
 	return demeter_count_folio(walk, page_folio(page), 1, addr);
@@ -551,7 +533,7 @@ static int demeter_count_pte(pte_t *ptep, unsigned long addr, unsigned long next
 /* May the slice end at @addr? Says so once it has done its work. */
 static bool demeter_count_is_over(struct demeter_count_walk *count, unsigned long addr)
 {
-	if (!count->slice || count->slice->entries < count->slice->max_entries)
+	if (count->slice->entries < count->slice->max_entries)
 		return false;
 	/*
 	 * A mapping may begin inside a cell: the slice ends before the cell, which the
@@ -568,8 +550,7 @@ static int demeter_count_test_walk(unsigned long start, unsigned long end, struc
 
 	if (demeter_count_is_over(count, start))
 		return DEMETER_SCAN_OVER;
-	if (count->slice)
-		count->slice->entries += DEMETER_SCAN_MAPPING_ENTRIES;
+	count->slice->entries += DEMETER_SCAN_MAPPING_ENTRIES;
 	return demeter_scan_test_walk(start, end, walk);
 }
 
@@ -581,8 +562,7 @@ static int demeter_count_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next
 	count->at = addr;
 	if (demeter_count_is_over(count, addr))
 		return DEMETER_SCAN_OVER;
-	if (count->slice)
-		count->slice->entries++;
+	count->slice->entries++;
 	return demeter_visit_pmd(pmdp, addr, next, walk, demeter_count_folio);
 }
 
@@ -590,20 +570,6 @@ static const struct mm_walk_ops demeter_count_ops = { .pmd_entry = demeter_count
 						      .pte_entry = demeter_count_pte,
 						      .test_walk = demeter_count_test_walk,
 						      DEMETER_WALK_RDLOCK };
-
-int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid, int smem_nid,
-		       u64 pages[2])
-{
-	struct demeter_count_walk count = {
-		.fmem_nid = fmem_nid,
-		.smem_nid = smem_nid,
-		.pages = pages,
-	};
-
-	pages[0] = 0;
-	pages[1] = 0;
-	return demeter_scan_chunks(mm, start, end, &demeter_count_ops, &count);
-}
 
 int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_scan_slice *slice)
 {

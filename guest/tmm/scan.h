@@ -194,25 +194,11 @@ struct demeter_scan_slice {
  * @end: one past the last byte, in the same leaf
  * @slice: how, and what came of it
  *
- * Return: 0, or -EINTR when @at has not moved.
- */
-int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_scan_slice *slice);
-
-/**
- * demeter_scan_count() - count resident pages of a range per tier
- * @mm: address space
- * @start: first byte, user virtual address
- * @end: one past the last byte
- * @fmem_nid: node of the fast tier
- * @smem_nid: node of the slow tier
- * @pages: out: [0] 4 KiB pages on @fmem_nid, [1] on @smem_nid
- *
  * Anonymous and shared memory and mapped files; code and stacks are skipped, here
  * as by demeter_scan_isolate(). What several processes map counts for each.
  *
- * Return: 0 or -EINTR (then @pages holds what was counted so far).
+ * Return: 0, or -EINTR when @at has not moved.
  */
-int demeter_scan_count(struct mm_struct *mm, u64 start, u64 end, int fmem_nid, int smem_nid,
-		       u64 pages[2]);
+int demeter_scan_cells(struct mm_struct *mm, u64 *at, u64 end, struct demeter_scan_slice *slice);
 
 #endif /* DEMETER_SCAN_H */

@@ -34,19 +34,25 @@ static bool is_among(const struct demeter_ledger_returns *returns,
 void demeter_stopped_hide(struct demeter_rank_entry *entries, u32 nr,
 			  const struct demeter_group *groups)
 {
-	const struct demeter_group *group;
 	struct demeter_target *target;
-	struct demeter_ledger_returns returns;
+	bool any = false;
 	u32 space = 0, i;
 
 	while ((target = demeter_target_next(&space))) {
-		group = &groups[READ_ONCE(target->group)];
-		if (group->fmem_pages < group->floor_pages ||
-		    !demeter_ledger_is_stopped(space, &returns))
-			continue;
-		for (i = 0; i < nr; i++)
-			if (entries[i].space == space && !is_among(&returns, &entries[i]))
-				entries[i].pages[DEMETER_SMEM] = 0;
+		const struct demeter_group *group = &groups[READ_ONCE(target->group)];
+
+		target->is_stopped = group->fmem_pages >= group->floor_pages &&
+				     demeter_ledger_is_stopped(space, &target->returns);
+		any |= target->is_stopped;
 		cond_resched();
+	}
+	for (i = 0; any && i < nr; i++) {
+		struct demeter_rank_entry *entry = &entries[i];
+
+		if (!(i % 256))
+			cond_resched();
+		target = demeter_target_of(entry->space);
+		if (target && target->is_stopped && !is_among(&target->returns, entry))
+			entry->pages[DEMETER_SMEM] = 0;
 	}
 }

@@ -9,6 +9,7 @@
 #include <linux/kprobes.h>
 #include <linux/moduleparam.h>
 #include <linux/printk.h>
+#include <linux/tracepoint.h>
 #include <linux/utsname.h>
 
 #include "../compat/known_kernels.h"
@@ -94,6 +95,27 @@ bool demeter_symbol_aim(struct static_call_key *key, void *trampoline, const cha
 	if (address)
 		__static_call_update(key, trampoline, (void *)address);
 	return address;
+}
+
+struct tracepoint_search {
+	const char *name;
+	struct tracepoint *found;
+};
+
+static void compare_tracepoint(struct tracepoint *tp, void *data)
+{
+	struct tracepoint_search *search = data;
+
+	if (!strcmp(tp->name, search->name))
+		search->found = tp;
+}
+
+struct tracepoint *demeter_tracepoint_find(const char *name)
+{
+	struct tracepoint_search search = { .name = name };
+
+	for_each_kernel_tracepoint(compare_tracepoint, &search);
+	return search.found;
 }
 
 int demeter_symbols_resolve(void)

@@ -12,6 +12,8 @@
 #include <linux/static_call.h>
 #include <linux/types.h>
 
+struct tracepoint;
+
 /**
  * demeter_symbols_resolve() - find all functions; call once, at module load
  *
@@ -40,6 +42,16 @@ unsigned long demeter_symbol_address(const char *name);
  * Return: whether it may be called now.
  */
 bool demeter_symbol_aim(struct static_call_key *key, void *trampoline, const char *name);
+
+/**
+ * demeter_tracepoint_find() - a tracepoint by name
+ * @name: of the tracepoint
+ *
+ * Most are not exported by name, but every one can be visited.
+ *
+ * Return: the tracepoint, NULL when this kernel has none of that name.
+ */
+struct tracepoint *demeter_tracepoint_find(const char *name);
 
 /* demeter_symbol_aim() for what DEMETER_DEFINE_CALL() defined, by another name if need be. */
 #define demeter_symbol_aim_call(symbol, name)                                                      \

@@ -40,6 +40,7 @@
 #include <linux/types.h>
 
 #include <demeter/channel.h>
+#include <demeter/finer.h>
 #include <demeter/plan.h>
 #include <demeter/ranges.h>
 #include <demeter/rank.h>
@@ -47,6 +48,7 @@
 #include <demeter_model.h>
 
 #include "cgroups.h"
+#include "ledger.h"
 #include "refusal.h"
 #include "sampler.h"
 #include "tiers.h"
@@ -181,6 +183,16 @@ struct demeter_shared_list {
 };
 
 /**
+ * struct demeter_refused_class - base pages of a class (finer.h) that would not move
+ * @retry_epoch: not before this epoch
+ * @back_off: log2 of the epochs to leave them alone next time
+ */
+struct demeter_refused_class {
+	u64 retry_epoch;
+	u32 back_off;
+};
+
+/**
  * struct demeter_target - one managed address space
  * @node: in the hash of address spaces by mm (RCU)
  * @rcu: to free it
@@ -210,6 +222,9 @@ struct demeter_shared_list {
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
  * @seen_epoch: epoch of that
+ * @refused: by class and tier
+ * @is_stopped: nothing of it is promoted now, but for @returns
+ * @returns: see demeter_ledger_is_stopped()
  */
 struct demeter_target {
 	struct hlist_node node;
@@ -239,6 +254,9 @@ struct demeter_target {
 	unsigned long seen_total_vm;
 	int seen_map_count;
 	u32 seen_epoch;
+	struct demeter_refused_class refused[DEMETER_FINER_CLASSES][DEMETER_TIERS];
+	bool is_stopped;
+	struct demeter_ledger_returns returns;
 };
 
 /**
@@ -347,6 +365,7 @@ void demeter_target_unlock(struct demeter_target *target, u64 since_ns);
 
 /* recount.c */
 void demeter_recount(struct demeter_context *ctx);
+bool demeter_recount_room(struct demeter_context *ctx, struct demeter_resident *res);
 void demeter_recount_forget(struct demeter_target *target);
 
 /* areas.c */

@@ -173,6 +173,8 @@ void demeter_touch_flush(struct mm_struct *mm);
 
 /* touch_fault.c */
 void demeter_touch_fault(struct mm_struct *mm, unsigned long address, u64 unseen_ns);
+void demeter_touch_tick_begin(void);
+u64 demeter_touch_tick_end(void);
 int demeter_touch_probes_start(char *reason, size_t size);
 void demeter_touch_probes_stop(void);
 

@@ -25,6 +25,7 @@
 #include <asm/trap_pf.h>
 
 #include "sampler_perf.h"
+#include "symbols.h"
 #include "tmm.h"
 #include "touch.h"
 
@@ -34,6 +35,15 @@
 static struct tracepoint *fault_user;
 static struct tracepoint *fault_kernel;
 static struct tracepoint *task_switch;
+
+/*
+ * The CPU clock of the tick: a work item, of which one runs at a time, in a thread that
+ * may be preempted. Written by it, and by the context switch while it does not run.
+ */
+static struct task_struct *tick_task;
+static u64 tick_begun_ns;
+static u64 tick_left_ns;
+static u64 tick_off_ns;
 
 /* Was the page at @address armed? Note the touch then. */
 static bool claim(struct demeter_touch_space *space, unsigned long address, u64 now_ns,
@@ -117,17 +127,41 @@ static void probe_fault(void *data, unsigned long address, struct pt_regs *regs,
 static void probe_switch(void *data, bool preempt, struct task_struct *prev,
 			 struct task_struct *next, unsigned int prev_state)
 {
+	const struct task_struct *ticking = READ_ONCE(tick_task);
+
+	if (prev == ticking)
+		tick_left_ns = local_clock();
+	else if (next == ticking)
+		tick_off_ns += local_clock() - tick_left_ns;
 	demeter_touch_switch(next->mm);
 }
 
-static void find_tracepoint(struct tracepoint *tp, void *unused)
+/**
+ * demeter_touch_tick_begin() - keep a CPU clock for the task that ticks, the caller
+ */
+void demeter_touch_tick_begin(void)
 {
-	if (!strcmp(tp->name, "page_fault_user"))
-		fault_user = tp;
-	else if (!strcmp(tp->name, "page_fault_kernel"))
-		fault_kernel = tp;
-	else if (!strcmp(tp->name, "sched_switch"))
-		task_switch = tp;
+	tick_off_ns = 0;
+	tick_begun_ns = local_clock();
+	WRITE_ONCE(tick_task, current);
+}
+
+/**
+ * demeter_touch_tick_end() - undo it
+ *
+ * Return: CPU time since demeter_touch_tick_begin(), in nanoseconds.
+ */
+u64 demeter_touch_tick_end(void)
+{
+	s64 spent_ns;
+
+	/* A switch between the two reads would be counted by one of them only. */
+	preempt_disable();
+	spent_ns = local_clock() - tick_begun_ns - READ_ONCE(tick_off_ns);
+	WRITE_ONCE(tick_task, NULL);
+	preempt_enable();
+	/* Clocks of two CPUs differ a little. */
+	return max(spent_ns, 0ll);
 }
 
 /**
@@ -141,7 +175,9 @@ int demeter_touch_probes_start(char *reason, size_t size)
 {
 	int ret;
 
-	for_each_kernel_tracepoint(find_tracepoint, NULL);
+	fault_user = demeter_tracepoint_find("page_fault_user");
+	fault_kernel = demeter_tracepoint_find("page_fault_kernel");
+	task_switch = demeter_tracepoint_find("sched_switch");
 	if (!fault_user || !fault_kernel || !task_switch)
 		return demeter_perf_refuse(reason, size, -EOPNOTSUPP,
 					   "it lacks a tracepoint of page faults or switches",

@@ -123,4 +123,68 @@ for kind in none notifier interval; do
 	wait $neighbour 2>/dev/null || true
 done
 ok "programs whose memory others than KVM use are left alone"
+
+# manage KIND [busy]: a program of 16 MiB in $neighbour, managed by touch
+manage() {
+	/tmp/secondary 16 "$@" >/tmp/said &
+	neighbour=$!
+	until grep -q ready /tmp/said; do
+		kill -0 $neighbour || fail "the program with $* has ended"
+		sleep 0.1
+	done
+	insmod /tmp/demeter.ko rate_pages_per_s=0 epoch_ms=20 || fail "$*: insmod"
+	echo $neighbour >$sysfs/targets/pid_add
+	echo 1 >$sysfs/enabled || fail "$*: cannot be enabled"
+}
+
+give_up() {
+	rmmod demeter || fail "$1: rmmod"
+	kill $neighbour
+	wait $neighbour 2>/dev/null || true
+}
+
+now_ms() {
+	awk '{ printf "%d", $1 * 1000 }' /proc/uptime
+}
+
+# Somebody sits on the mmap_lock: nobody waits for it, and the marks are left to the kernel.
+manage none busy
+sleep 0.4
+kill -USR1 $neighbour
+sleep 0.1
+[ "$(get touch/armed)" -gt 0 ] || fail "nothing was armed"
+began=$(now_ms)
+echo 0 >$sysfs/enabled
+took=$(($(now_ms) - began))
+[ $took -lt 2500 ] || fail "disabling waited $took ms for an mmap_lock"
+armed=$(get touch/armed) lost=$(get touch/lost_marks)
+ended=$(($(get touch/touched) + $(get touch/retired) + lost))
+[ "$armed" = "$ended" ] || fail "$armed pages were armed, $ended accounted for"
+[ "$lost" -gt 0 ] || fail "no mark was left behind: somebody had the mmap_lock"
+# Its pages are reached again, marked or not.
+sleep 4.2
+kill -0 $neighbour || fail "the program whose marks were left has ended"
+give_up "mmap_lock"
+ok "an mmap_lock that is kept for 4 s: disabled in $took ms, $lost marks left behind"
+
+# Time in which others run, or nobody does, is not spent: a grace period for each that ends.
+manage none
+worker=$(pgrep kdemeterd)
+spent=$(get touch/spent_ns)
+cpu=$(cut -d' ' -f1 /proc/"$worker"/schedstat)
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+	echo $neighbour >$sysfs/targets/pid_remove
+	sleep 0.1
+	echo $neighbour >$sysfs/targets/pid_add
+	sleep 0.1
+done
+spent=$(($(get touch/spent_ns) - spent))
+cpu=$(($(cut -d' ' -f1 /proc/"$worker"/schedstat) - cpu))
+# The ticks are of another thread.
+[ $spent -lt $((cpu + 10000000)) ] || fail "$spent ns are said to be spent, where the worker had $cpu ns of a CPU"
+give_up "sleeping"
+ok "10 programs come and go: $spent ns spent, the worker had $cpu ns of a CPU"
+if dmesg | grep -E 'BUG|Bad page|WARNING|rss-counter|Oops|Call Trace|unable to handle'; then
+	fail "the kernel log is not clean in the end"
+fi
 echo "touch: $passed passed, 0 failed"

@@ -180,6 +180,7 @@ u32 demeter_finer_select(const struct demeter_finer_granule *g, u32 class, enum 
 			 u64 *select);
 u64 demeter_finer_rate(const struct demeter_finer_granule *g);
 u64 demeter_finer_undivided(const struct demeter_finer *f, u32 space, u64 start, u64 end);
+u64 demeter_finer_whole(const struct demeter_finer *f, u32 space, u64 *start, u64 end);
 void demeter_finer_hide(const struct demeter_finer *f, u32 space,
 			const struct demeter_resident *resident, struct demeter_rank_entry *entries,
 			u32 nr);

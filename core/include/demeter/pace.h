@@ -75,6 +75,7 @@ struct demeter_pace {
 
 bool demeter_pace_tick(struct demeter_pace *pace, const struct demeter_pace_tick *tick);
 void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace_epoch *epoch);
+u32 demeter_pace_most(const u64 *accesses_per_sample);
 
 /**
  * demeter_pace_period - accesses between two samples

@@ -65,7 +65,8 @@ int demeter_resident_set(struct demeter_resident *res, u64 start, u64 end,
 u64 demeter_resident_move(struct demeter_resident *res, u64 start, u64 end, enum demeter_tier from,
 			  u64 pages);
 u64 demeter_resident_move_between(struct demeter_resident *res, struct demeter_resident *other,
-				  u64 start, u64 end, enum demeter_tier from, u64 pages);
+				  u64 start, u64 end, enum demeter_tier from, u64 pages,
+				  struct demeter_leaf **spare);
 u64 demeter_resident_next(const struct demeter_resident *res, u64 start, u64 end,
 			  enum demeter_tier tier, u64 *stop);
 void demeter_resident_add(const struct demeter_resident *res, struct demeter_rank_entry *entries,

@@ -70,6 +70,7 @@ u64 demeter_touch_accesses_per_sample(const struct demeter_touch_sum *sum, u64 b
 				      u64 max_samples);
 u64 demeter_touch_share(u64 *carry, u64 amount, u64 unit);
 u32 demeter_touch_explore(u32 *turn, u32 granules);
+u64 demeter_touch_passed(u64 *before_ns, u64 now_ns);
 u64 demeter_touch_budget(u64 before_per_s, u64 spent_ns, u64 elapsed_ns, u64 most_per_s);
 
 #endif /* DEMETER_TOUCH_H */

@@ -115,6 +115,35 @@ static void match_once(const char *what, bool hot_huge, bool may_collapse)
 	munmap(cold, bytes);
 }
 
+/* Where a page is missing nothing is collapsed: that would take memory for it. */
+static void match_holes(void)
+{
+	size_t bytes = 4 * THP, hole = 5 * PAGE;
+	char *hot = map_on(SMEM, bytes, false), *cold = map_on(FMEM, bytes, true);
+	struct demeter_hammer_exchange req = {
+		.max_pages = bytes / PAGE,
+		.batch_pairs = 64,
+		.match = 1,
+	};
+
+	madvise(hot, bytes, MADV_HUGEPAGE);
+	stamp_all(hot, bytes, 1);
+	madvise(hot + hole, PAGE, MADV_DONTNEED);
+	madvise(hot + 2 * THP + hole, PAGE, MADV_DONTNEED);
+	area_set(&req.hot, getpid(), SMEM, hot, bytes);
+	area_set(&req.cold, getpid(), FMEM, cold, bytes);
+	device_call(DEMETER_HAMMER_EXCHANGE, &req);
+	check(req.collapsed_pages == 2 * THP / PAGE && req.split_pages == 2 * THP / PAGE &&
+		      req.promoted_pages == bytes / PAGE - 2,
+	      "sizes: with a hole in two of four: %llu pages collapsed, %llu split, %llu exchanged",
+	      req.collapsed_pages, req.split_pages, req.promoted_pages);
+	check(node_of(hot + hole) < 0 && node_of(hot + 2 * THP + hole) < 0,
+	      "sizes: holes are left as they are");
+	exchanges_total += req.promoted_pages - req.collapsed_pages;
+	munmap(hot, bytes);
+	munmap(cold, bytes);
+}
+
 /*
  * A THP that was hardly written to: newer kernels map what is zero in it to the
  * zero page when it is split, and the pages thus unmapped are ours to free.
@@ -282,6 +311,7 @@ void test_basics(void)
 	match_once("hot small, may collapse", false, true);
 	match_once("hot small, may not", false, false);
 	match_once("hot huge", true, false);
+	match_holes();
 	match_zeros();
 	unreadable_words();
 	migrate_once(false);
