@@ -53,6 +53,7 @@ static void probe_sched_switch(void *data, bool preempt, struct task_struct *pre
 	else if (next == worker)
 		worker_off_ns += local_clock() - worker_left_ns;
 	this_cpu_write(cpu_quiet, !next->mm);
+	this_cpu_inc(demeter_cpu_stats.switches);
 	if (ops && ops->leave)
 		ops->leave(prev);
 }
