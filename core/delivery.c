@@ -3,22 +3,22 @@
  * Delivery: see <demeter/delivery.h>.
  *
  * Each tick counts half of the one after it. The way is changed when the other one
- * would have cost a third less, and saves more than a thousandth of the time: a change
+ * would have cost a third less, and saves more than a 512th of the time: a change
  * stops the unit for a moment, and what is saved has to be worth it. Then it stays for
  * some ticks, so that a program between the two does not change it all the time.
  */
 #include <demeter/delivery.h>
 #include <demeter/math.h>
 
-#define DELIVERY_SHIFT		8U /* of counts in fixed point */
+#define DELIVERY_SHIFT	     8U /* of counts in fixed point */
 /* Less than so much of the time is not worth a change, as a power of two. */
-#define DELIVERY_WORTH		10U
+#define DELIVERY_WORTH	     9U
 /* Ticks that a way is kept at least, and those that interrupts are kept away for. */
-#define DELIVERY_SETTLED	8U
-#define DELIVERY_THROTTLED	128U
+#define DELIVERY_SETTLED     8U
+#define DELIVERY_THROTTLED   128U
 /* Counts and costs above these have no room for their product. */
-#define DELIVERY_MAX_COUNT	BIT_ULL(26)
-#define DELIVERY_MAX_COST_NS	BIT_ULL(26)
+#define DELIVERY_MAX_COUNT   BIT_ULL(26)
+#define DELIVERY_MAX_COST_NS BIT_ULL(26)
 
 static u64 delivery_product(u64 count, u64 cost_ns)
 {

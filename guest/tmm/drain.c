@@ -20,6 +20,7 @@
 #include <linux/slab.h>
 #include <linux/tracepoint.h>
 
+#include "tiers.h"
 #include "tmm.h"
 
 /* Room for what a CPU may record in an epoch, within limits that fit a small VM. */
@@ -186,7 +187,7 @@ int demeter_drain_start(void)
 		return -EOPNOTSUPP;
 	}
 	nr = roundup_pow_of_two(nr);
-	slots = kvcalloc(nr, sizeof(*slots), GFP_KERNEL);
+	slots = demeter_table_alloc(nr, sizeof(*slots));
 	if (!slots)
 		return -ENOMEM;
 	ret = demeter_channel_init(&channel, slots, nr);

@@ -160,9 +160,9 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 	if (filter("perf_log_lost_samples", false))
 		pr_warn("perf_log_lost_samples() cannot be traced, so stats/lost_samples lacks records that perf could not attribute\n");
 	/* What an interrupt costs is then estimated (sampler_form.c). */
-	took_address = filter("perf_sample_event_took", false) ?
-			       0 :
-			       demeter_symbol_address("perf_sample_event_took");
+	took_address = filter("perf_sample_event_took", false)
+			       ? 0
+			       : demeter_symbol_address("perf_sample_event_took");
 	record_handler = record;
 	ret = register_ftrace_function(&hook);
 	if (!ret)

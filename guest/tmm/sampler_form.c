@@ -178,14 +178,12 @@ void demeter_form_tick(void)
 			continue;
 		room_ns += tick.tick_ns >> ROOM_SHIFT;
 		for (shift = 0; shift <= DEMETER_PACE_MAX_SHIFT; shift++)
-			cost_ns[shift] +=
-				demeter_delivery_cost_ns(&form->delivery, &known, shift);
+			cost_ns[shift] += demeter_delivery_cost_ns(&form->delivery, &known, shift);
 	}
 	/* Denser ones were asked for (finer.c), and say nothing of what is usual. */
 	if (!demeter_finer_is_denser())
-		WRITE_ONCE(least_shift,
-			   demeter_delivery_least_shift(cost_ns, room_ns, least_shift,
-							DEMETER_PACE_MAX_SHIFT));
+		WRITE_ONCE(least_shift, demeter_delivery_least_shift(cost_ns, room_ns, least_shift,
+								     DEMETER_PACE_MAX_SHIFT));
 }
 
 /**

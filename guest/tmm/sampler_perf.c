@@ -339,8 +339,7 @@ bool demeter_perf_collect_here(void)
 {
 	struct perf_event *event = this_cpu_read(perf_cpu.event);
 
-	if (!event || is_each(&event->attr) ||
-	    READ_ONCE(event->state) != PERF_EVENT_STATE_ACTIVE ||
+	if (!event || is_each(&event->attr) || READ_ONCE(event->state) != PERF_EVENT_STATE_ACTIVE ||
 	    READ_ONCE(event->oncpu) != smp_processor_id())
 		return false;
 	event->pmu->read(event);

@@ -367,11 +367,9 @@ STAT(restarts, READ_ONCE(demeter_stats.sampler_restarts));
 STAT(dead_cpus, READ_ONCE(demeter_stats.sampler_dead_cpus));
 
 static struct attribute *sampler_stats_attrs[] = {
-	&traced_records_attr.attr, &handled_records_attr.attr,
-	&unused_records_attr.attr, &lost_records_attr.attr,
-	&throttled_attr.attr,	   &restarts_attr.attr,
-	&dead_cpus_attr.attr,	   &switches_attr.attr,
-	NULL,
+	&traced_records_attr.attr, &handled_records_attr.attr, &unused_records_attr.attr,
+	&lost_records_attr.attr,   &throttled_attr.attr,       &restarts_attr.attr,
+	&dead_cpus_attr.attr,	   &switches_attr.attr,	       NULL,
 };
 
 static const struct attribute_group sampler_stats_group = { .attrs = sampler_stats_attrs };
