@@ -334,8 +334,9 @@ fn form(name: &str, kernel: &'static str) {
     );
     assert_eq!(computes["interrupt_cpus"], 0, "{computes:?}");
     assert_eq!(computes["changes"], 2, "{computes:?}");
+    println!("{name}: {switches:?} {computes:?}");
     let module = &results["module"];
-    assert!(module["traced"] > 1000, "{module:?}");
+    assert!(module["traced"] > 100, "{module:?}");
 }
 
 #[test]
