@@ -163,17 +163,18 @@ static void pace_set(struct demeter_pace *pace, u32 shift)
 void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace_epoch *epoch)
 {
 	bool learned = epoch->splits && epoch->splits >= epoch->ranges / PACE_SPLIT_PART;
+	u32 least = (u32)demeter_min(pace->least, pace->most);
 	bool changed = pace->changed;
 
 	pace->changed = false;
 	pace->ticks = 0;
 	if (changed || epoch->waiting) {
-		if (pace->shift)
-			pace_set(pace, 0);
+		if (pace->shift > least)
+			pace_set(pace, least);
 		pace->quiet_epochs = 0;
 	} else if (epoch->moved_pages || learned) {
 		/* A little: come closer, but not all the way for a few pages. */
-		if (pace->shift)
+		if (pace->shift > least)
 			pace_set(pace, pace->shift - 1);
 		pace->quiet_epochs = 0;
 	} else if (++pace->quiet_epochs >= PACE_QUIET_EPOCHS) {
@@ -184,6 +185,8 @@ void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace
 	}
 	if (pace->shift > pace->most)
 		pace_set(pace, pace->most);
+	if (pace->shift < least)
+		pace_set(pace, least);
 }
 
 /**

@@ -134,6 +134,29 @@ static void pc_test_epochs(struct test_tally *tally)
 	}
 }
 
+/* Where samples are dear, no epoch is shorter, whatever happens; and none later on. */
+static void pc_test_least(struct test_tally *tally)
+{
+	struct demeter_pace_epoch waiting = { .moved_pages = 1, .waiting = true };
+	struct pc_program program = { 75, 100, 100000, 1 };
+	struct demeter_pace pace = { .most = DEMETER_PACE_MAX_SHIFT, .least = 2 };
+
+	CHECK_EQ(pc_epoch(&pace, &program, NULL), 1);
+	CHECK_EQ(pace.shift, 2);
+	CHECK_EQ(pc_epoch(&pace, &program, &waiting), 4);
+	CHECK_EQ(pace.shift, 2);
+	pc_ticks(&pace, &program, 200);
+	CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
+	pc_epoch(&pace, &program, &waiting);
+	CHECK_EQ(pace.shift, 2);
+	pace.least = 0;
+	pc_epoch(&pace, &program, &waiting);
+	CHECK_EQ(pace.shift, 0);
+	/* A sampler that cannot be slowed is not. */
+	pace = (struct demeter_pace){ .least = 2 };
+	CHECK_EQ(pc_ticks(&pace, &program, 20), 20);
+}
+
 static void pc_test_period(struct test_tally *tally)
 {
 	CHECK_EQ(demeter_pace_period(0, 4093), 4093);
@@ -199,6 +222,7 @@ static const struct test_case pace_tests[] = {
 	{ "pace: sparse where nothing happens", pc_test_sparse },
 	{ "pace: awake at once when accesses change", pc_test_wakes },
 	{ "pace: epochs that bring something", pc_test_epochs },
+	{ "pace: no less than is affordable", pc_test_least },
 	{ "pace: periods", pc_test_period },
 	{ "pace: any numbers at all", pc_test_nasty },
 	{ "pace: no slower than the hardware can sample", pc_test_most },

@@ -15,6 +15,7 @@
 #include "gain_test.c"
 #include "judge_test.c"
 #include "pace_test.c"
+#include "delivery_test.c"
 #include "channel_test.c"
 #include "touch_test.c"
 #include "golden_test.c"
@@ -33,6 +34,7 @@ static void suite_run(struct test_tally *tally)
 	TEST_RUN(gain_tests, tally);
 	TEST_RUN(judge_tests, tally);
 	TEST_RUN(pace_tests, tally);
+	TEST_RUN(delivery_tests, tally);
 	TEST_RUN(channel_tests, tally);
 	TEST_RUN(touch_tests, tally);
 	TEST_RUN(golden_tests, tally);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Compiles `core/`, the same sources that the kernel module includes.
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "areas.c",
     "ranges.c",
     "ranges_room.c",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 14] = [
     "gain.c",
     "judge.c",
     "pace.c",
+    "delivery.c",
     "touch.c",
 ];
 

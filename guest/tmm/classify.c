@@ -20,6 +20,7 @@
 #include "finer.h"
 #include "ledger.h"
 #include "relocate.h"
+#include "tiers.h"
 #include "tmm.h"
 #include "trace.h"
 
@@ -143,8 +144,8 @@ static void make_room_for_steps(struct demeter_context *ctx, u32 nr)
 
 	if (nr <= ctx->plan.capacity)
 		return;
-	step = kvcalloc(nr, sizeof(*step), GFP_KERNEL | __GFP_NOWARN);
-	span = kvcalloc(nr, sizeof(*span), GFP_KERNEL | __GFP_NOWARN);
+	step = demeter_table_alloc(nr, sizeof(*step));
+	span = demeter_table_alloc(nr, sizeof(*span));
 	if (!step || !span) {
 		kvfree(step);
 		kvfree(span);

@@ -15,5 +15,6 @@
 #include "../../core/gain.c"
 #include "../../core/judge.c"
 #include "../../core/pace.c"
+#include "../../core/delivery.c"
 #include "../../core/channel.c"
 #include "../../core/touch.c"

@@ -21,6 +21,7 @@
 #include <linux/tracepoint.h>
 
 #include "symbols.h"
+#include "tiers.h"
 #include "tmm.h"
 
 /* Room for what a CPU may record in an epoch, within limits that fit a small VM. */
@@ -54,6 +55,7 @@ static void probe_sched_switch(void *data, bool preempt, struct task_struct *pre
 	else if (next == worker)
 		worker_off_ns += local_clock() - worker_left_ns;
 	this_cpu_write(cpu_quiet, !next->mm);
+	this_cpu_inc(demeter_cpu_stats.switches);
 	if (ops && ops->leave)
 		ops->leave(prev);
 }
@@ -179,7 +181,7 @@ int demeter_drain_start(void)
 		return -EOPNOTSUPP;
 	}
 	nr = roundup_pow_of_two(nr);
-	slots = kvcalloc(nr, sizeof(*slots), GFP_KERNEL);
+	slots = demeter_table_alloc(nr, sizeof(*slots));
 	if (!slots)
 		return -ENOMEM;
 	ret = demeter_channel_init(&channel, slots, nr);

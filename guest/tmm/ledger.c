@@ -22,6 +22,7 @@
 
 #include "finer.h"
 #include "ledger.h"
+#include "tiers.h"
 #include "tmm.h"
 #include "trace.h"
 
@@ -144,7 +145,7 @@ static void settle(struct decision *decision)
 int demeter_ledger_init(void)
 {
 	BUILD_BUG_ON(DEMETER_REFUSALS > DEMETER_LEDGER_MAX_REASONS);
-	ring = kvcalloc(DEMETER_LEDGER_DECISIONS, sizeof(*ring), GFP_KERNEL);
+	ring = demeter_table_alloc(DEMETER_LEDGER_DECISIONS, sizeof(*ring));
 	return ring ? 0 : -ENOMEM;
 }
 

@@ -179,6 +179,7 @@ void demeter_pacing_end_epoch(bool waiting)
 	splits_before = demeter_stats.splits;
 	/* The parameter may have changed. */
 	pace.most = most_shift(ops);
+	pace.least = ops->least_shift ? ops->least_shift() : 0;
 	demeter_pace_end_epoch(&pace, &epoch);
 	if (ops->set_period)
 		ops->set_period(demeter_finer_period(demeter_pacing_period()));

@@ -8,7 +8,8 @@
  * which writes to the counter's ring buffer; a kernel counter has none. The
  * record is decoded by then, so this traces that function and reads its
  * arguments. It also traces perf_log_lost_samples(), by which perf reports
- * records that it could not attribute, in the same way.
+ * records that it could not attribute, in the same way, and
+ * perf_sample_event_took(), by which it reports how long an interrupt took.
  *
  * Both run where perf drains: in an NMI, under the run queue lock, or in an
  * interrupt from another CPU. The callback calls nothing that ends in either of
@@ -34,10 +35,29 @@
 
 static void (*record_handler)(struct perf_sample_data *data);
 static unsigned long output_address;
+static unsigned long took_address;
+
+/* The interrupt that runs has delivered a single record of ours. */
+static DEFINE_PER_CPU(bool, timed);
+
+/* perf tells itself how long an interrupt has taken. */
+static void notrace note_time(u64 ns)
+{
+	if (!this_cpu_read(timed))
+		return;
+	this_cpu_write(timed, false);
+	this_cpu_inc(demeter_cpu_stats.timed_interrupts);
+	this_cpu_add(demeter_cpu_stats.interrupt_ns, ns);
+}
 
 static void notrace traced(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
 			   struct ftrace_regs *fregs)
 {
+	/* 0 where it could not be found. */
+	if (ip - took_address < CALL_OFFSET_MAX) {
+		note_time(demeter_ftrace_argument(fregs, 0));
+		return;
+	}
 	if (!demeter_perf_is_ours((void *)demeter_ftrace_argument(fregs, 0)))
 		return;
 	if (ip - output_address < CALL_OFFSET_MAX) {
@@ -49,7 +69,7 @@ static void notrace traced(unsigned long ip, unsigned long parent, struct ftrace
 }
 
 /*
- * One for both functions: taking one away waits for every task once.
+ * One for all functions: taking one away waits for every task once.
  *
  * Permanent: while it is registered, nobody can switch all tracing off by
  * kernel.ftrace_enabled, and while that is off, registering is refused. Without
@@ -96,6 +116,16 @@ static int filter(char *function, bool reset)
 	return ftrace_set_filter(&hook, function, strlen(function), reset);
 }
 
+/**
+ * demeter_perf_hook_time() - learn how long the running interrupt takes
+ *
+ * In the overflow handler of a counter that interrupts for each record.
+ */
+void demeter_perf_hook_time(void)
+{
+	this_cpu_write(timed, true);
+}
+
 /* Frees the tables of functions. While nothing is registered. */
 static void unfilter(void)
 {
@@ -129,6 +159,10 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 		goto unfilter;
 	if (filter("perf_log_lost_samples", false))
 		pr_warn("perf_log_lost_samples() cannot be traced, so stats/lost_samples lacks records that perf could not attribute\n");
+	/* What an interrupt costs is then estimated (sampler_form.c). */
+	took_address = filter("perf_sample_event_took", false)
+			       ? 0
+			       : demeter_symbol_address("perf_sample_event_took");
 	record_handler = record;
 	ret = register_ftrace_function(&hook);
 	if (!ret)
@@ -164,6 +198,10 @@ void demeter_perf_unhook(void)
 }
 
 void demeter_perf_hook_look(void)
+{
+}
+
+void demeter_perf_hook_time(void)
 {
 }
 

@@ -57,6 +57,8 @@ struct demeter_access {
  *	a sample; called in process context without demeter_lock, also while CPUs
  *	come and go, and mostly with the value that is in force. NULL when what a
  *	sample stands for does not follow the parameter.
+ * @least_shift: log2 of how sparse samples have to be at least so as not to be dear;
+ *	for the worker. NULL when their cost is not known.
  * @epoch: start again what died on its own, and push what still lies in buffers
  *	of the hardware, or what was learned from visits; called once an epoch by
  *	the worker alone, without demeter_lock, also while CPUs come and go, and
@@ -69,7 +71,7 @@ struct demeter_access {
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and
  * CPU hotplug. @caps to @lost are only called between @probe and @release. Only
- * @leave, @set_period, @epoch and @sees may be NULL.
+ * @leave, @set_period, @least_shift, @epoch and @sees may be NULL.
  */
 struct demeter_sampler_ops {
 	const char *name;
@@ -82,6 +84,7 @@ struct demeter_sampler_ops {
 	const char *(*delivery)(void);
 	u64 (*accesses_per_sample)(u64 period);
 	void (*set_period)(u64 period);
+	u32 (*least_shift)(void);
 	void (*epoch)(void);
 	unsigned int (*alive)(void);
 	u64 (*lost)(void);

@@ -7,9 +7,10 @@
  * when a task leaves the CPU, while the task that made them is still current.
  * A record comes to us either through perf's overflow handler or, all others,
  * where perf hands it to its output (perf_hook.c): each is seen exactly once,
- * and pushed at once. Where that output cannot be traced, wakeup_events = 1
- * makes perf take an interrupt for each record and call the handler for all; at
- * high rates perf throttles that.
+ * and pushed at once. wakeup_events = 1 makes perf take an interrupt for each
+ * record and call the handler for all: so it is on CPUs where that is cheaper than
+ * draining at every switch (sampler_form.c), and on all where that output cannot be
+ * traced; at high rates perf throttles it.
  *
  * Event by CPU model: loads at or above a latency where a single event tells
  * where the data came from; on CPUs where that needs an auxiliary event in the
@@ -112,6 +113,8 @@ static void pebs_overflow(struct perf_event *event, struct perf_sample_data *dat
 {
 	this_cpu_inc(demeter_cpu_stats.handled_records);
 	demeter_perf_note_throttling(event);
+	if (by_trace && event->attr.wakeup_events)
+		demeter_perf_hook_time();
 	pebs_record(data);
 }
 
@@ -294,6 +297,7 @@ static int pebs_probe(char *reason, size_t size)
 			ret, hook_advice(ret));
 	if (!by_latency)
 		pr_info("sampling L3 misses: latencies and tiers are not known and params/latency_threshold_ns is not used\n");
+	demeter_form_start();
 	records_before = counted_records();
 	unused_before = counted_unused();
 	addressless_said = false;
@@ -335,6 +339,7 @@ static void pebs_epoch(void)
 	if (by_trace) {
 		demeter_perf_hook_look();
 		demeter_perf_collect();
+		demeter_form_tick();
 	}
 	look_for_addresses();
 	demeter_perf_restart();
@@ -361,6 +366,7 @@ const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.delivery = pebs_delivery,
 	.accesses_per_sample = pebs_accesses_per_sample,
 	.set_period = demeter_perf_set_period,
+	.least_shift = demeter_form_least_shift,
 	.epoch = pebs_epoch,
 	.alive = demeter_perf_alive,
 	.lost = demeter_perf_lost,

@@ -148,6 +148,20 @@ static int counter_make(unsigned int cpu, struct perf_cpu *own)
 	return 0;
 }
 
+/* Stops and frees the counter of a CPU, if there is one. counters_lock held. */
+static void counter_drop(struct perf_cpu *own)
+{
+	struct perf_event *event = own->event;
+
+	if (!event)
+		return;
+	/* Drains what is recorded; until then the records are still ours. */
+	perf_event_disable(event);
+	/* Before another counter can be at the same address. */
+	WRITE_ONCE(own->event, NULL);
+	perf_event_release_kernel(event);
+}
+
 /**
  * demeter_perf_start() - count on a CPU
  * @cpu: the CPU
@@ -182,18 +196,10 @@ int demeter_perf_start(unsigned int cpu, struct perf_event_attr *attr,
 void demeter_perf_stop(unsigned int cpu)
 {
 	struct perf_cpu *own = per_cpu_ptr(&perf_cpu, cpu);
-	struct perf_event *event;
 
 	mutex_lock(&counters_lock);
 	own->wanted = false;
-	event = own->event;
-	if (event) {
-		/* Drains what is recorded; until then the records are still ours. */
-		perf_event_disable(event);
-		/* Before another counter can be at the same address. */
-		WRITE_ONCE(own->event, NULL);
-		perf_event_release_kernel(event);
-	}
+	counter_drop(own);
 	mutex_unlock(&counters_lock);
 }
 
@@ -274,6 +280,51 @@ void demeter_perf_set_period(u64 period)
 	mutex_unlock(&counters_lock);
 }
 
+/* Does a counter interrupt for each record, and keeps none back? */
+static bool is_each(const struct perf_event_attr *attr)
+{
+	return attr->wakeup_events == 1;
+}
+
+/**
+ * demeter_perf_set_each() - deliver each record of a CPU by an interrupt, or in batches
+ * @cpu: the CPU
+ * @each: by an interrupt each
+ *
+ * For the worker. perf settles that as it makes a counter, so it is made anew. Nothing
+ * recorded is lost: perf drains a counter that it stops, and the new one is known before
+ * it runs. If it cannot be made, demeter_perf_restart() tries again.
+ */
+void demeter_perf_set_each(unsigned int cpu, bool each)
+{
+	struct perf_cpu *own = per_cpu_ptr(&perf_cpu, cpu);
+
+	mutex_lock(&counters_lock);
+	if (own->wanted && is_each(&own->attr) != each) {
+		own->attr.wakeup_events = each;
+		counter_drop(own);
+		counter_make(cpu, own);
+	}
+	mutex_unlock(&counters_lock);
+}
+
+/**
+ * demeter_perf_is_each() - is each record of a CPU delivered by an interrupt
+ * @cpu: the CPU
+ *
+ * Return: false also where nothing is counted.
+ */
+bool demeter_perf_is_each(unsigned int cpu)
+{
+	struct perf_cpu *own = per_cpu_ptr(&perf_cpu, cpu);
+	bool each;
+
+	mutex_lock(&counters_lock);
+	each = own->wanted && is_each(&own->attr);
+	mutex_unlock(&counters_lock);
+	return each;
+}
+
 /**
  * demeter_perf_collect_here() - have this CPU hand over what its buffer holds
  *
@@ -281,16 +332,21 @@ void demeter_perf_set_period(u64 period)
  * perf does to a counter of a CPU it does on that CPU with interrupts off, so
  * the counter stays as it is found, and perf frees it after a grace period. As
  * perf_event_read_local(), this needs no lock of perf's.
+ *
+ * Return: whether there is such a buffer.
  */
-void demeter_perf_collect_here(void)
+bool demeter_perf_collect_here(void)
 {
 	struct perf_event *event = this_cpu_read(perf_cpu.event);
 
-	if (event && READ_ONCE(event->state) == PERF_EVENT_STATE_ACTIVE &&
-	    READ_ONCE(event->oncpu) == smp_processor_id())
-		event->pmu->read(event);
+	if (!event || is_each(&event->attr) || READ_ONCE(event->state) != PERF_EVENT_STATE_ACTIVE ||
+	    READ_ONCE(event->oncpu) != smp_processor_id())
+		return false;
+	event->pmu->read(event);
+	return true;
 }
 
+/* Only asked, never followed: it may be freed meanwhile. */
 static bool may_hold_records(int cpu, void *unused)
 {
 	return READ_ONCE(per_cpu(perf_cpu, cpu).event) && !demeter_cpu_is_quiet(cpu);

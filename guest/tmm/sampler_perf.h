@@ -21,8 +21,10 @@ void demeter_perf_stop(unsigned int cpu);
 void demeter_perf_restart(void);
 unsigned int demeter_perf_alive(void);
 void demeter_perf_set_period(u64 period);
+void demeter_perf_set_each(unsigned int cpu, bool each);
+bool demeter_perf_is_each(unsigned int cpu);
 void demeter_perf_collect(void);
-void demeter_perf_collect_here(void);
+bool demeter_perf_collect_here(void);
 u64 demeter_perf_lost(void);
 bool demeter_perf_sees(const struct mm_struct *mm);
 
@@ -31,9 +33,15 @@ void demeter_perf_note_throttling(const struct perf_event *event);
 u64 demeter_perf_latency_ns(const struct perf_sample_data *data);
 u16 demeter_perf_tier(const struct perf_sample_data *data);
 
+/* sampler_form.c */
+void demeter_form_start(void);
+void demeter_form_tick(void);
+u32 demeter_form_least_shift(void);
+
 /* perf_hook.c */
 int demeter_perf_hook(void (*record)(struct perf_sample_data *data));
 void demeter_perf_unhook(void);
 void demeter_perf_hook_look(void);
+void demeter_perf_hook_time(void);
 
 #endif /* DEMETER_SAMPLER_PERF_H */

@@ -362,14 +362,14 @@ CPU_STAT(handled_records);
 CPU_STAT(unused_records);
 CPU_STAT(lost_records);
 CPU_STAT(throttled);
+CPU_STAT(switches);
 STAT(restarts, READ_ONCE(demeter_stats.sampler_restarts));
 STAT(dead_cpus, READ_ONCE(demeter_stats.sampler_dead_cpus));
 
 static struct attribute *sampler_stats_attrs[] = {
-	&traced_records_attr.attr, &handled_records_attr.attr,
-	&unused_records_attr.attr, &lost_records_attr.attr,
-	&throttled_attr.attr,	   &restarts_attr.attr,
-	&dead_cpus_attr.attr,	   NULL,
+	&traced_records_attr.attr, &handled_records_attr.attr, &unused_records_attr.attr,
+	&lost_records_attr.attr,   &throttled_attr.attr,       &restarts_attr.attr,
+	&dead_cpus_attr.attr,	   &switches_attr.attr,	       NULL,
 };
 
 static const struct attribute_group sampler_stats_group = { .attrs = sampler_stats_attrs };
@@ -486,6 +486,8 @@ int demeter_sysfs_init(void)
 		ret = dir_make(&time_dir, "time_ns", stats_dir, &time_group);
 	if (!ret)
 		ret = dir_make(&sampler_dir, "sampler", stats_dir, &sampler_stats_group);
+	if (!ret)
+		ret = sysfs_create_group(sampler_dir, &demeter_form_stats_group);
 	if (!ret)
 		ret = dir_make(&touch_dir, "touch", stats_dir, &demeter_touch_stats_group);
 	if (!ret)

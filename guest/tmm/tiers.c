@@ -9,8 +9,10 @@
 #include <linux/mm.h>
 #include <linux/mmzone.h>
 #include <linux/moduleparam.h>
+#include <linux/overflow.h>
 #include <linux/sysfs.h>
 #include <linux/topology.h>
+#include <linux/vmalloc.h>
 
 #include "kernel_calls.h"
 #include "symbols.h"
@@ -144,6 +146,27 @@ static const char *find_fast(nodemask_t *fast)
 	if (!nodes_empty(*fast) && !nodes_equal(*fast, *all))
 		return "by CPUs";
 	return NULL;
+}
+
+/* Where tables go: chosen or not, as they may be made before. NUMA_NO_NODE if unknown. */
+static int table_node(void)
+{
+	nodemask_t slow = demeter_tiers.nodes[DEMETER_SMEM], fast;
+
+	if (nodes_empty(slow))
+		slow = choice[DEMETER_SMEM];
+	if (nodes_empty(slow) && find_fast(&fast))
+		nodes_andnot(slow, node_states[N_MEMORY], fast);
+	return nodes_empty(slow) ? NUMA_NO_NODE : first_node(slow);
+}
+
+void *demeter_table_alloc(size_t nr, size_t size)
+{
+	size_t bytes;
+
+	if (check_mul_overflow(nr, size, &bytes))
+		return NULL;
+	return vzalloc_node(bytes, table_node());
 }
 
 u64 demeter_tiers_fmem_pages(void)

@@ -111,6 +111,18 @@ static inline u16 demeter_tier_of(int nid)
 }
 
 /**
+ * demeter_table_alloc() - memory for a large table that is seldom looked at
+ * @nr: entries
+ * @size: of each
+ *
+ * In the slow tier if there is one and it has room that the kernel may use: the fast
+ * one is for programs. Tables that every sample searches stay where they are.
+ *
+ * Return: zeroed, to be freed by kvfree(), or NULL.
+ */
+void *demeter_table_alloc(size_t nr, size_t size);
+
+/**
  * demeter_tiers_resolve() - find the function that knows memory tiers; call once
  *
  * Not finding it is no error: then CPUs decide.

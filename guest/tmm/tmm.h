@@ -396,6 +396,9 @@ bool demeter_pacing_tick(void);
 void demeter_pacing_end_epoch(bool waiting);
 extern const struct attribute_group demeter_pacing_stats_group;
 
+/* sampler_form.c */
+extern const struct attribute_group demeter_form_stats_group;
+
 /* latency_gap.c */
 void demeter_latency_gap_reset(void);
 void demeter_latency_gap_sample(const struct demeter_sample *sample);
@@ -483,6 +486,9 @@ extern struct demeter_stats demeter_stats;
  *	address, or below the threshold
  * @lost_records: records that perf could not attribute
  * @throttled: times that perf stopped the counter until the next tick
+ * @switches: context switches while enabled
+ * @timed_interrupts: interrupts for a single record whose length perf told
+ * @interrupt_ns: what those took
  *
  * Once sampling has stopped, @traced_records and @handled_records are together
  * @unused_records, and of struct demeter_stats @samples, @lost_samples less
@@ -496,6 +502,9 @@ struct demeter_cpu_stats {
 	u64 unused_records;
 	u64 lost_records;
 	u64 throttled;
+	u64 switches;
+	u64 timed_interrupts;
+	u64 interrupt_ns;
 };
 
 DECLARE_PER_CPU(struct demeter_cpu_stats, demeter_cpu_stats);

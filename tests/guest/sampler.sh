@@ -65,6 +65,9 @@ sleep 1
 
 start
 if [ "$sampler" = pebs ]; then delivery trace; else delivery interrupt; fi
+# The fast tier is for programs: large tables that are seldom looked at are in the slow one.
+[ "$(grep '\[demeter\]' /proc/vmallocinfo | grep -c ' N1=')" -ge 4 ] ||
+	fail "the tables are in the fast tier: $(grep '\[demeter\]' /proc/vmallocinfo)"
 sleep 2
 # 108000 is what is assumed until it is measured.
 [ "$(get latency_gap_ps)" != 108000 ] || fail "the latency gap was not measured"

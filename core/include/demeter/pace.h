@@ -50,6 +50,8 @@ struct demeter_pace_epoch {
  * struct demeter_pace - the pace; all zero to begin with
  * @shift: log2 of the ticks of an epoch, and of how much sparser samples are
  * @most: no larger @shift than this; 0 keeps every tick an epoch
+ * @least: no smaller @shift than this, as far as @most allows, from the end of an epoch
+ *	on: samples are dear
  * @ticks: ticks of the running epoch so far
  * @quiet_epochs: epochs in a row that brought nothing
  * @changed: accesses are not what they were, seen in the running epoch
@@ -63,6 +65,7 @@ struct demeter_pace_epoch {
 struct demeter_pace {
 	u32 shift;
 	u32 most;
+	u32 least;
 	u32 ticks;
 	u32 quiet_epochs;
 	bool changed;

@@ -22,6 +22,7 @@
 #include "../../gain.c"
 #include "../../judge.c"
 #include "../../pace.c"
+#include "../../delivery.c"
 #include "../../channel.c"
 #include "../../touch.c"
 

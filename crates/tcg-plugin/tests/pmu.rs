@@ -95,8 +95,8 @@ fn check_perf(guest: &Guest, results: &HashMap<String, HashMap<String, u64>>) {
     assert_eq!(ring[named], ring["smem"], "{ring:?}");
 }
 
-/// The same of demeter.ko: traced, handled or counted as lost.
-fn check_module(guest: &Guest, results: &HashMap<String, HashMap<String, u64>>) {
+/// The same of demeter.ko: traced, handled or counted as lost. Interrupts taken.
+fn check_account(guest: &Guest, results: &HashMap<String, HashMap<String, u64>>) -> u64 {
     let module = results
         .get("module")
         .unwrap_or_else(|| panic!("demeter.ko did not start:\n{}", guest.console()));
@@ -122,6 +122,12 @@ fn check_module(guest: &Guest, results: &HashMap<String, HashMap<String, u64>>) 
         module["fmem"] > 10 && module["smem"] > 10,
         "samples name no tier: {module:?}"
     );
+    interrupts
+}
+
+fn check_module(guest: &Guest, results: &HashMap<String, HashMap<String, u64>>) {
+    let interrupts = check_account(guest, results);
+    let module = &results["module"];
     if guest.pmu != Kind::Zen4 {
         // Nearly none needed an interrupt.
         assert!(interrupts < 10, "{interrupts}");
@@ -309,6 +315,34 @@ fn samples_stay_with_a_task_that_has_another_event_6_12() {
 #[ignore = "boots a guest; needs the test bed and the modules"]
 fn samples_stay_with_a_task_that_has_another_event_7() {
     own_event("turns-7", "7.x");
+}
+
+/// Each record takes an interrupt while a program switches much and is sampled little, and
+/// none once it computes: whichever is cheaper. No record is lost between the two.
+fn form(name: &str, kernel: &'static str) {
+    let guest = boot(name, Kind::Icelake, kernel, "F");
+    let results = guest.results();
+    check_account(&guest, &results);
+    let (switches, computes) = (&results["switches"], &results["computes"]);
+    assert_eq!(switches["interrupt_cpus"], 1, "{switches:?}");
+    assert!(switches["handled"] > 20, "{switches:?}");
+    // Some five registers at 700 ns, twice; and an interrupt with as many.
+    assert!(
+        (4000..20_000).contains(&switches["switch_cost_ns"])
+            && (4000..20_000).contains(&switches["record_cost_ns"]),
+        "{switches:?}"
+    );
+    assert_eq!(computes["interrupt_cpus"], 0, "{computes:?}");
+    assert_eq!(computes["changes"], 2, "{computes:?}");
+    println!("{name}: {switches:?} {computes:?}");
+    let module = &results["module"];
+    assert!(module["traced"] > 100, "{module:?}");
+}
+
+#[test]
+#[ignore = "boots a guest; needs the test bed and the modules"]
+fn records_come_in_the_cheaper_form_6_12() {
+    form("form", "6.12");
 }
 
 /// No PMU: perf finds none, and demeter.ko says so.

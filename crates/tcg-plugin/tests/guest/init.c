@@ -517,6 +517,10 @@ int main(void)
 			words = area(bytes, 3, MADV_NOHUGEPAGE);
 			test_turns("turns", words, bytes, rounds);
 			break;
+		case 'F':
+			words = area(bytes, 3, MADV_NOHUGEPAGE);
+			test_form("module", words, bytes, rounds);
+			break;
 		case 'm':
 			test_moving(area(8 * MB, 3, MADV_NOHUGEPAGE), 8 * MB);
 			break;

@@ -101,10 +101,46 @@ static void test_module(const char *name, const char *parameters, uint64_t *word
 	MAGIC(DEMETER_OP_MODEL_OFF, 0);
 }
 
+/* A task that is not managed, touches next to nothing, and takes turns with this one. */
+struct partner {
+	int there[2], back[2];
+	pid_t pid;
+};
+
+static void partner_start(struct partner *partner)
+{
+	char token = 0;
+
+	if (pipe(partner->there) || pipe(partner->back))
+		printf("no pipes\n");
+	partner->pid = fork();
+	if (!partner->pid) {
+		close(partner->there[1]);
+		while (read(partner->there[0], &token, 1) == 1 && arithmetic(1000) &&
+		       write(partner->back[1], &token, 1) == 1)
+			;
+		_exit(0);
+	}
+}
+
+static void partner_turn(const struct partner *partner)
+{
+	char token = 0;
+
+	if (write(partner->there[1], &token, 1) != 1 || read(partner->back[0], &token, 1) != 1)
+		printf("no turn\n");
+}
+
+static void partner_end(const struct partner *partner)
+{
+	close(partner->there[1]);
+	waitpid(partner->pid, NULL, 0);
+}
+
 /*
  * A task with a perf event of its own, one that has nothing to do with the PMU, and
- * takes turns with a task that is not managed and touches next to nothing: what it
- * sampled before each switch is its own, and nothing is stray.
+ * takes turns with a task that is not managed: what it sampled before each switch is
+ * its own, and nothing is stray.
  */
 static void test_turns(const char *name, uint64_t *words, size_t bytes, long rounds)
 {
@@ -113,19 +149,12 @@ static void test_turns(const char *name, uint64_t *words, size_t bytes, long rou
 		.type = PERF_TYPE_SOFTWARE,
 		.config = PERF_COUNT_SW_PAGE_FAULTS,
 	};
-	int there[2], back[2], error;
-	char token = 0;
-	pid_t other;
+	struct partner partner;
+	int error;
 
-	if (pipe(there) || pipe(back) || syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0) < 0)
-		printf("no pipes or no event\n");
-	other = fork();
-	if (!other) {
-		close(there[1]);
-		while (read(there[0], &token, 1) == 1 && arithmetic(1000) && write(back[1], &token, 1) == 1)
-			;
-		_exit(0);
-	}
+	if (syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0) < 0)
+		printf("no event\n");
+	partner_start(&partner);
 	MAGIC(DEMETER_OP_MODEL_ON, 0);
 	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
 	bar_taken = 1;
@@ -134,12 +163,45 @@ static void test_turns(const char *name, uint64_t *words, size_t bytes, long rou
 		printf("RESULT refused errno=%d\n", error);
 	for (int turn = 0; turn < 250; turn++) {
 		loads(words, bytes / 8, rounds / 250);
-		if (write(there[1], &token, 1) != 1 || read(back[0], &token, 1) != 1)
-			printf("no turn\n");
+		partner_turn(&partner);
 	}
 	if (!error)
 		stop_module(name);
-	close(there[1]);
-	waitpid(other, NULL, 0);
+	partner_end(&partner);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+}
+
+static void say_form(const char *name)
+{
+	printf("RESULT %s interrupt_cpus=%ld changes=%ld switch_cost_ns=%ld record_cost_ns=%ld handled=%ld "
+	       "traced=%ld\n",
+	       name, get("sampler/interrupt_cpus"), get("sampler/form_changes"),
+	       get("sampler/switch_cost_ns"), get("sampler/record_cost_ns"), get("sampler/handled_records"),
+	       get("sampler/traced_records"));
+}
+
+/* Many switches and few samples, then few switches and many samples. */
+static void test_form(const char *name, uint64_t *words, size_t bytes, long rounds)
+{
+	struct partner partner;
+	int error;
+
+	partner_start(&partner);
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
+	bar_taken = 1;
+	error = start_module("", "511");
+	if (error)
+		printf("RESULT refused errno=%d\n", error);
+	for (int turn = 0; turn < 4000; turn++) {
+		loads(words, bytes / 8, 20);
+		partner_turn(&partner);
+	}
+	say_form("switches");
+	updates(words, bytes / 8, 2 * rounds);
+	say_form("computes");
+	if (!error)
+		stop_module(name);
+	partner_end(&partner);
 	MAGIC(DEMETER_OP_MODEL_OFF, 0);
 }
