@@ -131,7 +131,8 @@ fn serve_one(vm: &Arc<Vm>, listener: &mut Listener, ending: &Ending) -> Result<(
     let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
     let backend = Arc::new(Backend::new(vm.clone(), memory.clone())?);
     let name = format!("vhost {}", vm.spec.name);
-    let mut daemon = VhostUserDaemon::new(name, backend.clone(), memory).map_err(ServeError::Daemon)?;
+    let mut daemon =
+        VhostUserDaemon::new(name, backend.clone(), memory).map_err(ServeError::Daemon)?;
     let handlers = daemon.get_epoll_handlers();
     let worked = (|| {
         let wake = (backend.wake().as_raw_fd(), backend.wake_event());

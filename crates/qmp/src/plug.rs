@@ -199,6 +199,9 @@ fn socket_path(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::{Receiver, channel};
 
     #[test]
     fn finds_the_socket_of_a_chardev() {
@@ -214,5 +217,85 @@ mod tests {
         assert_eq!(of("c").as_deref(), Some("/run/y.sock"));
         assert_eq!(of("d"), None);
         assert_eq!(of("e"), None);
+    }
+
+    /// A monitor that answers so, and notes what it is told.
+    fn monitor(answer: fn(&Value) -> Value) -> (tempfile::TempDir, Qmp, Receiver<String>) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (said, told) = channel();
+        std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut writer = stream.try_clone().unwrap();
+            writeln!(writer, "{}", json!({"QMP": {}})).unwrap();
+            for line in BufReader::new(stream).lines() {
+                let command: Value = serde_json::from_str(&line.unwrap()).unwrap();
+                let name = command["execute"].as_str().unwrap().to_owned();
+                if name == "device_del" {
+                    let data = json!({"device": "balloon0"});
+                    let event = json!({"event": "DEVICE_DELETED", "data": data});
+                    writeln!(writer, "{event}").unwrap();
+                }
+                said.send(name).unwrap();
+                writeln!(writer, "{}", answer(&command)).unwrap();
+            }
+        });
+        let qmp = Qmp::connect(&path, || false).unwrap();
+        (directory, qmp, told)
+    }
+
+    #[test]
+    fn what_is_out_comes_back_with_what_is_said() {
+        let (_directory, mut qmp, told) = monitor(|command| match command["execute"].as_str() {
+            Some("qom-get") => json!({"error": {"desc": "Device 'balloon0' not found"}}),
+            Some("query-chardev") => json!({"return": []}),
+            _ => json!({"return": {}}),
+        });
+        let nothing = Plug::look(&mut qmp, &Place::default()).unwrap_err();
+        assert!(nothing.to_string().contains("--socket"), "{nothing}");
+        assert!(nothing.is_usage());
+        let place = Place {
+            socket: Some("/run/x.sock".into()),
+            bus: Some("port0".into()),
+            ..Place::default()
+        };
+        let plug = Plug::look(&mut qmp, &place).unwrap();
+        assert!(!plug.is_in && !plug.is_cut);
+        plug.put_in(&mut qmp).unwrap();
+        let said: Vec<String> = told.try_iter().collect();
+        assert!(
+            said.ends_with(&["chardev-add".into(), "device_add".into()]),
+            "{said:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_in_is_taken_out() {
+        let (_directory, mut qmp, told) = monitor(|command| {
+            let property = command["arguments"]["property"].as_str();
+            match (command["execute"].as_str(), property) {
+                (_, Some("type")) => json!({"return": "vhost-user-test-device-pci"}),
+                (_, Some("parent_bus")) => json!({"return": "/machine/peripheral/port0/port0"}),
+                (_, Some("chardev")) => json!({"return": "balloon-socket"}),
+                (_, Some(_)) => json!({"return": 256}),
+                (Some("query-chardev"), _) => json!({"return": [
+                    {"label": "balloon-socket", "filename": "unix:/run/x.sock"}
+                ]}),
+                _ => json!({"return": {}}),
+            }
+        });
+        let plug = Plug::look(&mut qmp, &Place::default()).unwrap();
+        assert!(plug.is_in && !plug.is_cut);
+        assert_eq!(
+            (plug.socket.as_str(), plug.bus.as_str()),
+            ("/run/x.sock", "port0")
+        );
+        plug.take_out(&mut qmp).unwrap();
+        let said: Vec<String> = told.try_iter().collect();
+        assert!(
+            said.ends_with(&["device_del".into(), "chardev-remove".into()]),
+            "{said:?}"
+        );
     }
 }
