@@ -182,7 +182,13 @@ async fn remove(
 pub async fn reload(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Answer<Json<Vec<VmView>>> {
     let again = fleet.clone();
     aside(move || again.reload(arguments.settings()?)).await?;
-    Ok(Json(fleet.views()))
+    let views = fleet.views();
+    for view in views.iter().filter(|view| view.stage == Stage::Waiting) {
+        if let Ok(vm) = fleet.vm(&view.name) {
+            replug::look_after(vm);
+        }
+    }
+    Ok(Json(views))
 }
 
 async fn one(
