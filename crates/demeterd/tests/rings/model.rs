@@ -206,11 +206,14 @@ fn bounded(path: &Path) -> UnixStream {
     stream
 }
 
-/// Memory of both tiers.
+/// Memory of both tiers, if it is not there: somebody may use it.
 fn make_memory(directory: &Path, name: &str) {
     for node in ["fmem", "smem"] {
-        let file = File::create(directory.join(format!("{name}.{node}"))).unwrap();
-        file.set_len(NODE_BYTES).unwrap();
+        let path = directory.join(format!("{name}.{node}"));
+        if !path.exists() {
+            let file = File::create(path).unwrap();
+            file.set_len(NODE_BYTES).unwrap();
+        }
     }
 }
 
@@ -494,6 +497,33 @@ impl Guest {
         self.send_for(node, message, answer)
     }
 
+    /// Sends the same report so often, without waiting in between.
+    pub fn flood(&mut self, node: usize, report: Report, count: u16) {
+        let queue = QUEUE_REPORT + node;
+        let mut left = count;
+        while left > 0 {
+            // Slots of the ring may all name the first chain.
+            let many = left.min(SIZE);
+            let base = queue as u64 * QUEUE_BYTES;
+            for slot in 0..many {
+                let slot = u64::from(self.queues[queue].available.wrapping_add(slot) % SIZE);
+                self.write(base + AVAILABLE + 4 + 2 * slot, &0_u16.to_le_bytes());
+            }
+            let message = report.message(&[]);
+            let buffer = self.buffer(node);
+            self.write(buffer, &message);
+            let chain = self.chain_of(node, message.len(), buffer + message.len() as u64);
+            for (index, descriptor) in chain.iter().enumerate() {
+                self.write(base + 16 * index as u64, &descriptor.bytes());
+            }
+            self.advance(queue, many);
+            for _ in 0..many {
+                self.wait_used(node).expect("no answer");
+            }
+            left -= many;
+        }
+    }
+
     /// Sends a report with the answer's buffer at that guest physical address.
     /// Length of the answer.
     pub fn report_for(&mut self, node: usize, report: Report, answer: u64) -> u32 {
@@ -501,12 +531,17 @@ impl Guest {
     }
 
     fn send_for(&mut self, node: usize, message: &[u8], answer: u64) -> u32 {
-        let buffer = self.buffer(node);
-        self.write(buffer, message);
-        let chain = [
+        self.write(self.buffer(node), message);
+        let chain = self.chain_of(node, message.len(), answer);
+        self.offer_chain(node, &chain);
+        self.wait_used(node).expect("no answer")
+    }
+
+    fn chain_of(&self, node: usize, length: usize, answer: u64) -> [Descriptor; 2] {
+        [
             Descriptor {
-                addr: buffer,
-                len: message.len() as u32,
+                addr: self.buffer(node),
+                len: length as u32,
                 flags: NEXT,
                 next: 1,
             },
@@ -516,9 +551,7 @@ impl Guest {
                 flags: WRITE,
                 next: 0,
             },
-        ];
-        self.offer_chain(node, &chain);
-        self.wait_used(node).expect("no answer")
+        ]
     }
 
     /// Status of the answer; None if nothing was written.
