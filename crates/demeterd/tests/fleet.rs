@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use demeter_balloon::wire::{OP_HELLO, Report};
-use model::{Daemon, Guest, LIMIT, program};
+use model::{Daemon, Guest, LIMIT, directory, program};
 use serde_json::{Value, json};
 
 const POLICY: &str = r#"{"name": "static", "fmem_pool_bytes": 8388608, "interval_ms": 500}"#;
@@ -36,7 +36,7 @@ fn greet(guest: &mut Guest) {
 }
 
 fn empty(options: &[&str]) -> Daemon {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     Daemon::in_directory(directory, options.iter().map(|&word| word.into()).collect())
 }
 
@@ -108,7 +108,7 @@ fn a_restart_knows_machines_and_policy() {
 
 #[test]
 fn a_configuration_is_read_anew_without_harm_to_those_who_stay() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let config = directory.path().join("demeterd.toml");
     let write = |text: &str| std::fs::write(&config, text).unwrap();
     write("");
