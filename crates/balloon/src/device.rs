@@ -25,6 +25,33 @@ pub trait Backing {
     fn punch(&mut self, piece: Piece) -> io::Result<()>;
 }
 
+/// What becomes of a report.
+#[derive(Debug)]
+pub enum Taken {
+    /// This is its answer.
+    Answered(Ack),
+    /// It has one when its holes are punched.
+    Punching(Punching),
+}
+
+/// A report whose pages are in the balloon already and still have their backing.
+/// Punching takes long, so it is done without the device.
+#[derive(Debug)]
+#[must_use = "the guest waits for the answer of Device::end_report"]
+pub struct Punching {
+    report: Report,
+    ranges: Vec<Range>,
+    pieces: Vec<Piece>,
+}
+
+impl Punching {
+    /// What to punch.
+    #[must_use]
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+}
+
 /// Most ranges that a device may allow in a report. [DEV-2]
 pub const MAX_RANGES: u32 = 65536;
 
@@ -136,7 +163,7 @@ pub struct Traffic {
     pub inflated_pages: u64,
     /// Pages that came out.
     pub deflated_pages: u64,
-    /// Calls of [`Backing::punch`].
+    /// Holes that were punched.
     pub punches: u64,
     /// Reports whose `current_pages` was not ours.
     pub miscounted: u64,
@@ -365,23 +392,61 @@ impl Device {
     /// Takes a report from `node`'s queue, `bytes` being the one copy that was
     /// made of it.
     pub fn report(&mut self, node: u16, bytes: &[u8], backing: &mut impl Backing) -> Ack {
-        let refused = |status, bad_range| Ack { status, bad_range };
+        match self.begin_report(node, bytes) {
+            Taken::Answered(ack) => ack,
+            Taken::Punching(punching) => {
+                let punched = (punching.pieces.iter()).try_for_each(|piece| backing.punch(*piece));
+                self.end_report(punching, punched)
+            }
+        }
+    }
+
+    /// The part of [`Device::report`] before the holes are punched. Until
+    /// [`Device::end_report`] the node takes no other report, and the memory table
+    /// stays.
+    pub fn begin_report(&mut self, node: u16, bytes: &[u8]) -> Taken {
+        let refused = |status, bad_range| Taken::Answered(Ack { status, bad_range });
         if self.disabled {
             return refused(Status::Disabled, 0);
         }
-        match self.try_report(node, bytes, backing) {
-            Ok(()) => refused(Status::Ok, 0),
-            Err(Refusal::Host(cause)) => {
-                self.events.push(Event::HostFailed {
-                    node,
-                    cause: cause.to_string(),
-                });
-                refused(Status::Host, 0)
-            }
-            Err(Refusal::Guest(reason, index)) => {
+        match self.try_report(node, bytes) {
+            Ok(None) => refused(Status::Ok, 0),
+            Ok(Some(punching)) => Taken::Punching(punching),
+            Err((reason, index)) => {
                 self.violate(reason);
                 refused(reason.status(), u32::try_from(index).unwrap_or(u32::MAX))
             }
+        }
+    }
+
+    /// The part of [`Device::report`] after that; `punched` is what the host said.
+    pub fn end_report(&mut self, punching: Punching, punched: io::Result<()>) -> Ack {
+        let Punching {
+            report,
+            ranges,
+            pieces,
+        } = punching;
+        let index = usize::from(report.node);
+        let status = match punched {
+            Ok(()) => {
+                let traffic = &mut self.traffic[index];
+                traffic.punches += pieces.len() as u64;
+                traffic.inflated_pages += sum(&ranges);
+                self.count(&report);
+                Status::Ok
+            }
+            Err(cause) => {
+                self.nodes[index].undo_inflate(&ranges);
+                self.events.push(Event::HostFailed {
+                    node: report.node,
+                    cause: cause.to_string(),
+                });
+                Status::Host
+            }
+        };
+        Ack {
+            status,
+            bad_range: 0,
         }
     }
 
@@ -413,6 +478,13 @@ impl Device {
         }
         self.events.push(Event::Violation { reason });
         if self.violations.total() >= self.parameters.violation_limit {
+            self.disable();
+        }
+    }
+
+    /// Takes nothing any more, for a reason of the host's.
+    pub fn disable(&mut self) {
+        if !self.disabled {
             self.disabled = true;
             self.events.push(Event::Disabled);
         }
@@ -435,50 +507,51 @@ impl Device {
         }
     }
 
-    fn try_report(
-        &mut self,
-        node: u16,
-        bytes: &[u8],
-        backing: &mut impl Backing,
-    ) -> Result<(), Refusal> {
+    fn try_report(&mut self, node: u16, bytes: &[u8]) -> Result<Option<Punching>, (Reason, usize)> {
         // In the order of [DEV-10].
         let index = usize::from(node);
-        let report = Report::from_bytes(bytes).ok_or(Reason::Length)?;
+        let report = Report::from_bytes(bytes).ok_or((Reason::Length, 0))?;
         if !matches!(report.op, OP_HELLO | OP_INFLATED | OP_DEFLATE | OP_DONE) {
-            return Err(Reason::Operation.into());
+            return Err((Reason::Operation, 0));
         }
         // [DEV-12]: before anything is allocated for them.
         if report.nr_ranges > self.parameters.max_ranges {
-            return Err(Reason::Count.into());
+            return Err((Reason::Count, 0));
         }
         let ranges = &bytes[REPORT_BYTES..];
         if ranges.len() != report.nr_ranges as usize * RANGE_BYTES {
-            return Err(Reason::Length.into());
+            return Err((Reason::Length, 0));
         }
-        check_fields(&report)?;
+        check_fields(&report).map_err(at_first)?;
         if report.node != node || index >= self.nodes.len() {
-            return Err(Reason::Node.into());
+            return Err((Reason::Node, 0));
         }
         if report.op != OP_HELLO && !self.nodes[index].has_driver() {
-            return Err(Reason::NoHello.into());
+            return Err((Reason::NoHello, 0));
         }
         let ranges: Vec<Range> = ranges
             .chunks_exact(RANGE_BYTES)
             .filter_map(Range::from_bytes)
             .collect();
         match report.op {
-            OP_HELLO => self.hello(node, &report)?,
-            OP_INFLATED => self.inflated(node, &report, &ranges, backing)?,
+            OP_HELLO => self.hello(node, &report).map_err(at_first)?,
+            OP_INFLATED => return self.inflated(report, ranges).map(Some),
             OP_DEFLATE => self.deflate(node, &report, &ranges)?,
-            _ => self.done(node, &report)?,
+            _ => self.done(node, &report).map_err(at_first)?,
         }
+        self.count(&report);
+        Ok(None)
+    }
+
+    /// A report was taken.
+    fn count(&mut self, report: &Report) {
+        let index = usize::from(report.node);
         let traffic = &mut self.traffic[index];
         traffic.reports += 1;
         traffic.ranges += u64::from(report.nr_ranges);
         if report.op != OP_HELLO && report.current_pages != self.nodes[index].held_pages() {
             traffic.miscounted += 1;
         }
-        Ok(())
     }
 
     fn hello(&mut self, node: u16, report: &Report) -> Result<(), Reason> {
@@ -499,24 +572,18 @@ impl Device {
 
     fn inflated(
         &mut self,
-        node: u16,
-        report: &Report,
-        ranges: &[Range],
-        backing: &mut impl Backing,
-    ) -> Result<(), Refusal> {
-        let index = usize::from(node);
+        report: Report,
+        ranges: Vec<Range>,
+    ) -> Result<Punching, (Reason, usize)> {
+        let node = report.node;
         let resync = report.flags & INFLATED_RESYNC != 0;
-        self.nodes[index].inflate(node, ranges, resync, &self.regions)?;
-        let pieces = self.merged_pieces(node, ranges);
-        for piece in pieces {
-            self.traffic[index].punches += 1;
-            if let Err(cause) = backing.punch(piece) {
-                self.nodes[index].undo_inflate(ranges);
-                return Err(Refusal::Host(cause));
-            }
-        }
-        self.traffic[index].inflated_pages += sum(ranges);
-        Ok(())
+        self.nodes[usize::from(node)].inflate(node, &ranges, resync, &self.regions)?;
+        let pieces = self.merged_pieces(node, &ranges);
+        Ok(Punching {
+            report,
+            ranges,
+            pieces,
+        })
     }
 
     /// What to punch, neighbours merged: small pages come in any order.
@@ -538,7 +605,12 @@ impl Device {
         pieces
     }
 
-    fn deflate(&mut self, node: u16, report: &Report, ranges: &[Range]) -> Result<(), Refusal> {
+    fn deflate(
+        &mut self,
+        node: u16,
+        report: &Report,
+        ranges: &[Range],
+    ) -> Result<(), (Reason, usize)> {
         let index = usize::from(node);
         self.nodes[index].deflate(node, ranges, &self.regions)?;
         let nr_pages = sum(ranges);
@@ -578,21 +650,9 @@ fn check_fields(report: &Report) -> Result<(), Reason> {
     if fits { Ok(()) } else { Err(Reason::Field) }
 }
 
-enum Refusal {
-    Guest(Reason, usize),
-    Host(io::Error),
-}
-
-impl From<Reason> for Refusal {
-    fn from(reason: Reason) -> Self {
-        Self::Guest(reason, 0)
-    }
-}
-
-impl From<(Reason, usize)> for Refusal {
-    fn from((reason, index): (Reason, usize)) -> Self {
-        Self::Guest(reason, index)
-    }
+/// For what no range is to blame for.
+fn at_first(reason: Reason) -> (Reason, usize) {
+    (reason, 0)
 }
 
 fn sum(ranges: &[Range]) -> u64 {

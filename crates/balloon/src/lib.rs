@@ -23,7 +23,7 @@ pub mod statistics;
 pub mod view;
 pub mod wire;
 
-pub use device::{Backing, Device, Event, NodeView, Parameters, TargetError};
+pub use device::{Backing, Device, Event, NodeView, Parameters, Punching, Taken, TargetError};
 pub use reason::{Counters, Reason};
 pub use regions::{Region, RegionError, Regions};
 pub use statistics::{NodeStatistics, Statistics};

@@ -48,11 +48,14 @@ pub enum Reason {
     Ring,
     /// Statistics of a wrong length or for a wrong number of nodes.
     Statistics,
+    /// Messages in memory that was never written, too often: each makes the host
+    /// allocate a page.
+    Untouched,
 }
 
 impl Reason {
     /// All of them, by index.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Length,
         Self::Operation,
         Self::Field,
@@ -71,6 +74,7 @@ impl Reason {
         Self::Chain,
         Self::Ring,
         Self::Statistics,
+        Self::Untouched,
     ];
 
     /// What the guest is told.
@@ -83,7 +87,8 @@ impl Reason {
             | Self::Count
             | Self::Chain
             | Self::Ring
-            | Self::Statistics => Status::Malformed,
+            | Self::Statistics
+            | Self::Untouched => Status::Malformed,
             Self::Node => Status::Node,
             Self::Empty | Self::Unaligned | Self::Wrapping | Self::Outside => Status::Range,
             Self::Tier => Status::Tier,
@@ -115,6 +120,7 @@ impl Reason {
             Self::Chain => "chain",
             Self::Ring => "ring",
             Self::Statistics => "statistics",
+            Self::Untouched => "untouched",
         }
     }
 }

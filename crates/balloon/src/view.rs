@@ -81,6 +81,20 @@ pub struct VmView {
     pub statistics: Option<Statistics>,
     /// How old those are.
     pub statistics_age_ms: Option<u64>,
+    /// What it would have had more of.
+    #[serde(default)]
+    pub churn: Churn,
+}
+
+/// How often a guest met the limits of what it can make the daemon do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Churn {
+    /// Its messages had to wait.
+    pub held_back: u64,
+    /// Lines that the log does not have.
+    pub untold: u64,
+    /// Entries that the ledger does not have.
+    pub unwritten: u64,
 }
 
 /// A wish.

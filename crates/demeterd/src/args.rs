@@ -8,19 +8,20 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use demeter_balloon::Parameters;
+use demeter_balloon::view::{PolicyClock, PolicyView};
 use serde::Deserialize;
 
 use crate::error::Error;
 use crate::policy;
-use crate::size;
-use crate::spec::{Draft, Socket, Vm, check_fleet};
+use crate::sockets::Access;
+use crate::spec::{Description, Entitlement, Size, Socket, SpecError, Vm, check_fleet};
 
 /// Where the control interface is if nobody says.
 const CONTROL: &str = "/run/demeter/demeterd.sock";
 
 /// Host daemon of the double balloon: vhost-user backends, policies, control
 /// interface.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 #[command(name = "demeterd", version)]
 pub struct Arguments {
     /// Says what this backend can do, as JSON, and ends
@@ -40,7 +41,7 @@ pub struct Arguments {
     #[arg(long = "tier", value_name = "TIER=MEMORY")]
     tiers: Vec<String>,
     /// A machine: NAME,socket=PATH,fmem=FILE[,smem=FILE][,KEY=VALUE…]; keys:
-    /// class weight fmem-floor fmem-ceiling fmem-size memory
+    /// class weight fmem-floor fmem-ceiling fmem-size memory vcpus qmp
     #[arg(long = "vm", value_name = "NAME,KEY=VALUE…")]
     vms: Vec<String>,
     /// A configuration file (TOML)
@@ -49,15 +50,22 @@ pub struct Arguments {
     /// Control interface [default: /run/demeter/demeterd.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Directory of the ledgers; sizes survive a restart only with one
+    /// Mode of the machines' sockets, in octal [default: 0600, with a group 0660]
+    #[arg(long, value_name = "MODE")]
+    socket_mode: Option<String>,
+    /// Group of the machines' sockets, by name or number: that of the monitors
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
+    /// Directory of the ledgers and of what the control interface changed; without
+    /// one nothing survives a restart
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// external, static, proportional, guaranteed or pressure [default: external]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// FMEM that the policy divides
-    #[arg(long, value_name = "SIZE")]
-    fmem_pool: Option<String>,
+    #[arg(long, value_name = "SIZE", value_parser = demeter_size::parse)]
+    fmem_pool: Option<u64>,
     /// Period of the policy's decisions [default: 1000]
     #[arg(long, value_name = "MS")]
     interval_ms: Option<u64>,
@@ -71,26 +79,25 @@ pub struct Arguments {
 
 /// The file, all of it optional but the machines' sockets and tiers.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct File {
     control: Option<PathBuf>,
+    socket_mode: Option<String>,
+    socket_group: Option<String>,
     state_dir: Option<PathBuf>,
     statistics_ms: Option<u32>,
     violation_limit: Option<u64>,
-    #[serde(default)]
     policy: FilePolicy,
     /// Defaults of a service class, with a machine's keys.
-    #[serde(default)]
-    class: BTreeMap<String, BTreeMap<String, toml::Value>>,
-    #[serde(default)]
-    vm: Vec<BTreeMap<String, toml::Value>>,
+    class: BTreeMap<String, Entitlement>,
+    vm: Vec<Description>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct FilePolicy {
     name: Option<String>,
-    fmem_pool: Option<String>,
+    fmem_pool: Option<Size>,
     interval_ms: Option<u64>,
 }
 
@@ -99,16 +106,16 @@ struct FilePolicy {
 pub struct Settings {
     /// Machines.
     pub vms: Vec<Vm>,
+    /// Service classes.
+    pub classes: BTreeMap<String, Entitlement>,
     /// Control interface.
     pub control: PathBuf,
-    /// Ledgers.
+    /// Of the machines' sockets.
+    pub access: Access,
+    /// Ledgers and changes.
     pub state_dir: Option<PathBuf>,
-    /// Name of the policy.
-    pub policy: String,
-    /// What it divides.
-    pub fmem_pool_bytes: u64,
-    /// Its period.
-    pub interval_ms: u64,
+    /// Who decides.
+    pub policy: PolicyView,
     /// For the devices.
     pub parameters: Parameters,
 }
@@ -119,68 +126,54 @@ pub fn capabilities() -> String {
 }
 
 impl Arguments {
-    /// Arguments win over the file.
-    pub fn settings(self) -> Result<Settings, Error> {
+    /// Arguments win over the file, which is read anew.
+    pub fn settings(&self) -> Result<Settings, Error> {
         let file = match &self.config {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|cause| Error::file("read", path, cause))?;
-                parse_file(&text).map_err(|cause| Error::Usage {
-                    cause: format!("{}: {cause}", path.display()),
-                    next: "see the configuration file in docs/balloon.md".into(),
-                })?
+                toml::from_str(&text).map_err(|error| wrong_file(path, &text, &error))?
             }
             None => File::default(),
         };
         let mut vms = Vec::new();
-        for table in &file.vm {
-            vms.push(file_vm(table, &file.class).map_err(Error::usage)?);
+        for description in file.vm {
+            vms.push(description.finish(&file.class)?);
         }
         for line in &self.vms {
-            vms.push(Vm::parse(line).map_err(|cause| Error::usage(format!("--vm: {cause}")))?);
+            vms.push(Description::parse(line)?.finish(&file.class)?);
         }
-        let single = match (self.socket_path, self.fd) {
-            (Some(path), _) => Some(Socket::Path(path)),
+        let single = match (&self.socket_path, self.fd) {
+            (Some(path), _) => Some(Socket::Path(path.clone())),
             (None, Some(fd)) => Some(Socket::Descriptor(fd)),
             (None, None) => None,
         };
         match single {
-            Some(socket) => {
-                let vm = single_vm(self.name, socket, &self.tiers);
-                vms.push(vm.map_err(Error::usage)?);
-            }
+            Some(socket) => vms.push(self.single_vm(socket)?),
             None if !self.tiers.is_empty() => {
                 return Err(Error::usage("--tier without --socket-path or --fd"));
             }
             None => {}
         }
-        if vms.is_empty() {
+        let state_dir = self.state_dir.clone().or(file.state_dir);
+        // Others can come later, if there is a place to remember them.
+        if vms.is_empty() && state_dir.is_none() && self.config.is_none() {
             return Err(Error::usage(
-                "no machine: --socket-path, --fd, --vm or --config",
+                "no machine: --socket-path, --fd, --vm, --config or --state-dir",
             ));
         }
         check_fleet(&vms)?;
-        let policy = (self.policy.or(file.policy.name)).unwrap_or_else(|| policy::EXTERNAL.into());
-        if !policy::NAMES.contains(&policy.as_str()) {
-            return Err(Error::usage(format!(
-                "no policy '{policy}'; there are {}",
-                policy::NAMES.join(", ")
-            )));
-        }
-        let pool = self.fmem_pool.or(file.policy.fmem_pool);
-        let fmem_pool_bytes = match &pool {
-            Some(text) => size::parse(text).map_err(Error::usage)?,
-            None if policy == policy::EXTERNAL => 0,
-            None => {
-                return Err(Error::usage(format!(
-                    "policy '{policy}' needs --fmem-pool to divide"
-                )));
-            }
+        let fmem_pool = self.fmem_pool.or(file.policy.fmem_pool.map(|size| size.0));
+        let policy = PolicyView {
+            name: (self.policy.clone().or(file.policy.name))
+                .unwrap_or_else(|| policy::EXTERNAL.into()),
+            fmem_pool_bytes: fmem_pool.unwrap_or(0),
+            interval_ms: (self.interval_ms.or(file.policy.interval_ms)).unwrap_or(1000),
+            clock: PolicyClock::Host,
         };
-        let interval_ms = self.interval_ms.or(file.policy.interval_ms).unwrap_or(1000);
-        if !(10..=3_600_000).contains(&interval_ms) {
-            return Err(Error::usage("--interval-ms takes 10 to 3600000"));
-        }
+        policy::check(&policy)?;
+        let mode = self.socket_mode.clone().or(file.socket_mode);
+        let group = self.socket_group.clone().or(file.socket_group);
         let defaults = Parameters::default();
         let parameters = Parameters {
             instance: instance(),
@@ -193,13 +186,40 @@ impl Arguments {
         };
         Ok(Settings {
             vms,
-            control: (self.control.or(file.control)).unwrap_or_else(|| CONTROL.into()),
-            state_dir: self.state_dir.or(file.state_dir),
+            classes: file.class,
+            control: (self.control.clone().or(file.control)).unwrap_or_else(|| CONTROL.into()),
+            access: Access::parse(mode.as_deref(), group.as_deref())?,
+            state_dir,
             policy,
-            fmem_pool_bytes,
-            interval_ms,
             parameters,
         })
+    }
+
+    fn single_vm(&self, socket: Socket) -> Result<Vm, Error> {
+        let mut pairs = Vec::new();
+        for tier in &self.tiers {
+            let (key, value) =
+                (tier.split_once('=')).ok_or_else(|| SpecError::Word(tier.clone()))?;
+            if demeter_balloon::view::tier_node(key).is_none() {
+                return Err(Error::usage(format!(
+                    "--tier '{key}' is no tier: fmem, smem"
+                )));
+            }
+            pairs.push((key, value));
+        }
+        let description = Description::from_pairs(self.name.clone(), &pairs)?;
+        Ok(description.finish_at(Some(socket), &BTreeMap::new())?)
+    }
+}
+
+fn wrong_file(path: &std::path::Path, text: &str, error: &toml::de::Error) -> Error {
+    let line = error
+        .span()
+        .map_or(0, |span| text[..span.start].matches('\n').count() + 1);
+    let words = error.message().replace('\n', " ");
+    Error::Usage {
+        cause: format!("{}: line {line}: {words}", path.display()),
+        next: "see the configuration file in docs/balloon.md".into(),
     }
 }
 
@@ -209,77 +229,6 @@ fn instance() -> u64 {
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64);
     nanos ^ (u64::from(std::process::id()) << 48)
-}
-
-fn single_vm(name: String, socket: Socket, tiers: &[String]) -> Result<Vm, String> {
-    let mut draft = Draft::new(name);
-    draft.socket(socket);
-    for tier in tiers {
-        let (key, value) = tier
-            .split_once('=')
-            .ok_or_else(|| format!("--tier '{tier}' is not TIER=MEMORY"))?;
-        if demeter_balloon::view::tier_node(key).is_none() {
-            return Err(format!("--tier '{key}' is neither fmem nor smem"));
-        }
-        draft.set(key, value)?;
-    }
-    draft.finish()
-}
-
-fn parse_file(text: &str) -> Result<File, String> {
-    toml::from_str(text).map_err(|error| {
-        let line = error
-            .span()
-            .map_or(0, |span| text[..span.start].matches('\n').count() + 1);
-        format!("line {line}: {}", error.message().replace('\n', " "))
-    })
-}
-
-fn file_vm(
-    table: &BTreeMap<String, toml::Value>,
-    classes: &BTreeMap<String, BTreeMap<String, toml::Value>>,
-) -> Result<Vm, String> {
-    let word = |value: &toml::Value| match value {
-        toml::Value::String(text) => Ok(text.clone()),
-        toml::Value::Integer(number) => Ok(number.to_string()),
-        other => Err(format!(
-            "a {} where text or a number belongs",
-            other.type_str()
-        )),
-    };
-    let name = table.get("name").ok_or("a machine without name")?;
-    let mut draft = Draft::new(word(name)?);
-    if let Some(class) = table.get("class") {
-        let class = word(class)?;
-        let defaults = classes
-            .get(&class)
-            .ok_or_else(|| format!("no class '{class}' in the file"))?;
-        for (key, value) in defaults {
-            if ![
-                "weight",
-                "fmem-floor",
-                "fmem-ceiling",
-                "fmem-size",
-                "memory",
-            ]
-            .contains(&key.as_str())
-            {
-                return Err(format!("class '{class}' cannot have '{key}'"));
-            }
-            draft.set(key, &word(value)?)?;
-        }
-    }
-    for (key, value) in table.iter().filter(|(key, _)| *key != "name") {
-        match value {
-            toml::Value::Array(values) => {
-                for value in values {
-                    draft.set(key, &word(value)?)?;
-                }
-            }
-            value => draft.set(key, &word(value)?)?,
-        }
-    }
-    draft.finish()
 }
 
 #[cfg(test)]
@@ -320,7 +269,7 @@ mod tests {
         assert_eq!(settings.vms.len(), 1);
         assert_eq!(settings.vms[0].name, "vm");
         assert_eq!(settings.parameters.violation_limit, 3);
-        assert_eq!(settings.policy, "external");
+        assert_eq!(settings.policy.name, "external");
     }
 
     #[test]
@@ -337,6 +286,8 @@ mod tests {
             "demeterd --vm a,socket=/s,fmem=/f --policy static",
             "demeterd --vm a,socket=/s,fmem=/f --interval-ms 1",
             "demeterd --config /nonexistent",
+            "demeterd --vm a,socket=/s,fmem=/f --socket-mode rw",
+            "demeterd --vm a,socket=/s,fmem=/f --socket-group no-such-group",
         ] {
             assert!(settings(line).is_err(), "{line}");
         }
@@ -366,7 +317,7 @@ mod tests {
             "#,
         )
         .unwrap();
-        assert_eq!(settings.fmem_pool_bytes, 2 << 30);
+        assert_eq!(settings.policy.fmem_pool_bytes, 2 << 30);
         assert_eq!(settings.vms[0].share.weight, 300);
         assert_eq!(settings.vms[0].share.fmem_floor_bytes, 256 << 20);
         let two = Tier::Files(vec!["/fb".into(), "/fc".into()]);
@@ -383,6 +334,8 @@ mod tests {
             "[[vm]]\nname='a'\nsocket='/s'\nfmem='/f'\nclass='tin'",
             "[class.tin]\nsocket='/s'\n[[vm]]\nname='a'\nsocket='/s'\nfmem='/f'\nclass='tin'",
             "[[vm]]\nname='a'\nsocket='/s'\nfmem=1.5",
+            "[[vm]]\nname='a'\nsocket='/s'\nfmem='/f'\nfmem-floor='2 apples'",
+            "[class.tin]\nweight=-1",
         ] {
             assert!(with_file(text).is_err(), "{text}");
         }

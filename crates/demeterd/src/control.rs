@@ -3,8 +3,6 @@
 //! uses the same calls as a person with `demeter balloon`.
 
 use std::convert::Infallible;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +14,15 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use demeter_balloon::TargetError;
 use demeter_balloon::view::{PolicyView, Problem, SizeWish, Stage, VmView, tier_node};
-use tokio::net::UnixListener;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
-use crate::error::Error;
-use crate::fleet::Fleet;
-use crate::{metrics, policy};
+use crate::args::Arguments;
+use crate::fleet::{Fleet, FleetError, SetPolicyError};
+use crate::spec::Description;
+use crate::spec::SpecError;
+use crate::vm::Vm;
+use crate::{metrics, policy, replug};
 
 /// Longest wait that a call may ask for.
 const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -31,11 +31,18 @@ const WATCH_PAUSE: Duration = Duration::from_millis(100);
 /// No request has more to say.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
-type Answer<T> = Result<T, Failure>;
+/// Of a call.
+pub type Answer<T> = Result<T, Failure>;
 
-struct Failure(StatusCode, Problem);
+/// A refusal.
+pub struct Failure(StatusCode, Problem);
 
 impl Failure {
+    /// In words, with what to do.
+    pub fn words(&self) -> (&str, &str) {
+        (&self.1.error, &self.1.next)
+    }
+
     fn new(status: StatusCode, error: impl Into<String>, next: impl Into<String>) -> Self {
         Self(
             status,
@@ -63,11 +70,57 @@ impl From<axum::extract::rejection::JsonRejection> for Failure {
     }
 }
 
-/// All routes.
-pub fn routes(fleet: Arc<Fleet>) -> Router {
+impl From<FleetError> for Failure {
+    fn from(error: FleetError) -> Self {
+        let (status, next) = match &error {
+            FleetError::Unknown { known, .. } if known.is_empty() => {
+                (StatusCode::NOT_FOUND, "add it: POST /v1/vms".to_owned())
+            }
+            FleetError::Unknown { known, .. } => (
+                StatusCode::NOT_FOUND,
+                format!("choose from: {}", known.join(", ")),
+            ),
+            FleetError::Spec(SpecError::NameTwice(_) | SpecError::SocketTwice(_)) => (
+                StatusCode::CONFLICT,
+                "choose another, or remove that machine first".to_owned(),
+            ),
+            FleetError::Spec(_) => (
+                StatusCode::BAD_REQUEST,
+                "see the machine's keys in docs/balloon.md".to_owned(),
+            ),
+            FleetError::Configured(_) => (
+                StatusCode::CONFLICT,
+                "take it out of the file, then POST /v1/reload".to_owned(),
+            ),
+            FleetError::Start(error) => (StatusCode::CONFLICT, error.next()),
+            FleetError::Store(_) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "check --state-dir, its permissions and its space".to_owned(),
+            ),
+        };
+        Self::new(status, error.to_string(), next)
+    }
+}
+
+impl From<SetPolicyError> for Failure {
+    fn from(error: SetPolicyError) -> Self {
+        let words = error.to_string();
+        match error {
+            SetPolicyError::Policy(error) => {
+                Self::new(StatusCode::BAD_REQUEST, words, error.next())
+            }
+            SetPolicyError::Store(error) => FleetError::Store(error).into(),
+        }
+    }
+}
+
+/// All routes. `arguments` are read anew when somebody asks for that.
+pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
+    let again = move |State(fleet): State<Arc<Fleet>>| reload(fleet, arguments.clone());
     Router::new()
-        .route("/v1/vms", get(list))
-        .route("/v1/vms/{vm}", get(one))
+        .route("/v1/vms", get(list).post(add))
+        .route("/v1/vms/{vm}", get(one).delete(remove))
+        .route("/v1/reload", post(again))
         .route("/v1/vms/{vm}/tiers/{tier}", put(resize))
         .route("/v1/vms/{vm}/statistics", post(ask_statistics))
         .route("/v1/vms/{vm}/ledger", get(ledger))
@@ -85,44 +138,57 @@ pub fn routes(fleet: Arc<Fleet>) -> Router {
         .with_state(fleet)
 }
 
-/// Makes the socket. What an earlier daemon left there is replaced; anything
-/// that is not a socket is not.
-pub fn listen(path: &Path) -> Result<UnixListener, Error> {
-    if let Ok(metadata) = path.symlink_metadata() {
-        if !metadata.file_type().is_socket() {
-            return Err(Error::Usage {
-                cause: format!("{} exists and is not a socket", path.display()),
-                next: "choose another path with --control".into(),
-            });
-        }
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(Error::Usage {
-                cause: format!("another daemon listens on {}", path.display()),
-                next: "stop it, or choose another path with --control".into(),
-            });
-        }
-        std::fs::remove_file(path).map_err(|cause| Error::file("replace", path, cause))?;
-    }
-    let listener =
-        UnixListener::bind(path).map_err(|cause| Error::file("listen on", path, cause))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-        .map_err(|cause| Error::file("set the mode of", path, cause))?;
-    Ok(listener)
-}
-
 async fn list(State(fleet): State<Arc<Fleet>>) -> Json<Vec<VmView>> {
     Json(fleet.views())
 }
 
-fn find<'a>(fleet: &'a Fleet, name: &str) -> Answer<&'a Arc<crate::vm::Vm>> {
-    fleet.vm(name).ok_or_else(|| {
-        let known: Vec<&str> = fleet.vms().map(|vm| vm.spec.name.as_str()).collect();
-        Failure::new(
-            StatusCode::NOT_FOUND,
-            format!("no machine '{name}'"),
-            format!("choose from: {}", known.join(", ")),
-        )
-    })
+fn find(fleet: &Fleet, name: &str) -> Answer<Arc<Vm>> {
+    Ok(fleet.vm(name)?)
+}
+
+/// Runs what may wait for threads and disks.
+async fn aside<T: Send + 'static>(
+    body: impl FnOnce() -> Result<T, FleetError> + Send + 'static,
+) -> Answer<T> {
+    match tokio::task::spawn_blocking(body).await {
+        Ok(done) => Ok(done?),
+        Err(error) => Err(Failure::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            error.to_string(),
+            "report it",
+        )),
+    }
+}
+
+async fn add(
+    State(fleet): State<Arc<Fleet>>,
+    wish: Result<Json<Description>, axum::extract::rejection::JsonRejection>,
+) -> Answer<(StatusCode, Json<VmView>)> {
+    let Json(description) = wish?;
+    let vm = aside(move || fleet.add(description)).await?;
+    replug::look_after(vm.clone());
+    Ok((StatusCode::CREATED, Json(vm.view())))
+}
+
+async fn remove(
+    State(fleet): State<Arc<Fleet>>,
+    UrlPath(name): UrlPath<String>,
+) -> Answer<StatusCode> {
+    aside(move || fleet.remove(&name)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Reads arguments and configuration file anew.
+pub async fn reload(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Answer<Json<Vec<VmView>>> {
+    let again = fleet.clone();
+    aside(move || again.reload(arguments.settings()?)).await?;
+    let views = fleet.views();
+    for view in views.iter().filter(|view| view.stage == Stage::Waiting) {
+        if let Ok(vm) = fleet.vm(&view.name) {
+            replug::look_after(vm);
+        }
+    }
+    Ok(Json(views))
 }
 
 async fn one(
@@ -255,34 +321,15 @@ async fn put_policy(
     wish: Result<Json<PolicyView>, axum::extract::rejection::JsonRejection>,
 ) -> Answer<Json<PolicyView>> {
     let Json(wish) = wish?;
-    let chosen = policy::by_name(&wish.name).ok_or_else(|| {
+    let changed = fleet.clone();
+    let done = tokio::task::spawn_blocking(move || changed.set_policy(&wish)).await;
+    done.map_err(|error| {
         Failure::new(
-            StatusCode::BAD_REQUEST,
-            format!("no policy '{}'", wish.name),
-            format!("choose from: {}", policy::NAMES.join(", ")),
+            StatusCode::INTERNAL_SERVER_ERROR,
+            error.to_string(),
+            "report it",
         )
-    })?;
-    if !(10..=3_600_000).contains(&wish.interval_ms) {
-        return Err(Failure::new(
-            StatusCode::BAD_REQUEST,
-            format!("an interval of {} ms", wish.interval_ms),
-            "choose 10 to 3600000",
-        ));
-    }
-    if chosen.is_some() && wish.fmem_pool_bytes == 0 {
-        return Err(Failure::new(
-            StatusCode::BAD_REQUEST,
-            "a policy without FMEM to divide",
-            "give fmem_pool_bytes",
-        ));
-    }
-    fleet.with_steering(|steering| {
-        steering.policy = chosen;
-        steering.fmem_pool_bytes = wish.fmem_pool_bytes;
-        steering.interval_ms = wish.interval_ms;
-        steering.clock = wish.clock;
-    });
-    tracing::info!(policy = wish.name, "policy");
+    })??;
     Ok(Json(fleet.policy_view()))
 }
 

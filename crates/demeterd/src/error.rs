@@ -5,6 +5,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::fleet::FleetError;
+use crate::policy::PolicyError;
+use crate::sockets::SocketError;
+use crate::spec::SpecError;
+
 /// A failure: [`std::fmt::Display`] is the cause, [`Error::next`] what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -26,6 +31,18 @@ pub enum Error {
         /// The system's words.
         cause: io::Error,
     },
+    /// A socket cannot be listened on.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// A machine is not described well.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A policy cannot decide.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A machine cannot be served.
+    #[error(transparent)]
+    Fleet(Box<FleetError>),
     /// The system gave no thread, event or runtime.
     #[error("cannot {action}: {cause}")]
     System {
@@ -55,18 +72,25 @@ impl Error {
     }
 
     /// What the operator should do.
-    pub fn next(&self) -> &str {
+    pub fn next(&self) -> String {
         match self {
-            Self::Usage { next, .. } => next,
-            Self::File { .. } => "check the path and its permissions",
-            Self::System { .. } => "check the limits of this process",
+            Self::Usage { next, .. } => next.clone(),
+            Self::Fleet(error) => match &**error {
+                FleetError::Start(error) => error.next(),
+                _ => "see the machine's keys in docs/balloon.md".into(),
+            },
+            Self::Spec(_) => "see the machine's keys in docs/balloon.md".into(),
+            Self::Policy(error) => error.next(),
+            Self::File { .. } => "check the path and its permissions".into(),
+            Self::Socket(error) => error.next().into(),
+            Self::System { .. } => "check the limits of this process".into(),
         }
     }
 
     /// Exit status of the process.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Usage { .. } => 2,
+            Self::Usage { .. } | Self::Spec(_) | Self::Policy(_) => 2,
             _ => 1,
         }
     }

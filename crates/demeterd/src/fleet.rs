@@ -1,13 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! All virtual machines of this daemon, and how they are steered.
+//! All virtual machines of this daemon, and how they are steered. Machines come
+//! from the configuration and from the control interface, and go while others are
+//! served.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use demeter_balloon::Parameters;
 use demeter_balloon::view::{PolicyClock, PolicyView, VmView};
 use tokio::sync::watch;
 
-use crate::policy::{self, Policy};
+use crate::args::Settings;
+use crate::error::Error;
+use crate::ledger::Ledger;
+use crate::policy::{self, Policy, PolicyError};
+use crate::serve::{self, Server};
+use crate::sockets::Access;
+use crate::spec::{self, Description, Entitlement, SpecError};
+use crate::store::{Changes, Chosen, Store};
 use crate::vm::Vm;
 
 /// What is divided, and by whom.
@@ -24,39 +36,293 @@ pub struct Steering {
     pub decisions: u64,
 }
 
-/// All of it.
+/// Why the fleet stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// It is described wrongly, or name or socket are taken.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Nobody of that name.
+    #[error("no machine '{name}'")]
+    Unknown {
+        /// Asked for.
+        name: String,
+        /// There are these.
+        known: Vec<String>,
+    },
+    /// It would come back with the next start.
+    #[error("machine '{0}' is in the configuration")]
+    Configured(String),
+    /// It cannot be listened for.
+    #[error(transparent)]
+    Start(#[from] Error),
+    /// It would be forgotten.
+    #[error("cannot remember it: {0}")]
+    Store(#[from] io::Error),
+}
+
+struct Member {
+    vm: Arc<Vm>,
+    server: Server,
+    /// As the control interface gave it; none: of the configuration.
+    added: Option<Description>,
+}
+
+/// All of it. Locks are taken in the order of the fields.
 pub struct Fleet {
-    vms: BTreeMap<String, Arc<Vm>>,
-    changes: watch::Sender<u64>,
+    /// What the next start shall know; held over every change of the fleet.
+    stored: Mutex<Stored>,
+    members: RwLock<BTreeMap<String, Member>>,
     steering: Mutex<Steering>,
+    changes: watch::Sender<u64>,
+    access: Access,
+    state_dir: Option<PathBuf>,
+    parameters: Parameters,
+}
+
+struct Stored {
+    store: Option<Store>,
+    changes: Changes,
+    configured: PolicyView,
+    classes: BTreeMap<String, Entitlement>,
+}
+
+impl Stored {
+    /// Remembers, or changes nothing.
+    fn change(&mut self, body: impl FnOnce(&mut Changes)) -> io::Result<()> {
+        let mut changes = self.changes.clone();
+        body(&mut changes);
+        if let Some(store) = &self.store {
+            store.write(&changes)?;
+        }
+        self.changes = changes;
+        Ok(())
+    }
 }
 
 impl Fleet {
-    /// Of these machines.
-    pub fn new(vms: Vec<Arc<Vm>>, changes: watch::Sender<u64>, steering: Steering) -> Self {
-        Self {
-            vms: vms
-                .into_iter()
-                .map(|vm| (vm.spec.name.clone(), vm))
-                .collect(),
-            changes,
-            steering: Mutex::new(steering),
+    /// As configured, and as the control interface left it.
+    pub fn start(settings: Settings) -> Result<Self, Error> {
+        let store = settings.state_dir.as_deref().map(Store::new);
+        let stored = match &store {
+            Some(store) => store.read()?,
+            None => Changes::default(),
+        };
+        let policy = stored.policy(&settings.policy);
+        let fleet = Self {
+            members: RwLock::default(),
+            steering: Mutex::new(Steering {
+                policy: policy::by_name(&policy.name).flatten(),
+                fmem_pool_bytes: policy.fmem_pool_bytes,
+                interval_ms: policy.interval_ms,
+                clock: policy.clock,
+                decisions: 0,
+            }),
+            changes: watch::channel(0).0,
+            access: settings.access,
+            state_dir: settings.state_dir,
+            parameters: settings.parameters,
+            stored: Mutex::new(Stored {
+                store,
+                changes: stored.clone(),
+                configured: settings.policy,
+                classes: settings.classes.clone(),
+            }),
+        };
+        for spec in settings.vms {
+            fleet
+                .begin(spec, None)
+                .map_err(|error| Error::Fleet(Box::new(error)))?;
         }
+        for description in stored.vms {
+            let name = description.name.clone();
+            let begun = (description.clone().finish(&settings.classes))
+                .map_err(FleetError::from)
+                .and_then(|spec| fleet.begin(spec, Some(description)));
+            // The others shall be served even so.
+            if let Err(error) = begun {
+                tracing::error!(vm = name, "was added earlier and cannot be served: {error}");
+            }
+        }
+        Ok(fleet)
+    }
+
+    fn stored(&self) -> MutexGuard<'_, Stored> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves one more machine.
+    fn begin(&self, spec: spec::Vm, added: Option<Description>) -> Result<Arc<Vm>, FleetError> {
+        let vms = self.vms();
+        spec::check_fleet(vms.iter().map(|vm| &vm.spec).chain([&spec]))?;
+        let ledger = Ledger::open(self.state_dir.as_deref(), &spec.name).map_err(|cause| {
+            let directory = self.state_dir.clone().unwrap_or_default();
+            Error::file("write a ledger in", directory, cause)
+        })?;
+        let name = spec.name.clone();
+        let vm = Arc::new(Vm::new(spec, self.parameters, ledger, self.changes.clone()));
+        let server = serve::start(vm.clone(), self.access)?;
+        let member = Member {
+            vm: vm.clone(),
+            server,
+            added,
+        };
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        members.insert(name, member);
+        Ok(vm)
+    }
+
+    /// Serves it no more. Its guest keeps what it has.
+    fn end(&self, name: &str) {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        let member = members.remove(name);
+        drop(members);
+        if let Some(member) = member {
+            member.server.stop();
+        }
+        self.changed();
+    }
+
+    fn changed(&self) {
+        self.changes
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// One more machine, from now on and after a restart.
+    pub fn add(&self, description: Description) -> Result<Arc<Vm>, FleetError> {
+        let mut stored = self.stored();
+        let spec = description.clone().finish(&stored.classes)?;
+        let vm = self.begin(spec, Some(description.clone()))?;
+        if let Err(error) = stored.change(|changes| changes.vms.push(description)) {
+            self.end(&vm.spec.name);
+            return Err(error.into());
+        }
+        self.changed();
+        tracing::info!(vm = vm.spec.name, "added");
+        Ok(vm)
+    }
+
+    /// One less.
+    pub fn remove(&self, name: &str) -> Result<(), FleetError> {
+        let mut stored = self.stored();
+        let added = {
+            let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+            members.get(name).map(|member| member.added.is_some())
+        };
+        match added {
+            None => return Err(self.unknown(name)),
+            Some(false) => return Err(FleetError::Configured(name.to_owned())),
+            Some(true) => {}
+        }
+        stored.change(|changes| changes.vms.retain(|vm| vm.name != name))?;
+        self.end(name);
+        tracing::info!(vm = name, "removed");
+        Ok(())
+    }
+
+    /// Takes over a configuration that was read anew: machines that are not in it
+    /// any more go, new ones come, entitlements change; what is as before is not
+    /// touched. Machines of the control interface stay.
+    pub fn reload(&self, settings: Settings) -> Result<(), FleetError> {
+        let mut stored = self.stored();
+        let fresh: BTreeMap<String, spec::Vm> = (settings.vms.into_iter())
+            .map(|vm| (vm.name.clone(), vm))
+            .collect();
+        let (mut gone, mut same) = (Vec::new(), Vec::new());
+        {
+            let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+            for (name, member) in members.iter() {
+                if member.added.is_some() {
+                    continue;
+                }
+                match fresh.get(name) {
+                    Some(spec) if member.vm.is_at(spec) => {
+                        member.vm.set_share(spec.share.clone());
+                        same.push(name.clone());
+                    }
+                    _ => gone.push(name.clone()),
+                }
+            }
+        }
+        for name in &gone {
+            self.end(name);
+        }
+        let mut failed = None;
+        for (name, spec) in fresh {
+            if !same.contains(&name)
+                && let Err(error) = self.begin(spec, None)
+            {
+                tracing::error!(vm = name, "cannot be served: {error}");
+                failed = Some(error);
+            }
+        }
+        stored.classes = settings.classes;
+        if stored.configured != settings.policy {
+            stored.configured = settings.policy.clone();
+            self.steer(&settings.policy);
+        }
+        self.changed();
+        tracing::info!("configuration read anew");
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Who decides from now on, and after a restart.
+    pub fn set_policy(&self, wish: &PolicyView) -> Result<(), SetPolicyError> {
+        policy::check(wish)?;
+        let mut stored = self.stored();
+        let chosen = Chosen {
+            policy: wish.clone(),
+            instead_of: stored.configured.clone(),
+        };
+        stored.change(|changes| changes.policy = Some(chosen))?;
+        self.steer(wish);
+        Ok(())
+    }
+
+    fn steer(&self, wish: &PolicyView) {
+        self.with_steering(|steering| {
+            steering.policy = policy::by_name(&wish.name).flatten();
+            steering.fmem_pool_bytes = wish.fmem_pool_bytes;
+            steering.interval_ms = wish.interval_ms;
+            steering.clock = wish.clock;
+        });
+        let listens = ["guaranteed", "pressure"].contains(&wish.name.as_str());
+        for vm in self.vms().iter().filter(|_| listens) {
+            if vm.share().fmem_ceiling_bytes.is_none() {
+                tracing::warn!(
+                    vm = vm.spec.name,
+                    "has no fmem-ceiling, and '{}' goes by what guests say",
+                    wish.name
+                );
+            }
+        }
+        tracing::info!(policy = wish.name, "policy");
     }
 
     /// All machines by name.
-    pub fn vms(&self) -> impl Iterator<Item = &Arc<Vm>> {
-        self.vms.values()
+    pub fn vms(&self) -> Vec<Arc<Vm>> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.values().map(|member| member.vm.clone()).collect()
     }
 
     /// The machine of that name.
-    pub fn vm(&self, name: &str) -> Option<&Arc<Vm>> {
-        self.vms.get(name)
+    pub fn vm(&self, name: &str) -> Result<Arc<Vm>, FleetError> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        let found = members.get(name).map(|member| member.vm.clone());
+        drop(members);
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    fn unknown(&self, name: &str) -> FleetError {
+        FleetError::Unknown {
+            name: name.to_owned(),
+            known: (self.vms().iter()).map(|vm| vm.spec.name.clone()).collect(),
+        }
     }
 
     /// As the control interface shows them.
     pub fn views(&self) -> Vec<VmView> {
-        self.vms().map(|vm| vm.view()).collect()
+        self.vms().iter().map(|vm| vm.view()).collect()
     }
 
     /// Counts changes.
@@ -83,4 +349,15 @@ impl Fleet {
             clock: steering.clock,
         })
     }
+}
+
+/// Why the policy stays.
+#[derive(Debug, thiserror::Error)]
+pub enum SetPolicyError {
+    /// It cannot decide.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// It would be forgotten.
+    #[error("cannot remember it: {0}")]
+    Store(#[from] io::Error),
 }

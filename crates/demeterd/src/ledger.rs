@@ -61,6 +61,14 @@ pub struct Entry {
     /// Who or what caused it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<String>,
+    /// Entries before this one that the guest caused too fast.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub left_out: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Entry {
@@ -77,6 +85,7 @@ impl Entry {
             balloon_bytes: None,
             outcome: None,
             why: None,
+            left_out: 0,
         }
     }
 }

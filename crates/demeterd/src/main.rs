@@ -8,29 +8,32 @@ mod control;
 mod error;
 mod fleet;
 mod ledger;
+mod lost;
 mod metrics;
 mod policy;
+mod quota;
+mod replug;
 mod serve;
-mod size;
+mod sockets;
 mod spec;
 mod steer;
+mod store;
 mod tiers;
+mod untouched;
 mod vm;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use demeter_balloon::view::PolicyClock;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{Arguments, Settings};
 use crate::error::Error;
-use crate::fleet::{Fleet, Steering};
-use crate::ledger::Ledger;
-use crate::vm::Vm;
+use crate::fleet::Fleet;
+use crate::sockets::Access;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -49,7 +52,10 @@ fn main() -> ExitCode {
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
-    match arguments.settings().and_then(run) {
+    // SAFETY: sets a number of this process. Sockets and files are ours alone until
+    // we say otherwise.
+    unsafe { libc::umask(0o077) };
+    match lost::install().and_then(|()| run(arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("demeterd: error: {error}; next: {}", error.next());
@@ -58,7 +64,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(settings: Settings) -> Result<(), Error> {
+fn run(arguments: Arguments) -> Result<(), Error> {
+    let settings = arguments.settings()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -67,52 +74,74 @@ fn run(settings: Settings) -> Result<(), Error> {
             action: "start the runtime",
             cause,
         })?;
-    runtime.block_on(serve(settings))
+    let served = runtime.block_on(serve(settings, Arc::new(arguments)));
+    // Whoever waits for a monitor's commands shall not keep us.
+    runtime.shutdown_background();
+    served
 }
 
-async fn serve(settings: Settings) -> Result<(), Error> {
+async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Error> {
     if let Some(directory) = &settings.state_dir {
         std::fs::create_dir_all(directory)
             .map_err(|cause| Error::file("create", directory, cause))?;
     }
+    let system = |action| move |cause| Error::System { action, cause };
     // Before the machines' sockets: whoever finds another daemon there must not
     // have taken its machines away.
-    let listener = control::listen(&settings.control)?;
-    let (changes, _) = watch::channel(0);
-    let mut vms = Vec::new();
-    for spec in settings.vms {
-        let ledger = Ledger::open(settings.state_dir.as_deref(), &spec.name).map_err(|cause| {
-            let directory = settings.state_dir.clone().unwrap_or_default();
-            Error::file("write a ledger in", directory, cause)
-        })?;
-        let vm = Vm::new(spec, settings.parameters, ledger, changes.clone());
-        vms.push(Arc::new(vm));
-    }
-    for vm in &vms {
-        serve::start(vm.clone())?;
-    }
-    let steering = Steering {
-        policy: policy::by_name(&settings.policy).flatten(),
-        fmem_pool_bytes: settings.fmem_pool_bytes,
-        interval_ms: settings.interval_ms,
-        clock: PolicyClock::Host,
-        decisions: 0,
-    };
-    let fleet = Arc::new(Fleet::new(vms, changes, steering));
-    tokio::spawn(steer::run(fleet.clone()));
-    tracing::info!(control = %settings.control.display(), "ready");
-    let ended = ended()?;
-    // Watchers never end by themselves, so nobody waits for them.
-    tokio::select! {
-        served = axum::serve(listener, control::routes(fleet)) => served.map_err(|cause| {
-            Error::System {
-                action: "serve the control interface",
-                cause,
+    let control = settings.control.clone();
+    let listener = sockets::listen(&control, Access::OWNER)?;
+    let listener = listener
+        .set_nonblocking(true)
+        .and_then(|()| tokio::net::UnixListener::from_std(listener))
+        .map_err(system("serve the control interface"))?;
+    {
+        let fleet = Arc::new(Fleet::start(settings)?);
+        tokio::spawn(steer::run(fleet.clone()));
+        tokio::spawn(reload_on(
+            catch(SignalKind::hangup())?,
+            fleet.clone(),
+            arguments.clone(),
+        ));
+        let ended = ended()?;
+        for vm in fleet.vms() {
+            replug::look_after(vm);
+        }
+        tracing::info!(control = %control.display(), "ready");
+        tell_manager(&[NotifyState::Ready]);
+        // Watchers never end by themselves, so nobody waits for them.
+        tokio::select! {
+            served = axum::serve(listener, control::routes(fleet, arguments)) => {
+                served.map_err(system("serve the control interface"))
             }
-        }),
-        () = ended => {
-            let _ = std::fs::remove_file(&settings.control);
-            Ok(())
+            () = ended => {
+                tell_manager(&[NotifyState::Stopping]);
+                let _ = std::fs::remove_file(&control);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whoever started us may wait for this; nobody does if it fails.
+fn tell_manager(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!("cannot tell the service manager: {error}");
+    }
+}
+
+fn catch(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(|cause| Error::System {
+        action: "catch signals",
+        cause,
+    })
+}
+
+/// SIGHUP reads the configuration anew, as POST /v1/reload does.
+async fn reload_on(mut hangup: Signal, fleet: Arc<Fleet>, arguments: Arc<Arguments>) {
+    while hangup.recv().await.is_some() {
+        if let Err(failure) = control::reload(fleet.clone(), arguments.clone()).await {
+            let (error, next) = failure.words();
+            tracing::error!("configuration not taken over: {error}; next: {next}");
         }
     }
 }
@@ -120,14 +149,8 @@ async fn serve(settings: Settings) -> Result<(), Error> {
 /// SIGTERM or SIGINT. The guests' balloons stay as they are: whoever serves them
 /// next learns them from the guests.
 fn ended() -> Result<impl Future<Output = ()> + Send + 'static, Error> {
-    let install = |kind| {
-        signal(kind).map_err(|cause| Error::System {
-            action: "catch signals",
-            cause,
-        })
-    };
-    let mut terminate = install(SignalKind::terminate())?;
-    let mut interrupt = install(SignalKind::interrupt())?;
+    let mut terminate = catch(SignalKind::terminate())?;
+    let mut interrupt = catch(SignalKind::interrupt())?;
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use demeter_balloon::view::{Stage, VmView};
+use demeter_balloon::view::{Churn, Stage, VmView};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -86,6 +86,20 @@ const TIER_COUNTERS: [(&str, &str, OfTier); 4] = [
     }),
 ];
 
+/// A number of churn.
+type OfChurn = fn(&Churn) -> u64;
+
+/// Name, help, value.
+const CHURN: [(&str, &str, OfChurn); 3] = [
+    ("held_back", "times that messages had to wait", |churn| {
+        churn.held_back
+    }),
+    ("untold", "lines left out of the log", |churn| churn.untold),
+    ("unwritten", "entries left out of the ledger", |churn| {
+        churn.unwritten
+    }),
+];
+
 /// The exposition of all machines, and of the policy's `decisions`.
 pub fn text(vms: &[VmView], decisions: u64) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("demeter_balloon");
@@ -104,6 +118,7 @@ pub fn text(vms: &[VmView], decisions: u64) -> Result<String, std::fmt::Error> {
         registry.register(name, help, family);
     }
     let violations = Counters::<ViolationLabel>::default();
+    let churn = CHURN.map(|_| Counters::<VmLabel>::default());
     let driven = Gauges::<VmLabel>::default();
     let disabled = Gauges::<VmLabel>::default();
     let age = Gauges::<VmLabel>::default();
@@ -118,6 +133,9 @@ pub fn text(vms: &[VmView], decisions: u64) -> Result<String, std::fmt::Error> {
         let label = VmLabel {
             vm: vm.name.clone(),
         };
+        for (family, (_, _, value)) in churn.iter().zip(CHURN) {
+            family.get_or_create(&label).inc_by(value(&vm.churn));
+        }
         driven
             .get_or_create(&label)
             .set(u64::from(vm.stage == Stage::Driven));
@@ -129,6 +147,9 @@ pub fn text(vms: &[VmView], decisions: u64) -> Result<String, std::fmt::Error> {
         }
     }
     registry.register("violations", "wrong messages of the guest", violations);
+    for (family, (name, help, _)) in churn.into_iter().zip(CHURN) {
+        registry.register(name, help, family);
+    }
     registry.register("driven", "a driver is there", driven);
     registry.register("disabled", "switched off after violations", disabled);
     let policy = Counter::<u64, AtomicU64>::default();

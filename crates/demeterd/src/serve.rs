@@ -2,103 +2,151 @@
 //! The life of a machine's socket: one monitor after the other.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
-use std::thread;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
+use std::{fs, io};
 
 use vhost::vhost_user::Listener;
-use vhost_user_backend::VhostUserDaemon;
+use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::backend::Backend;
 use crate::error::Error;
+use crate::sockets::{self, Access};
 use crate::spec::Socket;
 use crate::vm::Vm;
 
 /// A monitor that fails at once is not let in faster than this.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Listens; the thread serves until the process ends.
-pub fn start(vm: Arc<Vm>) -> Result<(), Error> {
-    let listener = match &vm.spec.socket {
-        Socket::Path(path) => {
-            let listener = Listener::new(path, true).map_err(|error| {
-                Error::file("listen on", path, std::io::Error::other(error.to_string()))
-            })?;
-            // Who can connect decides over the guest's memory.
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-                .map_err(|cause| Error::file("set the mode of", path, cause))?;
-            listener
-        }
-        Socket::Descriptor(fd) => inherited(*fd)?,
-    };
-    thread::Builder::new()
-        .name(format!("vm {}", vm.spec.name))
-        .spawn(move || run(&vm, listener))
-        .map_err(|cause| Error::System {
-            action: "start a thread",
-            cause,
-        })?;
-    Ok(())
+/// Why a monitor could not be served.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error("no descriptors for another connection: {0}")]
+    Descriptors(#[from] io::Error),
+    /// Its errors are none in the sense of the standard library.
+    #[error("{0}")]
+    Daemon(vhost_user_backend::Error),
 }
 
-/// `--fd`: a listening socket that our parent made.
-fn inherited(fd: i32) -> Result<Listener, Error> {
-    let mut listens: libc::c_int = 0;
-    let mut length = size_of_val(&listens) as libc::socklen_t;
-    // SAFETY: both pointers are to locals of the sizes that are said.
-    let status = unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_ACCEPTCONN,
-            (&raw mut listens).cast(),
-            &raw mut length,
-        )
-    };
-    if status != 0 || listens == 0 {
-        return Err(Error::Usage {
-            cause: format!("descriptor {fd} is not a socket that listens"),
-            next: "give a listening Unix socket with --fd, or a path with --socket-path".into(),
-        });
+/// Ends a server from another thread.
+#[derive(Default)]
+struct Ending {
+    asked: AtomicBool,
+    connection: Mutex<Option<ShutdownHandle>>,
+}
+
+impl Ending {
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst)
     }
-    // SAFETY: it is a socket, and the argument says that it is ours from now on.
-    Ok(unsafe { Listener::from_raw_fd(fd) })
+
+    /// What is to be shut down now, if something is.
+    fn connection(&self, handle: Option<ShutdownHandle>) {
+        let mut connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *connection = handle;
+        if let (true, Some(connection)) = (self.is_asked(), &*connection) {
+            connection.shutdown();
+        }
+    }
+
+    fn ask(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        let connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection) = &*connection {
+            connection.shutdown();
+        }
+    }
 }
 
-fn run(vm: &Arc<Vm>, mut listener: Listener) {
-    loop {
-        if let Err(cause) = serve_one(vm, &mut listener) {
+/// A machine's thread and socket.
+pub struct Server {
+    listener: UnixListener,
+    path: Option<PathBuf>,
+    ending: Arc<Ending>,
+    thread: JoinHandle<()>,
+}
+
+/// Listens, and serves one monitor after the other until [`Server::stop`].
+pub fn start(vm: Arc<Vm>, access: Access) -> Result<Server, Error> {
+    let (listener, path) = match &vm.spec.socket {
+        Socket::Path(path) => (sockets::listen(path, access)?, Some(path.clone())),
+        Socket::Descriptor(fd) => (sockets::inherited(*fd)?, None),
+    };
+    let system = |action| move |cause| Error::System { action, cause };
+    let ours = listener.try_clone().map_err(system("duplicate a socket"))?;
+    let ending = Arc::new(Ending::default());
+    let (name, seen) = (format!("vm {}", vm.spec.name), ending.clone());
+    let thread = thread::Builder::new()
+        .name(name)
+        .spawn(move || run(&vm, Listener::from(listener), &seen))
+        .map_err(system("start a thread"))?;
+    Ok(Server {
+        listener: ours,
+        path,
+        ending,
+        thread,
+    })
+}
+
+impl Server {
+    /// Lets the monitor go and gives the socket up. The guest keeps what it has.
+    pub fn stop(self) {
+        self.ending.ask();
+        // SAFETY: the descriptor is ours. Whoever waits in accept() is woken.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
+        let _ = self.thread.join();
+    }
+}
+
+fn run(vm: &Arc<Vm>, mut listener: Listener, ending: &Ending) {
+    while !ending.is_asked() {
+        if let Err(cause) = serve_one(vm, &mut listener, ending)
+            && !ending.is_asked()
+        {
             tracing::error!(vm = vm.spec.name, "{cause}");
         }
-        thread::sleep(PAUSE);
+        if !ending.is_asked() {
+            thread::sleep(PAUSE);
+        }
     }
 }
 
 /// One monitor, from its connection to its end.
-fn serve_one(vm: &Arc<Vm>, listener: &mut Listener) -> Result<(), String> {
+fn serve_one(vm: &Arc<Vm>, listener: &mut Listener, ending: &Ending) -> Result<(), ServeError> {
     let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
-    let backend = Backend::new(vm.clone(), memory.clone()).map_err(|error| error.to_string())?;
-    let backend = Arc::new(backend);
+    let backend = Arc::new(Backend::new(vm.clone(), memory.clone())?);
     let name = format!("vhost {}", vm.spec.name);
     let mut daemon =
-        VhostUserDaemon::new(name, backend.clone(), memory).map_err(|error| error.to_string())?;
+        VhostUserDaemon::new(name, backend.clone(), memory).map_err(ServeError::Daemon)?;
     let handlers = daemon.get_epoll_handlers();
     let worked = (|| {
+        let wake = (backend.wake().as_raw_fd(), backend.wake_event());
         for handler in &handlers {
-            handler
-                .register_listener(
-                    backend.wake().as_raw_fd(),
-                    EventSet::IN,
-                    backend.wake_event(),
-                )
-                .map_err(|error| error.to_string())?;
+            for (fd, event) in [wake, backend.timer_event()] {
+                handler.register_listener(fd, EventSet::IN, event)?;
+            }
         }
-        daemon.start(listener).map_err(|error| error.to_string())?;
+        daemon.start(listener).map_err(ServeError::Daemon)?;
         vm.connected(backend.wake());
-        match daemon.wait() {
+        ending.connection(daemon.shutdown_handle());
+        let ended = daemon.wait();
+        ending.connection(None);
+        match ended {
             // A monitor that goes away in the middle of a message is gone too.
             Ok(()) => {}
             Err(error) => tracing::info!(vm = vm.spec.name, "connection ended: {error}"),

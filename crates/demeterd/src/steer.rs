@@ -11,7 +11,7 @@ use demeter_balloon::view::{PolicyClock, Stage, TierView, VmView};
 use demeter_balloon::wire::PAGE_SHIFT;
 
 use crate::fleet::Fleet;
-use crate::policy::{self, Claim, Guest};
+use crate::policy::{self, Account, Claim, Guest};
 use crate::spec::Share;
 use crate::vm::Vm;
 
@@ -26,6 +26,12 @@ const LOOK: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A guest that stopped before its size is asked again after so many decisions.
 const RETRY_ROUNDS: u32 = 10;
+/// Statistics of a guest that has said nothing for so long are not believed any
+/// more; more if they come seldom, see [`stale_after`].
+const STALE: Duration = Duration::from_secs(10);
+/// Samples that one processor can take in a second: writing down one costs it a
+/// microsecond.
+const MOST_SAMPLES_PER_S: f64 = 1e6;
 /// Weight of the newest rate in the smoothed one.
 const NEWEST: f64 = 0.3;
 
@@ -41,14 +47,21 @@ struct Memory {
     stall_permille: Option<u32>,
     steady_rounds: u32,
     size_pages: u64,
+    account: Account,
 }
 
 impl Memory {
     /// Counters of the guest become rates; a guest that was rebooted counts from
     /// zero again and tells nothing this time.
-    fn learn(&mut self, view: &VmView) {
+    fn learn(&mut self, view: &VmView, most_per_s: f64) {
         let Some(now) = &view.statistics else {
-            *self = Self::default();
+            // Whoever is silent, or was rebooted, gets no new account for it.
+            *self = Self {
+                account: self.account,
+                steady_rounds: self.steady_rounds,
+                size_pages: self.size_pages,
+                ..Self::default()
+            };
             return;
         };
         let elapsed_ns = now.guest_time_ns.saturating_sub(self.guest_time_ns);
@@ -59,7 +72,7 @@ impl Memory {
             let stall = now.psi_some_us.checked_sub(self.stall_us);
             if let (true, true, Some(fast), Some(slow)) = (known, now.has_tmm, fast, slow) {
                 let all = fast.saturating_add(slow);
-                let rate = all as f64 * 1e9 / elapsed_ns as f64;
+                let rate = (all as f64 * 1e9 / elapsed_ns as f64).min(most_per_s);
                 let old = self.access_rate.unwrap_or(rate);
                 self.access_rate = Some(old + NEWEST * (rate - old));
                 self.slow_permille =
@@ -166,10 +179,14 @@ fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32) -> bool {
 fn round(fleet: &Fleet, memories: &mut BTreeMap<String, Memory>) {
     let mut known = Vec::new();
     let mut kept_pages = 0;
-    for vm in fleet.vms() {
-        let view = vm.view();
+    let vms = fleet.vms();
+    let (interval_ms, clock) = fleet.with_steering(|s| (s.interval_ms, s.clock));
+    memories.retain(|name, _| vms.iter().any(|vm| vm.spec.name == *name));
+    for vm in vms {
+        let mut view = vm.view();
         let memory = memories.entry(view.name.clone()).or_default();
-        memory.learn(&view);
+        forget_stale(&vm, &mut view, clock);
+        memory.learn(&view, most_samples_per_s(vm.share().vcpus));
         let Some(tier) = view.tiers.first().filter(|tier| tier.total_bytes > 0) else {
             continue;
         };
@@ -196,24 +213,60 @@ fn round(fleet: &Fleet, memories: &mut BTreeMap<String, Memory>) {
     let guests: Vec<Guest> = (known.iter())
         .map(|known| {
             let memory = memories.entry(known.view.name.clone()).or_default();
-            guest(
-                &known.vm.spec.share,
-                &known.view,
-                known.wanted_pages,
-                memory,
-            )
+            guest(&known.vm.share(), &known.view, known.wanted_pages, memory)
         })
         .collect();
     let decided = fleet.with_steering(|steering| {
         let policy = steering.policy.as_ref()?;
         let pool_pages = (steering.fmem_pool_bytes >> PAGE_SHIFT).saturating_sub(kept_pages);
         let fleet = policy::Fleet { pool_pages, guests };
-        Some((policy.sizes(&fleet), policy.name(), pool_pages))
+        let shares = policy::divide(pool_pages, &fleet.claims());
+        Some((policy.sizes(&fleet), shares, policy.name(), pool_pages))
     });
-    if let Some((sizes, name, pool_pages)) = decided {
+    if let Some((sizes, shares, name, pool_pages)) = decided {
+        for (known, share_pages) in known.iter().zip(shares) {
+            let memory = memories.entry(known.view.name.clone()).or_default();
+            let elapsed_s = interval_ms as f64 / 1000.0;
+            (memory.account).settle(known.held_pages(), share_pages, elapsed_s);
+        }
         apply(&known, &sizes, name, pool_pages);
         fleet.with_steering(|steering| steering.decisions += 1);
     }
+}
+
+/// What a guest said long ago it does not say any more.
+fn forget_stale(vm: &Vm, view: &mut VmView, clock: PolicyClock) {
+    let period_ms = vm.statistics_interval_ms();
+    if period_ms == 0 {
+        // It speaks only if it is asked.
+        vm.ask_statistics();
+    }
+    let age = view.statistics_age_ms.map(Duration::from_millis);
+    if age.is_some_and(|age| age > stale_after(period_ms, clock)) {
+        view.statistics = None;
+    }
+}
+
+fn stale_after(period_ms: u32, clock: PolicyClock) -> Duration {
+    match clock {
+        PolicyClock::Host => STALE.max(5 * Duration::from_millis(period_ms.into())),
+        // Nobody knows how slow a simulation is.
+        PolicyClock::Guests => 5 * PATIENCE,
+    }
+}
+
+/// What a guest with so many processors, or with all of the host's, can sample.
+fn most_samples_per_s(vcpus: Option<u32>) -> f64 {
+    // SAFETY: asks for a number.
+    let host = || unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) }.max(1) as f64;
+    vcpus.map_or_else(host, f64::from) * MOST_SAMPLES_PER_S
+}
+
+/// Memory of the guest that the host has allocated: it can have no more that is
+/// hot. None: that cannot be seen.
+fn resident_pages(view: &VmView) -> Option<u64> {
+    let bytes: Option<u64> = view.tiers.iter().map(|tier| tier.backing_bytes).sum();
+    Some(bytes? >> PAGE_SHIFT)
 }
 
 fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Guest {
@@ -236,9 +289,10 @@ fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Gues
         hot_pages: statistics
             .filter(|statistics| statistics.has_tmm)
             .map(|statistics| {
-                statistics.hot_wanted_pages.saturating_add(
-                    (statistics.nodes.first()).map_or(0, |node| held_pages(total_pages, node)),
-                )
+                let held =
+                    (statistics.nodes.first()).map_or(0, |node| held_pages(total_pages, node));
+                (statistics.hot_wanted_pages.saturating_add(held))
+                    .min(resident_pages(view).unwrap_or(u64::MAX))
             }),
         free_pages: statistics
             .and_then(|statistics| statistics.nodes.first())
@@ -247,6 +301,7 @@ fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Gues
         slow_permille: memory.slow_permille,
         stall_permille: memory.stall_permille,
         steady_rounds: memory.steady_rounds,
+        may_borrow: memory.account.may_borrow(),
     }
 }
 
@@ -293,7 +348,7 @@ fn give(known: &Known, fmem_pages: u64, why: &str) {
         }
     };
     let fmem_bytes = fmem_pages << PAGE_SHIFT;
-    let smem = (vm.spec.share.memory_bytes.zip(view.tiers.get(1))).map(|(memory_bytes, tier)| {
+    let smem = (vm.share().memory_bytes.zip(view.tiers.get(1))).map(|(memory_bytes, tier)| {
         let size_bytes = memory_bytes
             .saturating_sub(fmem_bytes)
             .min(tier.total_bytes);
@@ -319,6 +374,105 @@ fn give(known: &Known, fmem_pages: u64, why: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use demeter_balloon::Statistics;
+    use demeter_balloon::statistics::Trigger;
+
+    fn tier(total_pages: u64) -> TierView {
+        TierView {
+            tier: "fmem".into(),
+            node: 0,
+            total_bytes: total_pages << PAGE_SHIFT,
+            balloon_bytes: 0,
+            size_bytes: total_pages << PAGE_SHIFT,
+            wanted_size_bytes: None,
+            backing_bytes: Some(total_pages << PAGE_SHIFT),
+            busy: false,
+            last: None,
+            ticket: 0,
+            ended_ticket: 0,
+            traffic: demeter_balloon::device::Traffic::default(),
+        }
+    }
+
+    /// A guest that has sampled that often by then and calls all of its memory hot.
+    fn claims(samples: u64, guest_time_ns: u64) -> VmView {
+        let node = NodeStatistics {
+            anon_pages: 1000,
+            ..NodeStatistics::default()
+        };
+        VmView {
+            name: "liar".into(),
+            stage: Stage::Driven,
+            problem: None,
+            tiers: vec![tier(1000)],
+            violations: BTreeMap::new(),
+            statistics: Some(Statistics {
+                sequence: 0,
+                guest_time_ns,
+                event: Trigger::Periodic,
+                has_tmm: true,
+                has_psi: false,
+                fmem_samples: samples,
+                smem_samples: 0,
+                hot_wanted_pages: 1000,
+                psi_some_us: 0,
+                psi_full_us: 0,
+                oom_kills: 0,
+                oom_deflated_pages: 0,
+                refaults: 0,
+                nodes: vec![node],
+            }),
+            statistics_age_ms: Some(0),
+            churn: demeter_balloon::view::Churn::default(),
+        }
+    }
+
+    fn share() -> Share {
+        let line = "liar,socket=/s,fmem=/f";
+        let description = crate::spec::Description::parse(line).unwrap();
+        description.finish(&BTreeMap::new()).unwrap().share
+    }
+
+    #[test]
+    fn nobody_samples_more_than_its_processors_can() {
+        let mut memory = Memory::default();
+        let most = most_samples_per_s(Some(2));
+        memory.learn(&claims(1, 1_000_000_000), most);
+        memory.learn(&claims(1_000_000_000_000, 2_000_000_000), most);
+        assert_eq!(memory.access_rate, Some(2e6));
+        // Nor by a clock that stands still.
+        memory.learn(&claims(2_000_000_000_000, 2_000_000_001), most);
+        assert!(memory.access_rate <= Some(2e6));
+    }
+
+    #[test]
+    fn who_says_nothing_any_more_is_not_believed_and_keeps_its_account() {
+        let mut memory = Memory::default();
+        memory.learn(&claims(1, 1_000_000_000), 1e6);
+        memory.learn(&claims(100_000, 2_000_000_000), 1e6);
+        memory.account.settle(2000, 1000, 1e9);
+        let mut silent = claims(100_000, 2_000_000_000);
+        silent.statistics = None;
+        memory.learn(&silent, 1e6);
+        assert_eq!(memory.access_rate, None);
+        assert!(!memory.account.may_borrow());
+        let guest = guest(&share(), &silent, 1000, &memory);
+        assert_eq!((guest.hot_pages, guest.access_rate), (None, 0.0));
+        assert_eq!(stale_after(1000, PolicyClock::Host), STALE);
+        let seldom = stale_after(60_000, PolicyClock::Host);
+        assert_eq!(seldom, Duration::from_secs(300));
+    }
+
+    #[test]
+    fn nobody_has_more_hot_pages_than_the_host_has_allocated() {
+        let mut view = claims(1, 1);
+        let hot = |view: &VmView| guest(&share(), view, 1000, &Memory::default()).hot_pages;
+        assert_eq!(hot(&view), Some(1000));
+        view.tiers[0].backing_bytes = Some(300 << PAGE_SHIFT);
+        assert_eq!(hot(&view), Some(300));
+        view.tiers[0].backing_bytes = None;
+        assert_eq!(hot(&view), Some(1000));
+    }
 
     #[test]
     fn a_guest_that_stopped_early_is_asked_again_later() {

@@ -8,8 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::{fs, io};
 
-use demeter_balloon::device::Backing;
-use demeter_balloon::regions::{Piece, Region, Regions};
+use demeter_balloon::regions::{Piece, Region, RegionError, Regions};
 use demeter_balloon::view::tier_name;
 use demeter_balloon::wire::PAGE_SHIFT;
 
@@ -27,57 +26,126 @@ pub struct Handed {
     pub offset_bytes: u64,
 }
 
-/// Files of the regions, by the index that [`Region::backing`] holds.
+/// Files of guest memory.
 #[derive(Debug, Default)]
-pub struct Files(Vec<Arc<File>>);
+pub struct Files {
+    /// By the index that [`Region::backing`] holds.
+    backing: Vec<Arc<File>>,
+    /// Of each tier. A file that several regions lie in is here once.
+    tiers: Vec<Vec<Arc<File>>>,
+}
+
+/// A hole is punched in pieces of this size: the system does not interrupt one,
+/// and the daemon's end waits for it.
+const PUNCH_BYTES: u64 = 32 << 20;
 
 impl Files {
-    /// Bytes that the host has allocated for a tier; a file that several
-    /// regions lie in counts once.
-    pub fn allocated_bytes(&self, regions: &Regions, node: u16) -> Option<u64> {
-        let mut seen = Vec::new();
-        let mut bytes = 0;
-        for region in regions.as_slice().iter().filter(|r| r.node == node) {
-            let metadata = self.0.get(region.backing)?.metadata().ok()?;
-            let identity = (metadata.dev(), metadata.ino());
-            if !seen.contains(&identity) {
-                seen.push(identity);
-                bytes += metadata.blocks() * 512;
-            }
+    fn new(backing: Vec<Arc<File>>, regions: &Regions, nr_tiers: usize) -> Self {
+        let of_tier = |node: usize| {
+            let mut seen = Vec::new();
+            (regions.as_slice().iter())
+                .filter(|region| usize::from(region.node) == node)
+                .filter_map(|region| {
+                    let file = backing.get(region.backing)?;
+                    let identity = identity(&file.metadata().ok()?);
+                    let new = !seen.contains(&identity);
+                    seen.push(identity);
+                    new.then(|| file.clone())
+                })
+                .collect()
+        };
+        Self {
+            tiers: (0..nr_tiers).map(of_tier).collect(),
+            backing,
         }
-        (!seen.is_empty()).then_some(bytes)
+    }
+
+    /// Bytes that the host has allocated for a tier.
+    pub fn allocated_bytes(&self, node: u16) -> Option<u64> {
+        let files = self.tiers.get(usize::from(node))?;
+        let blocks = |file: &Arc<File>| Some(file.metadata().ok()?.blocks() * 512);
+        let bytes = files.iter().map(blocks).sum::<Option<u64>>()?;
+        (!files.is_empty()).then_some(bytes)
+    }
+
+    /// Drops what lies there.
+    pub fn punch(&self, piece: Piece) -> io::Result<()> {
+        let file = (self.backing.get(piece.backing))
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let wraps = || io::Error::from(io::ErrorKind::InvalidInput);
+        let end = (piece.offset_bytes.checked_add(piece.length_bytes)).ok_or_else(wraps)?;
+        let mut at = piece.offset_bytes;
+        while at < end {
+            let length = PUNCH_BYTES.min(end - at);
+            punch(file, at, length)?;
+            at += length;
+        }
+        Ok(())
     }
 }
 
-impl Backing for &Files {
-    fn punch(&mut self, piece: Piece) -> io::Result<()> {
-        let file = self
-            .0
-            .get(piece.backing)
-            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        let cannot = |_| io::Error::from(io::ErrorKind::InvalidInput);
-        let offset = libc::off_t::try_from(piece.offset_bytes).map_err(cannot)?;
-        let length = libc::off_t::try_from(piece.length_bytes).map_err(cannot)?;
-        loop {
-            // SAFETY: the descriptor is open as long as `file` is borrowed, and
-            // no pointers are passed.
-            let status = unsafe {
-                libc::fallocate(
-                    file.as_raw_fd(),
-                    libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
-                    offset,
-                    length,
-                )
-            };
-            if status == 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
+fn punch(file: &File, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+    let cannot = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let offset = libc::off_t::try_from(offset_bytes).map_err(cannot)?;
+    let length = libc::off_t::try_from(length_bytes).map_err(cannot)?;
+    loop {
+        // SAFETY: the descriptor is open as long as `file` is borrowed, and no
+        // pointers are passed.
+        let status = unsafe {
+            libc::fallocate(
+                file.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset,
+                length,
+            )
+        };
+        if status == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
+}
+
+/// What is wrong with a monitor's memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TierError {
+    /// Two tiers in one file.
+    #[error("{0} lies in the same file as another tier")]
+    Shared(String),
+    /// A region that nothing can be punched into.
+    #[error("memory at {gpa:#x} cannot be used: {cause}")]
+    Region {
+        /// Guest physical address.
+        gpa: u64,
+        /// Why.
+        cause: RegionProblem,
+    },
+    /// The table as a whole.
+    #[error("{0}")]
+    Table(#[from] RegionError),
+    /// A tier without memory.
+    #[error("no memory of {0} is shared with this daemon")]
+    Missing(String),
+}
+
+/// What is wrong with a region.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegionProblem {
+    /// The system's words.
+    #[error("{0}")]
+    System(String),
+    /// Beyond 64 bits.
+    #[error("it wraps")]
+    Wraps,
+    /// Holes would go elsewhere than the guest's pages, or nowhere.
+    #[error("it ends behind its file")]
+    BehindFile,
+    /// Address or offset.
+    #[error("it is not made of 4 KiB pages")]
+    Unaligned,
 }
 
 /// The device's memory table, the files, and what does not fit.
@@ -92,60 +160,62 @@ pub struct Matched {
 
 /// Finds the tier of every region.
 pub fn matched(tiers: &[Tier], handed: &[Handed]) -> Matched {
+    let files: Vec<Arc<File>> = handed.iter().map(|region| region.file.clone()).collect();
+    let (regions, problems) = match regions_of(tiers, handed) {
+        Ok(regions) => {
+            let missing = (0..tiers.len() as u16)
+                .filter(|node| regions.node_pages(*node) == 0)
+                .map(|node| TierError::Missing(tier_name(node)))
+                .collect();
+            (regions, missing)
+        }
+        Err(problems) => (Regions::default(), problems),
+    };
+    let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    Matched {
+        files: Files::new(files, &regions, tiers.len()),
+        regions,
+        problem: (!words.is_empty()).then(|| words.join("; ")),
+    }
+}
+
+fn regions_of(tiers: &[Tier], handed: &[Handed]) -> Result<Regions, Vec<TierError>> {
     let mut problems = Vec::new();
     let identities: Vec<Vec<Identity>> = tiers.iter().map(identities_of).collect();
     for (node, mine) in identities.iter().enumerate() {
-        let others = identities[..node].iter().flatten();
-        if others.clone().any(|identity| mine.contains(identity)) {
-            problems.push(format!(
-                "{} lies in the same file as another tier",
-                tier_name(node as u16)
-            ));
+        let mut others = identities[..node].iter().flatten();
+        if others.any(|identity| mine.contains(identity)) {
+            problems.push(TierError::Shared(tier_name(node as u16)));
         }
     }
     let mut regions = Vec::new();
-    let mut files = Files::default();
-    for region in handed {
-        let backing = files.0.len();
-        files.0.push(region.file.clone());
+    for (backing, region) in handed.iter().enumerate() {
         match tier_regions(tiers, &identities, region, backing) {
             Ok(list) => regions.extend(list),
-            Err(problem) => problems.push(problem),
+            Err(cause) => problems.push(TierError::Region {
+                gpa: region.gpa,
+                cause,
+            }),
         }
     }
-    let regions = if problems.is_empty() {
-        Regions::new(regions).unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            Regions::default()
-        })
-    } else {
-        Regions::default()
-    };
-    if problems.is_empty() {
-        for node in 0..tiers.len() as u16 {
-            if regions.node_pages(node) == 0 {
-                problems.push(format!(
-                    "no memory of {} is shared with this daemon",
-                    tier_name(node)
-                ));
-            }
-        }
+    if !problems.is_empty() {
+        return Err(problems);
     }
-    Matched {
-        regions,
-        files,
-        problem: (!problems.is_empty()).then(|| problems.join("; ")),
-    }
+    Regions::new(regions).map_err(|error| vec![error.into()])
 }
 
 /// Device and inode.
 type Identity = (u64, u64);
 
+fn identity(metadata: &fs::Metadata) -> Identity {
+    (metadata.dev(), metadata.ino())
+}
+
 fn identities_of(tier: &Tier) -> Vec<Identity> {
     match tier {
         Tier::Files(paths) => (paths.iter())
             .filter_map(|path| fs::metadata(path).ok())
-            .map(|metadata| (metadata.dev(), metadata.ino()))
+            .map(|metadata| identity(&metadata))
             .collect(),
         Tier::Addresses(_) => Vec::new(),
     }
@@ -157,16 +227,14 @@ fn tier_regions(
     identities: &[Vec<Identity>],
     handed: &Handed,
     backing: usize,
-) -> Result<Vec<Region>, String> {
-    let words = |cause: &dyn std::fmt::Display| {
-        format!("memory at {:#x} cannot be used: {cause}", handed.gpa)
-    };
-    let metadata = handed.file.metadata().map_err(|error| words(&error))?;
-    let identity = (metadata.dev(), metadata.ino());
+) -> Result<Vec<Region>, RegionProblem> {
+    let metadata =
+        (handed.file.metadata()).map_err(|error| RegionProblem::System(error.to_string()))?;
+    let identity = identity(&metadata);
     let end = handed
         .gpa
         .checked_add(handed.length_bytes)
-        .ok_or_else(|| words(&"it wraps"))?;
+        .ok_or(RegionProblem::Wraps)?;
     let in_file = handed.offset_bytes.checked_add(handed.length_bytes);
     let mut list = Vec::new();
     for (node, tier) in tiers.iter().enumerate() {
@@ -180,13 +248,12 @@ fn tier_regions(
                 .collect(),
         };
         for (from, to) in parts {
-            // Holes would go elsewhere than the guest's pages, or nowhere.
             if in_file.is_none_or(|end| end > metadata.len()) {
-                return Err(words(&"it ends behind its file"));
+                return Err(RegionProblem::BehindFile);
             }
             let page = (1 << PAGE_SHIFT) - 1;
             if (from | to | handed.offset_bytes) & page != 0 {
-                return Err(words(&"it is not made of 4 KiB pages"));
+                return Err(RegionProblem::Unaligned);
             }
             list.push(Region {
                 first_page: from >> PAGE_SHIFT,
@@ -290,8 +357,11 @@ mod tests {
     fn punches_the_piece_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let (_, file) = memory(directory.path(), "memory", 0x4000);
-        let files = Files(vec![file.clone()]);
-        (&files)
+        let files = Files {
+            backing: vec![file.clone()],
+            tiers: Vec::new(),
+        };
+        files
             .punch(Piece {
                 backing: 0,
                 offset_bytes: 0x1000,
@@ -309,6 +379,6 @@ mod tests {
             offset_bytes: 0,
             length_bytes: 4096,
         };
-        assert!((&files).punch(nowhere).is_err());
+        assert!(files.punch(nowhere).is_err());
     }
 }

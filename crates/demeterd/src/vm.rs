@@ -3,23 +3,28 @@
 //! lives as long as a connection; wishes and the ledger live on.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use demeter_balloon::device::Parameters;
+use demeter_balloon::regions::Piece;
 use demeter_balloon::view::{LastView, Stage, TierView, VmView, tier_name, tier_node};
 use demeter_balloon::wire::{Ack, PAGE_SHIFT, Request};
-use demeter_balloon::{Device, Event, Reason, TargetError};
+use demeter_balloon::{Device, Event, Reason, Taken, TargetError};
 use tokio::sync::watch;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::ledger::{Entry, Ledger, What};
+use crate::quota::Quota;
 use crate::spec;
 use crate::tiers::{self, Files, Handed};
 
 struct State {
     device: Device,
-    files: Files,
+    files: Arc<Files>,
+    quota: Quota,
     problem: Option<String>,
     connected: bool,
     statistics_at: Option<Instant>,
@@ -27,14 +32,25 @@ struct State {
     wake: Option<Arc<EventFd>>,
 }
 
+/// What is wrong then.
+const LOST: &str =
+    "memory of this guest is gone: its monitor made a file shorter, or a page is broken";
+
 /// One virtual machine.
 pub struct Vm {
-    /// As configured.
+    /// As configured; see [`Self::share`] for what it is entitled to.
     pub spec: spec::Vm,
     /// What it was given.
     pub ledger: Ledger,
     parameters: Parameters,
+    share: Mutex<spec::Share>,
     state: Mutex<State>,
+    /// Held while holes are punched, and for a new memory table: a hole never
+    /// goes into memory that is not the guest's any more. Taken before `state`,
+    /// which nobody holds that long.
+    punching: Mutex<()>,
+    /// Memory of this machine was gone when it was touched.
+    lost: Arc<AtomicBool>,
     /// Counts changes of any machine of the fleet.
     changes: watch::Sender<u64>,
 }
@@ -56,17 +72,21 @@ impl Vm {
             }
         }
         Self {
+            share: Mutex::new(spec.share.clone()),
             spec,
             ledger,
             parameters,
             state: Mutex::new(State {
                 device,
-                files: Files::default(),
+                files: Arc::default(),
+                quota: Quota::new(Instant::now()),
                 problem: None,
                 connected: false,
                 statistics_at: None,
                 wake: None,
             }),
+            punching: Mutex::new(()),
+            lost: Arc::default(),
             changes,
         }
     }
@@ -75,6 +95,24 @@ impl Vm {
         // What a panicking thread left is a consistent device: each of its
         // calls changes it as a whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it is entitled to now.
+    pub fn share(&self) -> spec::Share {
+        let share = self.share.lock().unwrap_or_else(PoisonError::into_inner);
+        share.clone()
+    }
+
+    /// What it is entitled to from now on.
+    pub fn set_share(&self, share: spec::Share) {
+        *self.share.lock().unwrap_or_else(PoisonError::into_inner) = share;
+    }
+
+    /// Has it the socket and the memory that are described there?
+    pub fn is_at(&self, spec: &spec::Vm) -> bool {
+        let mut now = self.spec.clone();
+        now.share = spec.share.clone();
+        now == *spec
     }
 
     /// A monitor is there.
@@ -100,7 +138,8 @@ impl Vm {
             }
         }
         state.device = device;
-        state.files = Files::default();
+        self.lost.store(false, Ordering::Relaxed);
+        state.files = Arc::default();
         state.problem = None;
         state.connected = false;
         state.statistics_at = None;
@@ -114,15 +153,21 @@ impl Vm {
     /// The monitor's memory table.
     pub fn set_memory(&self, handed: &[Handed]) {
         let matched = tiers::matched(&self.spec.tiers, handed);
+        let _punched = self.punching.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.device.set_regions(matched.regions);
-        state.files = matched.files;
+        state.files = Arc::new(matched.files);
         state.problem = matched.problem;
     }
 
     /// Configuration space.
     pub fn config_bytes(&self) -> [u8; 64] {
         self.state().device.config().to_bytes()
+    }
+
+    /// Period of the guest's statistics; 0: it speaks when it is asked.
+    pub fn statistics_interval_ms(&self) -> u32 {
+        self.parameters.statistics_interval_ms
     }
 
     /// Longest report that can be right.
@@ -137,11 +182,68 @@ impl Vm {
 
     /// Takes a report.
     pub fn report(&self, node: u16, bytes: &[u8]) -> Ack {
+        self.report_by(node, bytes, Files::punch)
+    }
+
+    /// As [`Self::report`]; `punch` does it, and may take its time.
+    fn report_by(
+        &self,
+        node: u16,
+        bytes: &[u8],
+        punch: impl Fn(&Files, Piece) -> io::Result<()>,
+    ) -> Ack {
+        let _punching = self.punching.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = self.state();
-        let state = &mut *guard;
-        let ack = state.device.report(node, bytes, &mut &state.files);
+        let ack = match guard.device.begin_report(node, bytes) {
+            Taken::Answered(ack) => ack,
+            Taken::Punching(punching) => {
+                let files = guard.files.clone();
+                drop(guard);
+                let mut pieces = punching.pieces().iter();
+                let punched = pieces.try_for_each(|piece| punch(&files, *piece));
+                guard = self.state();
+                guard.device.end_report(punching, punched)
+            }
+        };
         self.after(guard);
         ack
+    }
+
+    /// Messages that may be taken from the guest now; or how long to wait.
+    pub fn messages_allowed(&self) -> Result<usize, Duration> {
+        self.state().quota.messages(Instant::now())
+    }
+
+    /// A message was taken; `op` if it was a report.
+    pub fn took(&self, op: Option<u16>) {
+        self.state().quota.took(op.unwrap_or(0));
+    }
+
+    /// May messages of the guest make the host allocate so many pages more?
+    pub fn may_touch(&self, pages: u64) -> bool {
+        self.state().quota.pages(pages, Instant::now())
+    }
+
+    /// Where [`crate::lost`] notes memory that went away.
+    pub fn lost(&self) -> &Arc<AtomicBool> {
+        &self.lost
+    }
+
+    /// Memory went away: this guest is not served any more.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Tells that, once.
+    pub fn give_up(&self) {
+        let mut guard = self.state();
+        if guard.device.is_disabled() {
+            return;
+        }
+        guard.problem = Some(LOST.into());
+        guard.device.disable();
+        tracing::error!(vm = self.spec.name, "{LOST}");
+        self.after(guard);
     }
 
     /// Answers a report that is too wrong to be copied.
@@ -239,32 +341,47 @@ impl Vm {
         // Tables come region by region: only now is it whole.
         let greeted = events.iter().any(|e| matches!(e, Event::Hello { .. }));
         let problem = state.problem.clone().filter(|_| greeted && hellos < 8);
+        let now = Instant::now();
+        let told: Vec<Told> = (events.into_iter())
+            .filter(|event| *event != Event::Statistics)
+            .map(|event| Told {
+                line: is_line(&event) && state.quota.line(now),
+                entry: is_entry(&event).then(|| state.quota.entry(now)).flatten(),
+                event,
+            })
+            .collect();
         drop(state);
         if let Some(problem) = problem {
             tracing::warn!(vm = self.spec.name, "{problem}");
         }
-        for event in events {
-            self.tell(event, violations, hellos);
+        for told in told {
+            self.tell(told, violations);
         }
         self.changed();
     }
 
-    fn tell(&self, event: Event, violations: u64, hellos: u64) {
+    /// A guest decides how often these happen; log and ledger do not follow it.
+    fn tell(&self, told: Told, violations: u64) {
         let vm = self.spec.name.as_str();
-        // A guest decides how often these happen; the log does not follow it.
-        let told = |count: u64| count <= 8 || count.is_power_of_two();
-        let of = |node: u16, what| Entry {
-            tier: Some(tier_name(node)),
-            ..Entry::now(what)
+        let Told { event, line, entry } = told;
+        let write = |what, node: Option<u16>, fill: &dyn Fn(&mut Entry)| {
+            if let Some(left_out) = entry {
+                let mut entry = Entry {
+                    tier: node.map(tier_name),
+                    left_out,
+                    ..Entry::now(what)
+                };
+                fill(&mut entry);
+                self.ledger.add(entry);
+            }
         };
         match event {
             Event::Hello { node, kept_pages } => {
-                if told(hellos) {
+                if line {
                     tracing::info!(vm, node, kept_pages, "driver");
                 }
-                self.ledger.add(Entry {
-                    balloon_bytes: Some(kept_pages << PAGE_SHIFT),
-                    ..of(node, What::Driver)
+                write(What::Driver, Some(node), &|entry| {
+                    entry.balloon_bytes = Some(kept_pages << PAGE_SHIFT);
                 });
             }
             Event::Done {
@@ -272,21 +389,21 @@ impl Vm {
                 ended,
                 held_pages,
             } => {
-                tracing::info!(vm, node, held_pages, outcome = ?ended.outcome, "resized");
-                self.ledger.add(Entry {
-                    balloon_bytes: Some(held_pages << PAGE_SHIFT),
-                    outcome: Some(ended.outcome),
-                    ..of(node, What::Ended)
+                if line {
+                    tracing::info!(vm, node, held_pages, outcome = ?ended.outcome, "resized");
+                }
+                write(What::Ended, Some(node), &|entry| {
+                    entry.balloon_bytes = Some(held_pages << PAGE_SHIFT);
+                    entry.outcome = Some(ended.outcome);
                 });
             }
             Event::TakenBack { node, nr_pages } => {
-                self.ledger.add(Entry {
-                    size_bytes: Some(nr_pages << PAGE_SHIFT),
-                    ..of(node, What::TakenBack)
+                write(What::TakenBack, Some(node), &|entry| {
+                    entry.size_bytes = Some(nr_pages << PAGE_SHIFT);
                 });
             }
             Event::Violation { reason } => {
-                if told(violations) {
+                if line {
                     tracing::warn!(vm, reason = reason.name(), violations, "violation");
                 }
             }
@@ -295,7 +412,9 @@ impl Vm {
                 self.ledger.add(Entry::now(What::Disabled));
             }
             Event::HostFailed { node, cause } => {
-                tracing::error!(vm, node, "cannot punch: {cause}");
+                if line {
+                    tracing::error!(vm, node, "cannot punch: {cause}");
+                }
             }
             Event::Statistics => {}
         }
@@ -318,7 +437,7 @@ impl Vm {
                     balloon_bytes: view.held_pages << PAGE_SHIFT,
                     size_bytes: size(view.held_pages),
                     wanted_size_bytes: view.wish_pages.map(size),
-                    backing_bytes: state.files.allocated_bytes(device.regions(), node),
+                    backing_bytes: None,
                     busy: view.is_busy,
                     last: view.last.map(|ended| LastView {
                         outcome: ended.outcome,
@@ -330,19 +449,25 @@ impl Vm {
                 })
             })
             .collect();
+        let lost = self.is_lost();
         let stage = if !state.connected {
             Stage::Waiting
-        } else if device.is_disabled() {
+        } else if device.is_disabled() || lost {
             Stage::Disabled
         } else if driven {
             Stage::Driven
         } else {
             Stage::Connected
         };
-        VmView {
+        let files = state.files.clone();
+        let mut view = VmView {
             name: self.spec.name.clone(),
             stage,
-            problem: state.problem.clone(),
+            problem: if lost {
+                Some(LOST.into())
+            } else {
+                state.problem.clone()
+            },
             tiers,
             violations: device
                 .violations()
@@ -353,13 +478,140 @@ impl Vm {
             statistics_age_ms: state
                 .statistics_at
                 .map(|at| at.elapsed().as_millis() as u64),
+            churn: state.quota.churn(),
+        };
+        drop(state);
+        // Asks the system, which may have to wait for a file.
+        for tier in &mut view.tiers {
+            tier.backing_bytes = files.allocated_bytes(tier.node);
         }
+        view
     }
+}
+
+/// What the device told, and where it may be repeated.
+struct Told {
+    event: Event,
+    line: bool,
+    /// With the number of entries that were left out before.
+    entry: Option<u64>,
+}
+
+/// Goes to the log because of the guest.
+fn is_line(event: &Event) -> bool {
+    !matches!(
+        event,
+        Event::TakenBack { .. } | Event::Statistics | Event::Disabled
+    )
+}
+
+/// Goes to the ledger because of the guest.
+fn is_entry(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Hello { .. } | Event::Done { .. } | Event::TakenBack { .. }
+    )
 }
 
 fn wake(state: &State) {
     if let Some(wake) = &state.wake {
         // The only failure is a counter that is full, which wakes as well.
         let _ = wake.write(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use demeter_balloon::wire::{OP_HELLO, OP_INFLATED, Range, Report, Status};
+    use std::collections::BTreeMap;
+    use std::fs::File;
+    use std::sync::mpsc;
+
+    /// With 16 pages of FMEM, a driver, and a balloon of four that is asked for.
+    fn driven(directory: &std::path::Path) -> Arc<Vm> {
+        let path = directory.join("fmem");
+        let file = File::options()
+            .create(true)
+            .truncate(true)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        file.set_len(16 << PAGE_SHIFT).unwrap();
+        let line = format!("a,socket=/s,fmem={}", path.display());
+        let description = spec::Description::parse(&line).unwrap();
+        let vm = Vm::new(
+            description.finish(&BTreeMap::new()).unwrap(),
+            Parameters::default(),
+            Ledger::open(None, "a").unwrap(),
+            watch::channel(0).0,
+        );
+        vm.set_memory(&[Handed {
+            gpa: 0,
+            length_bytes: 16 << PAGE_SHIFT,
+            file: Arc::new(file),
+            offset_bytes: 0,
+        }]);
+        let hello = Report {
+            op: OP_HELLO,
+            ..Report::default()
+        };
+        assert_eq!(vm.report(0, &hello.message(&[])).status, Status::Ok);
+        vm.ask(0, 12 << PAGE_SHIFT, "test").unwrap();
+        vm.next_request().unwrap();
+        Arc::new(vm)
+    }
+
+    fn inflated() -> Vec<u8> {
+        let report = Report {
+            op: OP_INFLATED,
+            current_pages: 4,
+            ..Report::default()
+        };
+        report.message(&[Range {
+            gpa: 0,
+            nr_pages: 4,
+        }])
+    }
+
+    #[test]
+    fn nobody_waits_for_a_hole_but_its_guest_and_the_memory_table() {
+        let directory = tempfile::tempdir().unwrap();
+        let vm = driven(directory.path());
+        let (seen, sees) = mpsc::channel();
+        let (changed, changes) = mpsc::channel();
+        let ack = vm.report_by(0, &inflated(), |_, _| {
+            let (other, seen) = (vm.clone(), seen.clone());
+            thread_of(move || seen.send(other.view().name).unwrap());
+            sees.recv_timeout(Duration::from_secs(60))
+                .expect("the view waits for the hole");
+            let (other, changed) = (vm.clone(), changed.clone());
+            thread_of(move || {
+                other.set_memory(&[]);
+                changed.send(()).unwrap();
+            });
+            // A hole in memory that is the guest's no more would be the worse harm.
+            let early = changes.recv_timeout(Duration::from_millis(50));
+            assert!(early.is_err(), "the table changed under the hole");
+            Ok(())
+        });
+        assert_eq!(ack.status, Status::Ok);
+        changes.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+
+    fn thread_of(body: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(body);
+    }
+
+    #[test]
+    fn a_hole_that_cannot_be_punched_leaves_the_balloon_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let vm = driven(directory.path());
+        let full = |_: &Files, _| Err(io::Error::from(io::ErrorKind::StorageFull));
+        assert_eq!(vm.report_by(0, &inflated(), full).status, Status::Host);
+        assert_eq!(vm.view().tiers[0].balloon_bytes, 0);
+        assert_eq!(vm.report(0, &inflated()).status, Status::Ok);
+        assert_eq!(vm.view().tiers[0].balloon_bytes, 4 << PAGE_SHIFT);
     }
 }

@@ -42,6 +42,11 @@ struct Tenant {
 impl Tenant {
     fn new(daemon: &Daemon, name: &str) -> Self {
         let mut guest = Guest::connect(daemon, name);
+        // All of its memory is in use: nobody believes in hot pages that the host
+        // has not allocated.
+        for node in 0..2 {
+            guest.fill(node);
+        }
         for node in 0..2 {
             let hello = Report {
                 op: OP_HELLO,
@@ -99,6 +104,7 @@ impl Tenant {
                     let changed = if op == OP_INFLATED {
                         self.balloon.insert(page)
                     } else {
+                        self.guest.touch(0, page);
                         self.balloon.remove(&page)
                     };
                     assert!(changed);

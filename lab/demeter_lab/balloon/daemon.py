@@ -169,7 +169,7 @@ class Daemon:
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run ``demeter balloon`` with these words."""
         line = [str(program("demeter")), "balloon", *words]
-        if words[0] != "replug":
+        if words[0] not in ("replug", "unplug"):
             line += ["--control", str(self.control)]
         return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
 

@@ -199,6 +199,13 @@ def check_command(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     guest.qmp.close()
     done = daemon.command("replug", "--qmp", str(guest.directory / "qmp"))
     checks.that("demeter balloon replug", done.returncode == 0, done.stderr.strip())
+    # As before a migration, with the daemon alive.
+    daemon.wait_stage(name, "driven")
+    done = daemon.command("unplug", "--qmp", str(guest.directory / "qmp"))
+    checks.that("demeter balloon unplug", done.returncode == 0, done.stderr.strip())
+    daemon.wait_stage(name, "waiting")
+    done = daemon.command(*done.stdout.split()[2:])
+    checks.that("what unplug printed puts it in", done.returncode == 0, done.stderr.strip())
     guest.reconnect_qmp()
     daemon.wait_stage(name, "driven")
     daemon.wait_still(name)

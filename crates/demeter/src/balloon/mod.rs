@@ -30,6 +30,8 @@ pub enum Verb {
     Policy(policy::Arguments),
     /// Put the device of a running guest in anew, after its daemon was restarted
     Replug(replug::Arguments),
+    /// Take the device of a running guest out, before it is migrated
+    Unplug(replug::Out),
 }
 
 impl Verb {
@@ -41,6 +43,7 @@ impl Verb {
             Self::Watch(arguments) => watch::execute(&arguments),
             Self::Policy(arguments) => policy::execute(&arguments),
             Self::Replug(arguments) => replug::execute(&arguments),
+            Self::Unplug(arguments) => replug::unplug(&arguments),
         }
     }
 }

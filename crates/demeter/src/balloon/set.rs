@@ -31,7 +31,7 @@ fn parse_wish(text: &str) -> Result<(u16, u64), String> {
         .split_once('=')
         .ok_or_else(|| format!("'{text}' is not TIER=SIZE"))?;
     let node = tier_node(tier).ok_or_else(|| format!("no tier '{tier}'; write fmem or smem"))?;
-    let bytes = demeter_agent::size::parse(size)?;
+    let bytes = demeter_agent::size::parse(size).map_err(|error| error.to_string())?;
     Ok((node, bytes))
 }
 

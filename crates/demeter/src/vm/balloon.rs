@@ -24,7 +24,7 @@ use super::sizing::{Balloon, Method};
 use super::tail::Tail;
 use super::workplace::{RamDir, ResultsDir, to_json};
 use crate::balloon::client::Client;
-use crate::balloon::qmp::Qmp;
+use crate::balloon::qmp;
 use crate::error::Error;
 use crate::testbed;
 
@@ -291,7 +291,7 @@ impl Host {
         if let Some(guest) = &self.guest {
             return guest.ask(self.node_bytes, self.balloon.taken_bytes);
         }
-        let mut qmp = Qmp::connect(&self.qmp)?;
+        let mut qmp = qmp::connect(&self.qmp)?;
         if self.balloon.method == Method::Virtio {
             let value =
                 self.node_bytes.iter().sum::<u64>() - self.balloon.taken_bytes.iter().sum::<u64>();

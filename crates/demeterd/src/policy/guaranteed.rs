@@ -9,6 +9,8 @@
 //! it, which is what would make shares swing. A guest that has more than its
 //! floor counts a quarter more, so that two about equal guests do not take
 //! turns.
+//!
+//! What a guest says is believed as far as its credit goes, see `account`.
 
 use super::{Claim, Fleet, Guest, Policy, divide};
 
@@ -29,18 +31,25 @@ impl Policy for Guaranteed {
             .collect();
         let mut sizes = divide(fleet.pool_pages, &floors);
         let mut spare = fleet.pool_pages - sizes.iter().sum::<u64>();
+        let shares = divide(fleet.pool_pages, &fleet.claims());
         let mut order: Vec<usize> = (0..sizes.len()).collect();
         order.sort_by(|&a, &b| gain(&fleet.guests[b]).total_cmp(&gain(&fleet.guests[a])));
-        for at in order {
-            let guest = &fleet.guests[at];
-            let wanted = guest
-                .hot_pages
-                .unwrap_or(0)
-                .min(guest.claim.ceiling_pages)
-                .saturating_sub(sizes[at])
-                .min(spare);
-            sizes[at] += wanted;
-            spare -= wanted;
+        // Those whose credit is gone up to their share first; beyond it they get
+        // what nobody else's hot set needs.
+        for believed in [true, false] {
+            for &at in &order {
+                let guest = &fleet.guests[at];
+                let most = if believed && !guest.may_borrow {
+                    guest.claim.ceiling_pages.min(shares[at])
+                } else {
+                    guest.claim.ceiling_pages
+                };
+                let wanted = (guest.hot_pages.unwrap_or(0).min(most))
+                    .saturating_sub(sizes[at])
+                    .min(spare);
+                sizes[at] += wanted;
+                spare -= wanted;
+            }
         }
         if spare == 0 {
             return sizes;

@@ -8,13 +8,54 @@
 //! floor, unless the floors together exceed the pool, in which case they are
 //! cut in proportion.
 
+mod account;
 mod fixed;
 mod guaranteed;
 mod pressure;
 mod proportional;
 mod shares;
 
+pub use account::Account;
 pub use shares::{Claim, divide};
+
+use demeter_balloon::view::PolicyView;
+
+/// Why nobody can decide so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// None of that name.
+    #[error("no policy '{0}'")]
+    Unknown(String),
+    /// Too often or too seldom.
+    #[error("an interval of {0} ms")]
+    Interval(u64),
+    /// No FMEM to divide.
+    #[error("policy '{0}' has no FMEM to divide")]
+    Pool(String),
+}
+
+impl PolicyError {
+    /// What to do.
+    pub fn next(&self) -> String {
+        match self {
+            Self::Unknown(_) => format!("choose from: {}", NAMES.join(", ")),
+            Self::Interval(_) => "choose 10 to 3600000 ms".into(),
+            Self::Pool(_) => "give --fmem-pool, or fmem_pool_bytes".into(),
+        }
+    }
+}
+
+/// Can it decide?
+pub fn check(wish: &PolicyView) -> Result<(), PolicyError> {
+    let policy = by_name(&wish.name).ok_or_else(|| PolicyError::Unknown(wish.name.clone()))?;
+    if !(10..=3_600_000).contains(&wish.interval_ms) {
+        return Err(PolicyError::Interval(wish.interval_ms));
+    }
+    if policy.is_some() && wish.fmem_pool_bytes == 0 {
+        return Err(PolicyError::Pool(wish.name.clone()));
+    }
+    Ok(())
+}
 
 /// No policy here: the control interface is told sizes.
 pub const EXTERNAL: &str = "external";
@@ -42,6 +83,8 @@ pub struct Guest {
     pub stall_permille: Option<u32>,
     /// Decisions since its size was last changed.
     pub steady_rounds: u32,
+    /// It may be given more than its share because of what it says.
+    pub may_borrow: bool,
 }
 
 /// What a policy knows.
@@ -54,7 +97,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    fn claims(&self) -> Vec<Claim> {
+    /// What everybody may have, whatever it says.
+    pub fn claims(&self) -> Vec<Claim> {
         self.guests.iter().map(|guest| guest.claim).collect()
     }
 }

@@ -23,6 +23,7 @@ fn guest(floor_pages: u64, ceiling_pages: u64, weight: u64) -> Guest {
         slow_permille: None,
         stall_permille: None,
         steady_rounds: 100,
+        may_borrow: true,
     }
 }
 
@@ -31,12 +32,19 @@ fn any_guest() -> impl Strategy<Value = Guest> {
         (0..500u64, 0..2000u64, 1..10u64, 0..3000u64),
         proptest::option::of(0..3000u64),
         proptest::option::of(0..3000u64),
-        (0..1000u64, 0.0..1e6f64, 0..10u32),
+        (0..1000u64, 0.0..1e6f64, 0..10u32, any::<bool>()),
         proptest::option::of(0..=1000u32),
         proptest::option::of(0..=1000u32),
     )
         .prop_map(
-            |((floor, more, weight, size), fixed, hot, (free, rate, steady), slow, stall)| Guest {
+            |(
+                (floor, more, weight, size),
+                fixed,
+                hot,
+                (free, rate, steady, borrow),
+                slow,
+                stall,
+            )| Guest {
                 size_pages: size,
                 fixed_pages: fixed,
                 hot_pages: hot,
@@ -45,6 +53,7 @@ fn any_guest() -> impl Strategy<Value = Guest> {
                 slow_permille: slow,
                 stall_permille: stall,
                 steady_rounds: steady,
+                may_borrow: borrow,
                 ..guest(floor, floor + more, weight)
             },
         )
@@ -196,6 +205,64 @@ fn guaranteed_does_not_flip_between_about_equal_guests() {
         last = sizes;
     }
     assert_eq!(changes, 1, "the first decision is the only one");
+}
+
+/// A day of decisions, one a second, in which guest 1 always claims to be the
+/// busiest with all of its memory. Mean sizes, and guest 0's least after the first
+/// hour.
+fn day_beside_a_liar(honest: impl Fn(u64) -> (u64, f64)) -> ([f64; 2], u64) {
+    let mut fleet = Fleet {
+        pool_pages: 1000,
+        guests: vec![guest(200, 1000, 1), guest(200, 1000, 1)],
+    };
+    let mut accounts = [Account::default(); 2];
+    let mut sums = [0; 2];
+    let mut least = u64::MAX;
+    let seconds = 24 * 3600;
+    for second in 0..seconds {
+        let (hot_pages, access_rate) = honest(second);
+        fleet.guests[0].hot_pages = Some(hot_pages);
+        fleet.guests[0].access_rate = access_rate;
+        fleet.guests[1].hot_pages = Some(1000);
+        fleet.guests[1].access_rate = 1e12;
+        let shares = divide(fleet.pool_pages, &fleet.claims());
+        let sizes = policy("guaranteed").sizes(&fleet);
+        for at in 0..2 {
+            accounts[at].settle(sizes[at], shares[at], 1.0);
+            fleet.guests[at].size_pages = sizes[at];
+            fleet.guests[at].may_borrow = accounts[at].may_borrow();
+            sums[at] += sizes[at];
+        }
+        if second >= 3600 {
+            least = least.min(sizes[0]);
+        }
+    }
+    (sums.map(|sum| sum as f64 / seconds as f64), least)
+}
+
+#[test]
+fn a_guest_that_lies_gains_less_than_a_hundredth_in_a_day() {
+    // Half of the pool is everybody's share.
+    let (mean, least) = day_beside_a_liar(|_| (700, 10_000.0));
+    assert!(mean[1] <= 505.0, "{mean:?}");
+    assert!(least >= 500, "{least}");
+    // Nor from lying beside one that works now and then.
+    let busy = |second: u64| (second / 600).is_multiple_of(2);
+    let (_, least) = day_beside_a_liar(|second| (if busy(second) { 500 } else { 300 }, 100.0));
+    assert!(least >= 300, "{least}");
+}
+
+#[test]
+fn what_nobody_else_needs_costs_nothing() {
+    let mut fleet = Fleet {
+        pool_pages: 1000,
+        guests: vec![guest(200, 1000, 1), guest(200, 1000, 1)],
+    };
+    fleet.guests[0].hot_pages = Some(700);
+    fleet.guests[0].access_rate = 70_000.0;
+    fleet.guests[0].may_borrow = false;
+    fleet.guests[1].hot_pages = Some(100);
+    assert_eq!(policy("guaranteed").sizes(&fleet), [750, 250]);
 }
 
 #[test]

@@ -306,3 +306,86 @@ fn an_answer_is_as_long_as_the_structure() {
     let length = guest.report_length(FMEM, hello(0));
     assert_eq!(length, ACK_BYTES as u32);
 }
+
+fn count_of(view: &serde_json::Value, what: &str) -> u64 {
+    view["churn"][what].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn who_greets_in_circles_is_held_back_and_does_not_fill_the_ledger() {
+    let daemon = Daemon::start(&["a", "b"], &[]);
+    let mut busy = Guest::connect(&daemon, "a");
+    let mut honest = Guest::connect(&daemon, "b");
+    driver(&mut busy);
+    driver(&mut honest);
+    daemon.ask("a", "fmem", (busy.pages(FMEM) - 10) << 12);
+    let began = Instant::now();
+    busy.flood(FMEM, hello(0), 450);
+    let seconds = began.elapsed().as_secs_f64();
+    let view = daemon.view("a");
+    assert_eq!(view["violations"], serde_json::json!({}));
+    assert!(count_of(&view, "held_back") > 0, "{}", view["churn"]);
+    assert!(count_of(&view, "untold") > 0 && count_of(&view, "unwritten") > 0);
+    let ledger = std::fs::read_to_string(daemon.path("state/a.jsonl")).unwrap();
+    let written = ledger.lines().filter(|l| l.contains("driver")).count() as f64;
+    assert!(written <= 256.0 + 2.0 * seconds + 3.0, "{written} entries");
+    // What was asked for is still known, and nobody else is held back.
+    let asked = ledger.lines().any(|line| line.contains("asked"));
+    assert!(asked);
+    assert_eq!(count_of(&daemon.view("b"), "held_back"), 0);
+}
+
+#[test]
+fn answers_into_memory_that_was_never_touched_are_bounded() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    let allocated = |guest: &Guest| guest.allocated_pages(0) + guest.allocated_pages(1);
+    let before = allocated(&guest);
+    // Every page of both nodes but those with rings; of what is not asked.
+    let pages = (64..1024).chain((64..1024).map(|page| guest.first_page(1) + page));
+    let pages: Vec<u64> = pages.take(1200).collect();
+    let mut answered: u64 = 0;
+    for page in pages {
+        answered += u64::from(guest.report_for(FMEM, op(OP_DONE), page << 12) > 0);
+        if answered >= 1000 && daemon.view("a")["stage"] == "disabled" {
+            break;
+        }
+    }
+    let more = allocated(&guest) - before;
+    assert!(more <= 1024 + 8, "{more} pages were allocated");
+    assert!(
+        answered >= 1000,
+        "a driver has some such buffers: {answered}"
+    );
+    let view = daemon.view("a");
+    assert!(
+        view["violations"]["untouched"].as_u64() >= Some(1),
+        "{view}"
+    );
+    assert_eq!(view["stage"], "disabled");
+}
+
+#[test]
+fn memory_that_goes_away_costs_its_own_machine_only() {
+    let daemon = Daemon::start(&["a", "b"], &[]);
+    let mut broken = Guest::connect(&daemon, "a");
+    let mut honest = Guest::connect(&daemon, "b");
+    driver(&mut broken);
+    driver(&mut honest);
+    broken.truncate(FMEM, 0);
+    broken.ring(FMEM);
+    let began = Instant::now();
+    while daemon.view("a")["stage"] != "disabled" {
+        assert!(began.elapsed() < LIMIT, "nobody notices");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let problem = daemon.view("a")["problem"].to_string();
+    assert!(problem.contains("gone"), "{problem}");
+    assert_eq!(honest.report(FMEM, hello(0), &[]), Some(0));
+    // With whole memory it is served again.
+    broken.truncate(FMEM, broken.pages(FMEM) << 12);
+    let mut again = broken.reconnect(&daemon);
+    driver(&mut again);
+    assert_eq!(daemon.view("a")["stage"], "driven");
+}

@@ -52,28 +52,32 @@ impl Daemon {
 
     /// `keys` are added to those of every machine.
     pub fn with_keys(names: &[&str], keys: &str, options: &[&str]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let at = |name: String| directory.path().join(name).display().to_string();
-        let mut words = vec![
-            "--control".to_owned(),
-            at("control".into()),
-            "--state-dir".to_owned(),
-            at("state".into()),
-        ];
+        let directory = directory();
+        let mut words = Vec::new();
         for name in names {
-            for node in ["fmem", "smem"] {
-                let file = File::create(at(format!("{name}.{node}"))).unwrap();
-                file.set_len(NODE_BYTES).unwrap();
-            }
+            make_memory(directory.path(), name);
             words.push("--vm".into());
             words.push(format!(
-                "{name},socket={},fmem={},smem={}{keys}",
-                at(format!("{name}.sock")),
-                at(format!("{name}.fmem")),
-                at(format!("{name}.smem"))
+                "{name},{}{keys}",
+                keys_of(directory.path(), name)
+                    .map(|(key, path)| format!("{key}={path}"))
+                    .join(",")
             ));
         }
         words.extend(options.iter().map(|&word| word.to_owned()));
+        Self::in_directory(directory, words)
+    }
+
+    /// With these options beside the control interface's and the state's.
+    pub fn in_directory(directory: tempfile::TempDir, options: Vec<String>) -> Self {
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        let mut words = vec![
+            "--control".to_owned(),
+            at("control"),
+            "--state-dir".to_owned(),
+            at("state"),
+        ];
+        words.extend(options);
         let child = spawn(&words);
         let daemon = Self {
             directory,
@@ -84,8 +88,25 @@ impl Daemon {
         daemon
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Memory for one more machine, and its description in JSON.
+    pub fn prepare(&self, name: &str) -> serde_json::Value {
+        make_memory(self.directory.path(), name);
+        let mut description = serde_json::json!({"name": name});
+        for (key, path) in keys_of(self.directory.path(), name) {
+            description[key] = path.into();
+        }
+        description
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, number: libc::c_int) {
+        // SAFETY: to a child that nobody has waited for.
+        let status = unsafe { libc::kill(self.child.id() as libc::pid_t, number) };
+        assert_eq!(status, 0);
     }
 
     fn wait_ready(&self) {
@@ -113,6 +134,13 @@ impl Daemon {
     }
 
     fn answer(&self, request: &str, body: &str) -> String {
+        let (status, answer) = self.status(request, body);
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+
+    /// Status and body of a call.
+    pub fn status(&self, request: &str, body: &str) -> (u16, String) {
         let mut stream = bounded(&self.path("control"));
         write!(
             stream,
@@ -124,8 +152,8 @@ impl Daemon {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
-        body.to_owned()
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, body.to_owned())
     }
 
     /// A counter without labels of its metrics.
@@ -178,8 +206,50 @@ fn bounded(path: &Path) -> UnixStream {
     stream
 }
 
+/// A directory in memory, where guest memory lies: what the machine's disk is busy
+/// with is no concern of these tests.
+pub fn directory() -> tempfile::TempDir {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() {
+        tempfile::tempdir_in(shm).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    }
+}
+
+/// Memory of both tiers, if it is not there: somebody may use it.
+fn make_memory(directory: &Path, name: &str) {
+    for node in ["fmem", "smem"] {
+        let path = directory.join(format!("{name}.{node}"));
+        if !path.exists() {
+            let file = File::create(path).unwrap();
+            file.set_len(NODE_BYTES).unwrap();
+        }
+    }
+}
+
+fn keys_of(directory: &Path, name: &str) -> [(&'static str, String); 3] {
+    let at = |what: &str| {
+        directory
+            .join(format!("{name}.{what}"))
+            .display()
+            .to_string()
+    };
+    [
+        ("socket", at("sock")),
+        ("fmem", at("fmem")),
+        ("smem", at("smem")),
+    ]
+}
+
+/// The daemon that was built, or the one that DEMETERD names: an older one shall
+/// fail where a mistake was mended.
+pub fn program() -> std::ffi::OsString {
+    std::env::var_os("DEMETERD").unwrap_or_else(|| env!("CARGO_BIN_EXE_demeterd").into())
+}
+
 fn spawn(words: &[String]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_demeterd"))
+    Command::new(program())
         .args(words)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -361,6 +431,21 @@ impl Guest {
         self.memory[node].sync_all().unwrap();
     }
 
+    /// Uses a page above the rings.
+    pub fn touch(&self, node: usize, page: u64) {
+        self.memory[node].write_all_at(&[0xa5], page << 12).unwrap();
+    }
+
+    /// As a monitor that makes a file of guest memory shorter.
+    pub fn truncate(&self, node: usize, bytes: u64) {
+        self.memory[node].set_len(bytes).unwrap();
+    }
+
+    /// Rings the bell of that node's queue.
+    pub fn ring(&self, node: usize) {
+        self.queues[QUEUE_REPORT + node].kick.write(1).unwrap();
+    }
+
     pub fn allocated_pages(&self, node: usize) -> u64 {
         self.memory[node].metadata().unwrap().blocks() / 8
     }
@@ -418,14 +503,56 @@ impl Guest {
     }
 
     fn send(&mut self, node: usize, message: &[u8]) -> u32 {
-        let buffer = self.buffer(node);
-        self.write(buffer, message);
-        let answer = buffer + message.len() as u64;
+        let answer = self.buffer(node) + message.len() as u64;
         self.write(answer, &[0xff; 8]);
-        let chain = [
+        self.send_for(node, message, answer)
+    }
+
+    /// Sends the same report so often, without waiting in between.
+    pub fn flood(&mut self, node: usize, report: Report, count: u16) {
+        let queue = QUEUE_REPORT + node;
+        let mut left = count;
+        while left > 0 {
+            // Slots of the ring may all name the first chain.
+            let many = left.min(SIZE);
+            let base = queue as u64 * QUEUE_BYTES;
+            for slot in 0..many {
+                let slot = u64::from(self.queues[queue].available.wrapping_add(slot) % SIZE);
+                self.write(base + AVAILABLE + 4 + 2 * slot, &0_u16.to_le_bytes());
+            }
+            let message = report.message(&[]);
+            let buffer = self.buffer(node);
+            self.write(buffer, &message);
+            let chain = self.chain_of(node, message.len(), buffer + message.len() as u64);
+            for (index, descriptor) in chain.iter().enumerate() {
+                self.write(base + 16 * index as u64, &descriptor.bytes());
+            }
+            self.advance(queue, many);
+            for _ in 0..many {
+                self.wait_used(node).expect("no answer");
+            }
+            left -= many;
+        }
+    }
+
+    /// Sends a report with the answer's buffer at that guest physical address.
+    /// Length of the answer.
+    pub fn report_for(&mut self, node: usize, report: Report, answer: u64) -> u32 {
+        self.send_for(node, &report.message(&[]), answer)
+    }
+
+    fn send_for(&mut self, node: usize, message: &[u8], answer: u64) -> u32 {
+        self.write(self.buffer(node), message);
+        let chain = self.chain_of(node, message.len(), answer);
+        self.offer_chain(node, &chain);
+        self.wait_used(node).expect("no answer")
+    }
+
+    fn chain_of(&self, node: usize, length: usize, answer: u64) -> [Descriptor; 2] {
+        [
             Descriptor {
-                addr: buffer,
-                len: message.len() as u32,
+                addr: self.buffer(node),
+                len: length as u32,
                 flags: NEXT,
                 next: 1,
             },
@@ -435,9 +562,7 @@ impl Guest {
                 flags: WRITE,
                 next: 0,
             },
-        ];
-        self.offer_chain(node, &chain);
-        self.wait_used(node).expect("no answer")
+        ]
     }
 
     /// Status of the answer; None if nothing was written.

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Unix sockets that we listen on, and who may connect.
+
+use std::ffi::CString;
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::{fs, io, ptr};
+
+use listenfd::ListenFd;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A file or directory of that name.
+    #[error("{} exists and is not a socket", .0.display())]
+    NoSocket(PathBuf),
+    /// It is in use.
+    #[error("another daemon listens on {}", .0.display())]
+    InUse(PathBuf),
+    /// The system refused.
+    #[error("cannot {action} {}: {cause}", path.display())]
+    System {
+        /// Verb.
+        action: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// The system's words.
+        cause: io::Error,
+    },
+    /// `--fd` of something else.
+    #[error("descriptor {0} is not a Unix socket that listens")]
+    NotListening(RawFd),
+    /// No such group.
+    #[error("no group '{0}' on this host")]
+    Group(String),
+    /// Not an octal mode.
+    #[error("'{0}' is not a mode of a socket")]
+    Mode(String),
+}
+
+impl SocketError {
+    /// What the operator should do.
+    pub fn next(&self) -> &'static str {
+        match self {
+            Self::NoSocket(_) => "choose another path, or remove what is there",
+            Self::InUse(_) => "stop it, or choose another path",
+            Self::System { .. } => "check the path and its permissions",
+            Self::NotListening(_) => "give a listening Unix socket, or a path with --socket-path",
+            Self::Group(_) => "choose one from `getent group`, or give its number",
+            Self::Mode(_) => "write it in octal, for example 0660",
+        }
+    }
+}
+
+/// Who may connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Mode of the file.
+    pub mode: u32,
+    /// Group of the file; none: ours.
+    pub group: Option<u32>,
+}
+
+impl Access {
+    /// The owner, and nobody else.
+    pub const OWNER: Self = Self {
+        mode: 0o600,
+        group: None,
+    };
+
+    /// From `0660` and `kvm`, or the group's number.
+    pub fn parse(mode: Option<&str>, group: Option<&str>) -> Result<Self, SocketError> {
+        let mode = match mode {
+            // Without a mode a group would be of no use.
+            None if group.is_some() => 0o660,
+            None => Self::OWNER.mode,
+            Some(text) => u32::from_str_radix(text, 8)
+                .ok()
+                .filter(|mode| mode & !0o777 == 0 && mode & 0o600 == 0o600)
+                .ok_or_else(|| SocketError::Mode(text.to_owned()))?,
+        };
+        let group = group.map(group_id).transpose()?;
+        Ok(Self { mode, group })
+    }
+}
+
+fn group_id(name: &str) -> Result<u32, SocketError> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let unknown = || SocketError::Group(name.to_owned());
+    let text = CString::new(name).map_err(|_| unknown())?;
+    let mut entry = std::mem::MaybeUninit::<libc::group>::uninit();
+    let mut buffer = vec![0; 64 << 10];
+    let mut found = ptr::null_mut();
+    // SAFETY: name is terminated, buffer is as long as is said, and entry and found
+    // live until the end.
+    let status = unsafe {
+        libc::getgrnam_r(
+            text.as_ptr(),
+            entry.as_mut_ptr(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            &raw mut found,
+        )
+    };
+    if status != 0 || found.is_null() {
+        return Err(unknown());
+    }
+    // SAFETY: found is not null, so entry was filled.
+    Ok(unsafe { (*found).gr_gid })
+}
+
+/// Makes the socket. What an earlier daemon left there is replaced; anything that
+/// is not a socket, or that somebody listens on, is not.
+pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> {
+    let failed = |action| {
+        move |cause| SocketError::System {
+            action,
+            path: path.to_path_buf(),
+            cause,
+        }
+    };
+    if let Ok(metadata) = path.symlink_metadata() {
+        if !metadata.file_type().is_socket() {
+            return Err(SocketError::NoSocket(path.to_path_buf()));
+        }
+        match UnixStream::connect(path) {
+            // Nobody listens any more.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("look at")(error)),
+            Ok(_) => return Err(SocketError::InUse(path.to_path_buf())),
+        }
+        fs::remove_file(path).map_err(failed("replace"))?;
+    }
+    // Nobody can connect before the mode is set: see the umask in main.
+    let listener = UnixListener::bind(path).map_err(failed("listen on"))?;
+    if access.group.is_some() {
+        chown(path, None, access.group).map_err(failed("set the group of"))?;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(access.mode))
+        .map_err(failed("set the mode of"))?;
+    Ok(listener)
+}
+
+/// A listening socket that our parent made: one that systemd or a like program
+/// passed, or any other descriptor that a manager of machines gives.
+pub fn inherited(fd: RawFd) -> Result<UnixListener, SocketError> {
+    let wrong = || SocketError::NotListening(fd);
+    if let Some(index) = usize::try_from(fd).ok().and_then(|fd| fd.checked_sub(3)) {
+        match ListenFd::from_env().take_unix_listener(index) {
+            Ok(Some(listener)) => return Ok(listener),
+            // Not passed that way.
+            Ok(None) => {}
+            Err(_) => return Err(wrong()),
+        }
+    }
+    let mut listens: libc::c_int = 0;
+    let mut length = size_of_val(&listens) as libc::socklen_t;
+    // SAFETY: both pointers are to locals of the sizes that are said.
+    let status = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_ACCEPTCONN,
+            (&raw mut listens).cast(),
+            &raw mut length,
+        )
+    };
+    if status != 0 || listens == 0 {
+        return Err(wrong());
+    }
+    // SAFETY: it is a socket that listens, and vhost-user's convention for --fd is
+    // that it is ours from now on.
+    Ok(unsafe { UnixListener::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn only_what_nobody_uses_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        fs::write(&path, "precious").unwrap();
+        let error = listen(&path, Access::OWNER).unwrap_err();
+        assert!(matches!(error, SocketError::NoSocket(_)), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        fs::remove_file(&path).unwrap();
+        let first = listen(&path, Access::OWNER).unwrap();
+        let error = listen(&path, Access::OWNER).unwrap_err();
+        assert!(matches!(error, SocketError::InUse(_)), "{error}");
+        drop(first);
+        listen(&path, Access::OWNER).unwrap();
+    }
+
+    #[test]
+    fn mode_and_group_are_as_was_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let own = directory.path().metadata().unwrap().gid();
+        let access = Access::parse(Some("0660"), Some(&own.to_string())).unwrap();
+        let _listener = listen(&path, access).unwrap();
+        let metadata = path.metadata().unwrap();
+        assert_eq!((metadata.mode() & 0o777, metadata.gid()), (0o660, own));
+        assert_eq!(Access::parse(None, None).unwrap(), Access::OWNER);
+        assert_eq!(Access::parse(None, Some("0")).unwrap().mode, 0o660);
+        assert_eq!(Access::parse(None, Some("root")).unwrap().group, Some(0));
+        assert!(Access::parse(Some("0888"), None).is_err());
+        assert!(Access::parse(Some("4660"), None).is_err());
+        assert!(Access::parse(Some("0060"), None).is_err());
+        assert!(Access::parse(None, Some("no such group")).is_err());
+    }
+}

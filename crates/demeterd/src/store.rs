@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the control interface changed, for the next start: machines that it added,
+//! and the policy that it chose. One file, written anew as a whole.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use demeter_balloon::view::PolicyView;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::spec::Description;
+
+/// Of the file's form.
+const VERSION: u32 = 1;
+
+/// A policy that was chosen, and the one that was configured then.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Chosen {
+    /// Decides.
+    pub policy: PolicyView,
+    /// As long as this is what is configured: who changes the configuration means
+    /// it.
+    pub instead_of: PolicyView,
+}
+
+/// The file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changes {
+    version: u32,
+    /// Of the control interface.
+    pub policy: Option<Chosen>,
+    /// Machines that were added.
+    pub vms: Vec<Description>,
+}
+
+impl Changes {
+    /// Who decides where that was configured.
+    pub fn policy(&self, configured: &PolicyView) -> PolicyView {
+        match &self.policy {
+            Some(chosen) if chosen.instead_of == *configured => chosen.policy.clone(),
+            _ => configured.clone(),
+        }
+    }
+}
+
+/// Its place.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// In that directory.
+    pub fn new(directory: &Path) -> Self {
+        Self {
+            path: directory.join("fleet.json"),
+        }
+    }
+
+    /// Nothing if there is no file yet. One that cannot be read is not overwritten.
+    pub fn read(&self) -> Result<Changes, Error> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Changes::default()),
+            Err(cause) => return Err(Error::file("read", &self.path, cause)),
+        };
+        let wrong = |cause: String| Error::Usage {
+            cause: format!("{}: {cause}", self.path.display()),
+            next: "move it away; machines that were added must be added again".into(),
+        };
+        let changes: Changes =
+            serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        if changes.version != VERSION {
+            return Err(wrong(format!("version {} of the file", changes.version)));
+        }
+        Ok(changes)
+    }
+
+    /// All or nothing, whenever the machine stops.
+    pub fn write(&self, changes: &Changes) -> io::Result<()> {
+        let changes = Changes {
+            version: VERSION,
+            ..changes.clone()
+        };
+        let fresh = self.path.with_extension("new");
+        let mut file = File::create(&fresh)?;
+        serde_json::to_writer_pretty(&file, &changes)?;
+        file.write_all(b"\n")?;
+        file.sync_all()?;
+        fs::rename(&fresh, &self.path)?;
+        if let Some(directory) = self.path.parent() {
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(name: &str) -> PolicyView {
+        PolicyView {
+            name: name.into(),
+            fmem_pool_bytes: 1 << 30,
+            interval_ms: 1000,
+            clock: demeter_balloon::view::PolicyClock::Host,
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        assert_eq!(store.read().unwrap(), Changes::default());
+        let mut changes = Changes {
+            version: VERSION,
+            policy: Some(Chosen {
+                policy: policy("pressure"),
+                instead_of: policy("external"),
+            }),
+            vms: vec![Description::parse("a,socket=/s,fmem=/f,weight=3").unwrap()],
+        };
+        store.write(&changes).unwrap();
+        assert_eq!(store.read().unwrap(), changes);
+        changes.vms.clear();
+        store.write(&changes).unwrap();
+        assert_eq!(store.read().unwrap(), changes);
+    }
+
+    #[test]
+    fn a_new_configuration_wins_over_an_old_choice() {
+        let changes = Changes {
+            policy: Some(Chosen {
+                policy: policy("pressure"),
+                instead_of: policy("external"),
+            }),
+            ..Changes::default()
+        };
+        assert_eq!(changes.policy(&policy("external")).name, "pressure");
+        assert_eq!(changes.policy(&policy("static")).name, "static");
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        for text in ["", "{}", "{\"version\": 9, \"policy\": null, \"vms\": []}"] {
+            fs::write(&store.path, text).unwrap();
+            assert!(store.read().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Machines and policies come, go, and are there after a restart; what others have
+//! is left alone.
+
+#[path = "rings/model.rs"]
+mod model;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use demeter_balloon::wire::{OP_HELLO, Report};
+use model::{Daemon, Guest, LIMIT, directory, program};
+use serde_json::{Value, json};
+
+const POLICY: &str = r#"{"name": "static", "fmem_pool_bytes": 8388608, "interval_ms": 500}"#;
+
+fn names(daemon: &Daemon) -> Vec<String> {
+    let list = daemon.call("GET /v1/vms", "");
+    let name = |vm: &Value| vm["name"].as_str().unwrap().to_owned();
+    list.as_array().unwrap().iter().map(name).collect()
+}
+
+fn greet(guest: &mut Guest) {
+    for node in 0..2 {
+        let hello = Report {
+            op: OP_HELLO,
+            node,
+            ..Report::default()
+        };
+        assert_eq!(guest.report(usize::from(node), hello, &[]), Some(0));
+    }
+}
+
+fn empty(options: &[&str]) -> Daemon {
+    let directory = directory();
+    Daemon::in_directory(directory, options.iter().map(|&word| word.into()).collect())
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < LIMIT, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn machines_come_and_go_while_others_are_served() {
+    let daemon = empty(&[]);
+    let add = |name: &str| daemon.status("POST /v1/vms", &daemon.prepare(name).to_string());
+    assert_eq!(add("a").0, 201);
+    let mut a = Guest::connect(&daemon, "a");
+    greet(&mut a);
+    assert_eq!(add("b").0, 201);
+    let mut b = Guest::connect(&daemon, "b");
+    greet(&mut b);
+    assert_eq!(names(&daemon), ["a", "b"]);
+    // Twice, and wrongly.
+    let (status, answer) = add("b");
+    assert_eq!(status, 409, "{answer}");
+    let (status, answer) = daemon.status("POST /v1/vms", r#"{"name": "c", "colour": "red"}"#);
+    assert_eq!(status, 422, "{answer}");
+    assert!(
+        answer.contains("fmem-floor") && answer.contains("next"),
+        "{answer}"
+    );
+    let (status, answer) = daemon.status("POST /v1/vms", r#"{"name": "c", "socket": "/s"}"#);
+    assert_eq!(status, 400, "{answer}");
+    // Away with one that is connected; the other one does not notice.
+    assert_eq!(daemon.status("DELETE /v1/vms/b", "").0, 204);
+    assert_eq!(daemon.status("DELETE /v1/vms/b", "").0, 404);
+    assert!(!daemon.path("b.sock").exists());
+    assert_eq!(names(&daemon), ["a"]);
+    greet(&mut a);
+    drop(b);
+    assert_eq!(add("b").0, 201);
+    greet(&mut Guest::connect(&daemon, "b"));
+}
+
+#[test]
+fn a_restart_knows_machines_and_policy() {
+    let mut daemon = Daemon::start(&["configured"], &[]);
+    for name in ["a", "b"] {
+        let mut description = daemon.prepare(name);
+        description["weight"] = 300.into();
+        description["memory"] = "6M".into();
+        let (status, answer) = daemon.status("POST /v1/vms", &description.to_string());
+        assert_eq!(status, 201, "{answer}");
+    }
+    assert_eq!(daemon.status("DELETE /v1/vms/b", "").0, 204);
+    let (status, answer) = daemon.status("DELETE /v1/vms/configured", "");
+    assert_eq!(status, 409, "{answer}");
+    daemon.call("PUT /v1/policy", POLICY);
+    let (status, _) = daemon.status("PUT /v1/policy", &POLICY.replace("500", "5"));
+    assert_eq!(status, 400);
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(names(&daemon), ["a", "configured"]);
+    let policy = daemon.call("GET /v1/policy", "");
+    assert_eq!(policy["name"], "static");
+    assert_eq!(policy["fmem_pool_bytes"], 8 << 20);
+    greet(&mut Guest::connect(&daemon, "a"));
+}
+
+#[test]
+fn a_configuration_is_read_anew_without_harm_to_those_who_stay() {
+    let directory = directory();
+    let config = directory.path().join("demeterd.toml");
+    let write = |text: &str| std::fs::write(&config, text).unwrap();
+    write("");
+    let options = vec!["--config".into(), config.display().to_string()];
+    let daemon = Daemon::in_directory(directory, options);
+    let table = |name: &str, more: &str| {
+        let description = daemon.prepare(name);
+        let mut text = "[[vm]]\n".to_owned();
+        for (key, value) in description.as_object().unwrap() {
+            text.push_str(&format!("{key} = {value}\n"));
+        }
+        text + more
+    };
+    write(&(table("a", "") + &table("b", "")));
+    daemon.call("POST /v1/reload", "");
+    assert_eq!(names(&daemon), ["a", "b"]);
+    let mut a = Guest::connect(&daemon, "a");
+    greet(&mut a);
+    let added = daemon.prepare("by-hand").to_string();
+    assert_eq!(daemon.status("POST /v1/vms", &added).0, 201);
+    // One goes, one comes, one is entitled to more; by a signal this time.
+    write(&(table("a", "weight = 300\n") + &table("c", "")));
+    daemon.signal(libc::SIGHUP);
+    until("c is there", || names(&daemon) == ["a", "by-hand", "c"]);
+    greet(&mut a);
+    // A wrong file changes nothing.
+    write("[[vm]]\nname = 'a'\ncolour = 'red'");
+    let (status, answer) = daemon.status("POST /v1/reload", "");
+    assert_eq!(status, 409, "{answer}");
+    assert!(answer.contains("line 3"), "{answer}");
+    assert_eq!(names(&daemon), ["a", "by-hand", "c"]);
+    greet(&mut a);
+}
+
+/// The daemon's last words; it shall not start.
+fn refused(words: &[&str]) -> String {
+    let output = Command::new(program())
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn nothing_of_others_is_deleted_for_a_machines_socket() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let at = |name: &str| daemon.path(name).display().to_string();
+    let vm = |socket: &str| format!("x,socket={},fmem={}", at(socket), at("a.fmem"));
+    std::fs::write(daemon.path("precious"), "precious").unwrap();
+    let other = at("other");
+    // A daemon that starts even so is ended by whoever asked for this limit.
+    for socket in ["precious", "a.sock"] {
+        let words = ["60", "--control", &other, "--vm", &vm(socket)];
+        let output = Command::new("timeout")
+            .arg(words[0])
+            .arg(program())
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{socket}: {said}");
+        assert!(said.contains("next:"), "{said}");
+    }
+    let text = std::fs::read_to_string(daemon.path("precious")).unwrap();
+    assert_eq!(text, "precious");
+    greet(&mut Guest::connect(&daemon, "a"));
+    let said = refused(&["--control", &other, "--vm", &vm("s"), "--socket-mode", "rw"]);
+    assert!(said.contains("octal"), "{said}");
+}
+
+#[test]
+fn monitors_of_another_user_can_connect_if_that_is_wanted() {
+    let mode = |daemon: &Daemon, name: &str| {
+        let metadata = daemon.path(name).metadata().unwrap();
+        metadata.permissions().mode() & 0o777
+    };
+    let closed = Daemon::start(&["a"], &[]);
+    assert_eq!(mode(&closed, "a.sock"), 0o600);
+    let open = Daemon::start(&["a"], &["--socket-mode", "0660"]);
+    assert_eq!(mode(&open, "a.sock"), 0o660);
+    assert_eq!(mode(&open, "control"), 0o600);
+}
+
+/// A monitor as QMP shows it: with a device whose daemon is gone. Says what it was
+/// told to do.
+fn monitor(listener: &UnixListener, socket: String, said: &mpsc::Sender<String>) {
+    let (stream, _) = listener.accept().unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut writer: UnixStream = stream;
+    let mut send = |value: Value| writeln!(writer, "{value}");
+    send(json!({"QMP": {}})).unwrap();
+    let mut line = String::new();
+    while reader.read_line(&mut line).unwrap_or(0) > 0 {
+        let command: Value = serde_json::from_str(&line).unwrap();
+        line.clear();
+        let arguments = &command["arguments"];
+        let name = command["execute"].as_str().unwrap();
+        let answer = match (name, arguments["property"].as_str()) {
+            ("qom-get", Some("type")) => json!("vhost-user-test-device-pci"),
+            ("qom-get", Some("parent_bus")) => json!("/machine/peripheral/port0/port0"),
+            ("qom-get", Some("chardev")) => json!("balloon-socket"),
+            ("qom-get", _) => json!(4),
+            ("query-chardev", _) => json!([{
+                "label": "balloon-socket",
+                "filename": format!("disconnected:unix:{socket}"),
+            }]),
+            _ => json!({}),
+        };
+        if send(json!({"return": answer})).is_err() {
+            return;
+        }
+        if name == "device_del" {
+            let data = json!({"device": "balloon0"});
+            send(json!({"event": "DEVICE_DELETED", "data": data})).unwrap();
+        }
+        if name == "chardev-add" {
+            let address = &arguments["backend"]["data"]["addr"];
+            assert_eq!(address["data"]["path"], socket.as_str());
+        }
+        if !["qmp_capabilities", "qom-get", "query-chardev"].contains(&name) {
+            said.send(name.to_owned()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_restarted_daemon_plugs_its_devices_in_by_itself() {
+    let mut daemon = empty(&[]);
+    let mut description = daemon.prepare("a");
+    description["qmp"] = daemon.path("qmp").display().to_string().into();
+    let (status, answer) = daemon.status("POST /v1/vms", &description.to_string());
+    assert_eq!(status, 201, "{answer}");
+    let listener = UnixListener::bind(daemon.path("qmp")).unwrap();
+    let socket = daemon.path("a.sock").display().to_string();
+    let (said, told) = mpsc::channel();
+    let thread = std::thread::spawn(move || monitor(&listener, socket, &said));
+    daemon.kill();
+    daemon.restart();
+    let commands: Vec<String> = (0..4)
+        .map(|_| told.recv_timeout(LIMIT).expect("it does not"))
+        .collect();
+    let wanted = ["device_del", "chardev-remove", "chardev-add", "device_add"];
+    assert_eq!(commands, wanted);
+    thread.join().unwrap();
+    greet(&mut Guest::connect(&daemon, "a"));
+}
