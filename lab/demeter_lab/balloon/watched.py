@@ -40,6 +40,8 @@ from demeter_lab.balloon.suite import (
     size_at,
 )
 
+#: FMEM that a managed program finds free: not enough for it, so that there is what to move.
+FMEM_LEFT_MIB = 24
 #: Plays an MMU besides the CPU's.
 HAMMER = "demeter_hammer.ko"
 #: One of each kind, in an order in which none hides those after it: lockdep stops
@@ -157,6 +159,12 @@ def managed(checks: Checks, directory: Path, kept: Path, kernel: str, loads: int
         guest.must(
             f"cd /balloon; cp {MANAGER} {HAMMER} touch_torture secondary /tmp"
             "; chmod +x /tmp/touch_torture /tmp/secondary"
+        )
+        # Nobody can move or swap what is in a ramfs.
+        guest.must(
+            "mkdir /full; mount -t ramfs full /full; dd if=/dev/zero of=/full/x bs=1M count="
+            "$(awk '/MemFree/{print int($4 / 1024)"
+            f" - {FMEM_LEFT_MIB}}}' /sys/devices/system/node/node0/meminfo)"
         )
         # The suite's own limit is the one that counts.
         status, said = guest.run(f"LOADS={loads} sh /balloon/touch.sh", limit_s=1000)
