@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 # usage: run-hammer.sh 6.1|6.12|7.x [--seconds N] [--exchanges N] [--only PHASE] [--timeout N]
-#	[--console FILE]
+#	[--phase-limit SECONDS] [--console FILE]
 # Boots a kernel of the testbed with demeter_hammer.ko and the hammer program and
 # prints what it finds. Exit status: 0 all passed, 1 something failed, 2 could not
 # run. The console is kept under out/hammer/ when it did not pass; with --console it
@@ -20,7 +20,9 @@ usage() { sed -n '/^# usage:/,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"; }
 
 kernel=
 seconds=${HAMMER_SECONDS:-60} exchanges=${HAMMER_EXCHANGES:-200000} only=${HAMMER_ONLY:-}
-limit=${HAMMER_TIMEOUT:-} console=
+limit=${HAMMER_TIMEOUT:-}
+phase_limit=
+console=
 while [ $# -gt 0 ]; do
 	case $1 in
 	-h | --help) usage && exit 0 ;;
@@ -28,6 +30,7 @@ while [ $# -gt 0 ]; do
 	--exchanges) exchanges=${2-} && shift ;;
 	--only) only=${2-} && shift ;;
 	--timeout) limit=${2-} && shift ;;
+	--phase-limit) phase_limit=${2-} && shift ;;
 	--console) console=${2-} && shift ;;
 	-*) die "unknown option '$1'" "run-hammer.sh --help" ;;
 	*) kernel=$1 ;;
@@ -35,8 +38,9 @@ while [ $# -gt 0 ]; do
 	shift
 done
 [ -n "$kernel" ] || die "no kernel named" "name one of 6.1, 6.12 and 7.x"
-[[ $seconds =~ ^[0-9]+$ && $exchanges =~ ^[0-9]+$ ]] ||
-	die "--seconds and --exchanges take whole numbers" "run-hammer.sh --help"
+phase_limit=${phase_limit:-$((120 + 3 * seconds))}
+[[ $seconds =~ ^[0-9]+$ && $exchanges =~ ^[0-9]+$ && $phase_limit =~ ^[0-9]+$ ]] ||
+	die "--seconds, --exchanges and --phase-limit take whole numbers" "run-hammer.sh --help"
 # Booting and the phases that take as long as they take come on top.
 limit=${limit:-$((480 + 12 * seconds))}
 [ -f "$cache/testbed.json" ] || die "there is no $cache/testbed.json" "run testbed/setup.sh"
@@ -92,7 +96,7 @@ mknod "$root/dev/console" c 5 1 2>/dev/null || true	# else the kernel has its ow
 append="console=ttyS0 panic=-1 oops=panic nokaslr mitigations=off nopti no5lvl tsc=reliable no_timer_check watchdog_thresh=60"
 append+=" loglevel=4 numa_balancing=disable rdinit=/init"
 [ -z "$console" ] || append+=" loglevel=8"
-append+=" HAMMER_SECONDS=$seconds HAMMER_EXCHANGES=$exchanges HAMMER_ONLY=$only"
+append+=" HAMMER_SECONDS=$seconds HAMMER_EXCHANGES=$exchanges HAMMER_ONLY=$only HAMMER_PHASE_LIMIT=$phase_limit"
 # Two CPUs that really run at the same time: this is about races, not about time.
 status=0
 QEMU_MODULE_DIR=$qemu_modules timeout --kill-after=5 "$limit" nice -n "${HAMMER_NICE:-10}" "${qemu[@]}" \

@@ -1,11 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs in the guest: loads /tmp/demeter.ko, lets it manage a running GUPS, and
-# unloads it without waiting, ROUNDS times.
+# unloads it without waiting, ROUNDS times, after a part of a second and WHOLE_S seconds:
+# a kernel that watches itself decides later.
 set -eu
 
 sysfs=/sys/kernel/mm/demeter
 rounds=${ROUNDS:-20}
+whole_s=${WHOLE_S:-0}
 
 fail() {
 	echo "not ok - $1"
@@ -44,7 +46,7 @@ while [ $round -lt "$rounds" ]; do
 	echo $gups >$sysfs/targets/pid_add
 	echo 1 >$sysfs/enabled
 	# A different moment of the epoch in each round, some in mid-relocation.
-	sleep 0.$((10 + round * 3))
+	sleep "$whole_s.$((10 + round * 3))"
 	moved=$((moved + $(cat $sysfs/stats/promoted_pages)))
 	rmmod demeter || fail "round $round: rmmod"
 	[ ! -e $sysfs ] || fail "round $round: sysfs files are left"

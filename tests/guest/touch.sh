@@ -4,12 +4,16 @@
 # sampler "touch" by itself, lets it manage and move a program that does to its
 # memory whatever it can (/tmp/touch_torture), and unloads it again and again with
 # pages armed. NUMA balancing is on all the time, and pages are swapped. What was
-# armed is touched, retired, or counted as lost.
+# armed is touched, retired, or counted as lost. The program runs for SECONDS_OF_TORTURE,
+# or, with LOADS, until the module was loaded so many times: how many of those fit into
+# a second is up to the host.
 set -eu
 
 sysfs=/sys/kernel/mm/demeter
 stats=$sysfs/stats
+loads=${LOADS:-0}
 seconds=${SECONDS_OF_TORTURE:-9}
+[ "$loads" = 0 ] || seconds=86400
 passed=0
 
 fail() {
@@ -45,6 +49,10 @@ torture=$!
 sleep 1
 round=0 touched=0 moved=0 lost=0 unclaimed=0
 while kill -0 $torture 2>/dev/null; do
+	if [ "$loads" != 0 ] && [ $round -ge "$loads" ]; then
+		kill -USR1 $torture
+		break
+	fi
 	round=$((round + 1))
 	insmod /tmp/demeter.ko rate_pages_per_s=0 hysteresis_permille=0 horizon_ms=600000 \
 		2>/dev/null || fail "round $round: insmod"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * usage: touch_torture MIB SECONDS | touch_torture swapon DEVICE
+ * SIGUSR1 ends it earlier, after the round of everything that it is in.
  * Does to its memory, while the sampler "touch" arms it, everything that changes
  * page tables or reaches memory without them: fork, mprotect, mremap, madvise
  * (DONTNEED, COLLAPSE, PAGEOUT, FREE), mlock, soft-dirty bits,
@@ -35,7 +36,7 @@
 static unsigned long *memory;
 static size_t bytes, words;
 static sigjmp_buf before_fault;
-static atomic_bool pause_hammer, hammer_paused, end_hammer;
+static atomic_bool pause_hammer, hammer_paused, end_hammer, asked_to_end;
 static int failures;
 
 #define CHECK(condition, what)                                                                     \
@@ -48,6 +49,12 @@ static void on_fault(int signal)
 {
 	(void)signal;
 	siglongjmp(before_fault, 1);
+}
+
+static void on_end(int signal)
+{
+	(void)signal;
+	asked_to_end = true;
 }
 
 /* Does a write to it fault? */
@@ -335,9 +342,10 @@ int main(int argc, char **argv)
 	memory = (void *)(((unsigned long)map + HUGE - 1) & ~(HUGE - 1));
 	fill();
 	signal(SIGSEGV, on_fault);
+	signal(SIGUSR1, on_end);
 	pthread_create(&thread, NULL, hammer, NULL);
 	end = time(NULL) + atol(argv[2]);
-	while (time(NULL) < end || round < 2) {
+	while ((time(NULL) < end && !asked_to_end) || round < 2) {
 		test_fork();
 		test_mprotect();
 		test_kernel_access();

@@ -3,6 +3,8 @@
  * Process 1 of the hammer guest. From the kernel command line, by environment:
  *   HAMMER_SECONDS    how long to hammer, about (default 60)
  *   HAMMER_EXCHANGES  how many exchanges to insist on (default 200000)
+ *   HAMMER_PHASE_LIMIT  seconds after which a phase gives up (default 120 and three
+ *                       times HAMMER_SECONDS)
  *   HAMMER_ONLY       one of basics refusals memcg marks nodes races node_races load,
  *                     or kvm, which is not among the phases of a whole run
  */
@@ -59,7 +61,7 @@ static void hammer(void)
 	unsigned long exchanges = number("HAMMER_EXCHANGES", 200000);
 	struct quota quota = {
 		.min_seconds = seconds / 5,
-		.max_seconds = 120 + 3 * seconds,
+		.max_seconds = number("HAMMER_PHASE_LIMIT", 120 + 3 * seconds),
 	};
 	bool swap;
 	int i;

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from demeter_lab.balloon.guest import TREE, Guest, GuestError
+from demeter_lab.balloon.guest import PATIENCE, TREE, Guest, GuestError
 
 TIERS = ("fmem", "smem")
 
@@ -86,7 +86,7 @@ class Daemon:
                 stdout=log,
                 stderr=log,
             )
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 30 * PATIENCE
         while True:
             try:
                 self.vms()
@@ -148,22 +148,24 @@ class Daemon:
 
     def wait_stage(self, name: str, stage: str, limit_s: float = 60) -> dict:
         """Wait until a guest stands there."""
-        limit = time.monotonic() + limit_s
+        limit = time.monotonic() + limit_s * PATIENCE
         while (view := self.view(name))["stage"] != stage:
             if time.monotonic() > limit:
-                raise GuestError(f"{name} is {view['stage']}, not {stage}, after {limit_s} s")
+                raise GuestError(
+                    f"{name} is {view['stage']}, not {stage}, after {limit_s * PATIENCE:.0f} s"
+                )
             time.sleep(0.1)
         return view
 
     def wait_still(self, name: str, limit_s: float = 120) -> dict:
         """Wait until no request of a guest is on its way."""
-        limit = time.monotonic() + limit_s
+        limit = time.monotonic() + limit_s * PATIENCE
         while True:
             view = self.view(name)
             if view["stage"] == "driven" and not any(tier["busy"] for tier in view["tiers"]):
                 return view
             if time.monotonic() > limit:
-                raise GuestError(f"{name} is still busy after {limit_s} s: {view}")
+                raise GuestError(f"{name} is still busy after {limit_s * PATIENCE:.0f} s: {view}")
             time.sleep(0.1)
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -19,6 +19,7 @@ from demeter_lab.balloon.daemon import Daemon
 from demeter_lab.balloon.guest import (
     MIB,
     PAGE,
+    PATIENCE,
     Guest,
     GuestError,
     Settings,
@@ -97,7 +98,7 @@ def log_is_clean(guest: Guest) -> str:
 
 def counts_agree(daemon: Daemon, name: str, limit_s: float = 20) -> str:
     """Compare host and guest; return the difference in words, or nothing."""
-    limit = time.monotonic() + limit_s
+    limit = time.monotonic() + limit_s * PATIENCE
     while True:
         daemon.call("POST", f"/v1/vms/{name}/statistics")
         time.sleep(0.3)
@@ -235,7 +236,7 @@ def check_manager(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     name = guest.name
 
     def told(wanted: bool, limit_s: float = 20) -> bool:
-        limit = time.monotonic() + limit_s
+        limit = time.monotonic() + limit_s * PATIENCE
         while True:
             daemon.call("POST", f"/v1/vms/{name}/statistics")
             time.sleep(0.5)
@@ -282,7 +283,7 @@ def check_reset(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     hellos = sum(tier["traffic"]["hellos"] for tier in daemon.view(name)["tiers"])
     guest.must(f"insmod /balloon/{DRIVER}")
     # The old pages stay counted until the new driver's HELLO.
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 20 * PATIENCE
     while time.monotonic() < limit:
         time.sleep(0.2)
         if sum(tier["traffic"]["hellos"] for tier in daemon.view(name)["tiers"]) > hellos:
@@ -348,7 +349,7 @@ def check_suspension(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     said = guest.run("dmesg | grep 'cannot go on after the suspension.*; next: '")[1].strip()
     checks.that("the log says so", bool(said))
     held = ""
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + 20 * PATIENCE
     while held != "0" and time.monotonic() < limit:
         time.sleep(1)
         held = guest.must("cat /sys/module/demeter_balloon/node1/balloon_pages")
@@ -365,7 +366,7 @@ def check_suspension(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     began = time.monotonic()
     guest.must("rmmod demeter_balloon")
     seconds = time.monotonic() - began
-    checks.that("rmmod waits for no answer then", seconds < 5, f"({seconds:.1f} s)")
+    checks.that("rmmod waits for no answer then", seconds < 5 * PATIENCE, f"({seconds:.1f} s)")
     guest.must(f"insmod /balloon/{DRIVER}")
     daemon.wait_stage(name, "driven")
     checks.that("counts agree then", not (words := counts_agree(daemon, name)), words)
@@ -448,7 +449,7 @@ def check_policy(checks: Checks, daemon: Daemon, names: list[str]) -> None:
 
     done = daemon.command("policy", "proportional", "--fmem-pool", "320M", "--interval-ms", "200")
     checks.that("demeter balloon policy", done.returncode == 0, done.stderr.strip())
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 60 * PATIENCE
     while sizes() != [pool // 2] * 2 and time.monotonic() < limit:
         time.sleep(0.2)
     checks.that("the policy divides FMEM", sizes() == [pool // 2] * 2, sizes())

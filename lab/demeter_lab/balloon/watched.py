@@ -28,6 +28,7 @@ from demeter_lab.balloon.suite import (
     FAULT,
     MANAGER,
     Checks,
+    check_end_of_grace,
     check_manager,
     check_module,
     check_pause,
@@ -39,8 +40,10 @@ from demeter_lab.balloon.suite import (
     size_at,
 )
 
-#: FMEM that a managed program can have.
+#: FMEM that a managed program finds free: not enough for it, so that there is what to move.
 FMEM_LEFT_MIB = 24
+#: Plays an MMU besides the CPU's.
+HAMMER = "demeter_hammer.ko"
 #: One of each kind, in an order in which none hides those after it: lockdep stops
 #: after its first report, and after those of others that say that memory is damaged.
 MISTAKES = {
@@ -125,36 +128,46 @@ def balloon(checks: Checks, directory: Path, kept: Path, kernel: str, rounds: in
             check_manager(checks, daemon, guest)
         with checks.part("pause"):
             check_pause(checks, daemon, guest)
+        # Before the suspension, which waits for the short grace that this leaves.
+        with checks.part("end of grace"):
+            check_end_of_grace(checks, daemon, guest)
         with checks.part("suspension"):
             check_suspension(checks, daemon, guest)
         with checks.part("reset"):
             check_reset(checks, daemon, guest)
 
 
-def managed(checks: Checks, directory: Path, kept: Path, kernel: str, seconds: int) -> None:
+def managed(checks: Checks, directory: Path, kept: Path, kernel: str, loads: int) -> None:
     """Let demeter.ko manage by touch what does to its memory whatever it can."""
-    program = directory / "touch_torture"
-    source = TREE / "tests/guest/touch_torture.c"
-    subprocess.run(
-        ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread", "-o", program, source], check=True
-    )
+    programs = {name: directory / name for name in ("touch_torture", "secondary")}
+    for name, program in programs.items():
+        source = TREE / f"tests/guest/{name}.c"
+        words = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread", "-o", program, source]
+        subprocess.run(words, check=True)
     made = Settings(
         kernel=kernel,
         node_mib=(512, 512),
         files={
             MANAGER: modules(kernel) / MANAGER,
-            "touch_torture": program,
+            HAMMER: modules(kernel) / HAMMER,
+            **programs,
             "touch.sh": TREE / "tests/guest/touch.sh",
         },
     )
     guest = Guest("managed", directory, made)
     with watched(checks, guest, kept):
         guest.must(
-            "cp /balloon/demeter.ko /balloon/touch_torture /tmp; chmod +x /tmp/touch_torture"
+            f"cd /balloon; cp {MANAGER} {HAMMER} touch_torture secondary /tmp"
+            "; chmod +x /tmp/touch_torture /tmp/secondary"
         )
-        status, said = guest.run(
-            f"SECONDS_OF_TORTURE={seconds} sh /balloon/touch.sh", limit_s=300 + 10 * seconds
+        # Nobody can move or swap what is in a ramfs.
+        guest.must(
+            "mkdir /full; mount -t ramfs full /full; dd if=/dev/zero of=/full/x bs=1M count="
+            "$(awk '/MemFree/{print int($4 / 1024)"
+            f" - {FMEM_LEFT_MIB}}}' /sys/devices/system/node/node0/meminfo)"
         )
+        # The suite's own limit is the one that counts.
+        status, said = guest.run(f"LOADS={loads} sh /balloon/touch.sh", limit_s=1000)
         print(said, flush=True)
         checks.that("a managed program", status == 0, f"(status {status})")
 
@@ -194,7 +207,7 @@ def main() -> int:
     parser.add_argument("part", choices=["balloon", "managed", "detector"])
     parser.add_argument("--kernel", default="6.12")
     parser.add_argument("--rounds", type=int, default=20, help="of sizes")
-    parser.add_argument("--seconds", type=int, default=60, help="of the managed program")
+    parser.add_argument("--loads", type=int, default=20, help="of demeter.ko, under the program")
     parser.add_argument("--directory", type=Path, default=Path("/dev/shm/demeter-watched"))
     parser.add_argument("--kept", type=Path, default=Path("out/test-debug"), help="for consoles")
     arguments = parser.parse_args()
@@ -208,7 +221,7 @@ def main() -> int:
             if arguments.part == "balloon":
                 balloon(checks, directory, arguments.kept, arguments.kernel, arguments.rounds)
             elif arguments.part == "managed":
-                managed(checks, directory, arguments.kept, arguments.kernel, arguments.seconds)
+                managed(checks, directory, arguments.kept, arguments.kernel, arguments.loads)
             else:
                 detector(checks, directory, arguments.kept, arguments.kernel)
     finally:
