@@ -153,6 +153,7 @@ static struct attribute *host_attributes[] = {
 	&enabled_attribute.attr,
 	NULL,
 };
+
 static const struct attribute_group host_group = { .attrs = host_attributes };
 
 static int folder_make(struct host_folder *folder, const char *name, size_t files)

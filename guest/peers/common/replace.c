@@ -26,7 +26,7 @@ static const char *replace_advice(int error)
 {
 	switch (error) {
 	case -EBUSY:
-		return "unload whoever has replaced it (livepatch, another manager), and set kernel.ftrace_enabled=1";
+		return "unload who replaced it, such as livepatch; set kernel.ftrace_enabled=1";
 	case -ENOENT:
 	case -EINVAL:
 		return "use the kernel that this manager is made for, or another function to hook";

@@ -57,13 +57,13 @@ static void example_stop(void)
 
 static const struct demeter_peer_param example_params[] = {
 	{ "faults_to_promote", &faults_to_promote, 1, 1000 },
-	{}
+	{ .name = NULL },
 };
 
 static const struct demeter_peer_stat example_stats[] = {
 	{ "hint_faults", &hint_faults },
 	{ "answered_yes", &answered_yes },
-	{}
+	{ .name = NULL },
 };
 
 const struct demeter_peer demeter_peer_this = {

@@ -118,6 +118,7 @@ static void stages_exit(struct fprobe *fp, unsigned long entry_ip, unsigned long
 	slot->hint = call->hint;
 	if (!--slot->depth) {
 		slot->called_ns = 0;
+		/* Pairs with the cmpxchg() of the next one: it sees all zero. */
 		smp_store_release(&slot->task, NULL);
 	}
 }

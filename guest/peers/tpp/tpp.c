@@ -20,6 +20,7 @@
 #include <linux/mm.h>
 #include <linux/mmzone.h>
 #include <linux/nodemask.h>
+#include <linux/numa.h>
 #include <linux/sched/numa_balancing.h>
 #include <linux/swap.h>
 #include <linux/workqueue.h>
@@ -104,21 +105,26 @@ static bool tpp_should_migrate(struct task_struct *task, struct folio *folio, in
 	return yes;
 }
 
-/* Wake the kswapd of each node of FMEM; it sleeps on if enough is free. */
+/* Wake the kswapd of a node; it sleeps on if enough is free. */
+static void tpp_wake_node(pg_data_t *pgdat)
+{
+	int i;
+
+	for (i = MAX_NR_ZONES - 1; i >= 0; i--) {
+		if (!managed_zone(&pgdat->node_zones[i]))
+			continue;
+		static_call(tpp_wakeup_kswapd)(&pgdat->node_zones[i], 0, 0, i);
+		break;
+	}
+}
+
 static void tpp_wake(struct work_struct *work)
 {
 	int nid;
 
-	for_each_node_state(nid, N_CPU) {
-		pg_data_t *pgdat = NODE_DATA(nid);
-		int i;
-
-		for (i = MAX_NR_ZONES - 1; i >= 0; i--) {
-			if (!managed_zone(&pgdat->node_zones[i]))
-				continue;
-			static_call(tpp_wakeup_kswapd)(&pgdat->node_zones[i], 0, 0, i);
-			break;
-		}
+	for (nid = 0; nid < MAX_NUMNODES; nid++) {
+		if (node_state(nid, N_CPU))
+			tpp_wake_node(NODE_DATA(nid));
 	}
 	atomic64_inc(&wakes);
 	queue_delayed_work(system_unbound_wq, to_delayed_work(work), msecs_to_jiffies(wake_ms));
@@ -175,16 +181,13 @@ static const struct demeter_peer_param tpp_params[] = {
 	{ "repeat_ns", &repeat_ns, 0, 10000 },
 	{ "wake_ms", &wake_ms, 1, 10000 },
 	{ "stages", &stages, 0, 1 },
-	{}
+	{ .name = NULL },
 };
 
 static const struct demeter_peer_stat tpp_stats[] = {
-	{ "hint_faults", &hint_faults },
-	{ "hint_faults_inactive", &hint_faults_inactive },
-	{ "repeat_faults", &repeats },
-	{ "answered_yes", &answered_yes },
-	{ "kswapd_wakes", &wakes },
-	{}
+	{ "hint_faults", &hint_faults }, { "hint_faults_inactive", &hint_faults_inactive },
+	{ "repeat_faults", &repeats },	 { "answered_yes", &answered_yes },
+	{ "kswapd_wakes", &wakes },	 { .name = NULL },
 };
 
 const struct demeter_peer demeter_peer_this = {
