@@ -36,6 +36,11 @@ class Run:
         return sum(quarter) / len(quarter)
 
     @property
+    def tracking_ns(self) -> float:
+        """What a hint fault took, scans shared out among them; too much by what measuring costs."""
+        return self.stage_ns.get("track", 0) / max(self.hint_faults, 1)
+
+    @property
     def worst(self) -> float:
         """Work per second of the slowest part."""
         return min(self.rates)
@@ -146,7 +151,17 @@ def table(runs: Runs) -> str:
 
     """
     lines = [
-        ["run", "time s", "M/s", "last¼", "slowest", "promoted", "hint faults", "repeated"],
+        [
+            "run",
+            "time s",
+            "M/s",
+            "last¼",
+            "slowest",
+            "promoted",
+            "hint faults",
+            "repeated",
+            "ns a fault",
+        ],
         *(
             [
                 f"{experiment}/{row}",
@@ -157,6 +172,7 @@ def table(runs: Runs) -> str:
                 str(run.promoted_pages),
                 str(run.hint_faults),
                 str(run.repeated_faults),
+                f"{run.tracking_ns:.0f}" if run.stage_ns.get("track") else "-",
             ]
             for experiment, rows in runs.items()
             for row, run in rows.items()

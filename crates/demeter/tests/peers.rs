@@ -12,10 +12,11 @@ fn gups(options: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_demeter"))
         .args(["vm", "run", "--json", "--roi", "self", "--out"])
         .arg(&out)
-        .args(["--fmem", "32M", "--smem", "96M", "--thp", "never"])
+        .args(["--fmem", "32M", "--smem", "64M", "--thp", "never"])
         .args(options)
-        .args(["--", "/demeter/workloads", "gups", "--footprint", "112M"])
-        .args(["--hot", "16M", "--updates", "9000000"])
+        .args(["--", "/demeter/workloads", "gups", "--footprint", "64M"])
+        .args(["--hot", "16M", "--hot-permille", "1000"])
+        .args(["--updates", "6000000"])
         .output()
         .expect("demeter starts");
     let text = String::from_utf8_lossy(&output.stderr);

@@ -21,8 +21,8 @@ pub static TPP: Tpp = Tpp {
     repeat_ns: "0",
 };
 
-/// What one costs: the modelled exception (`exception_ns`) and the kernel's path, of which
-/// `lab/experiments/peers.sh` prints what a hint fault that moves nothing takes.
+/// What one costs: the modelled exception (`exception_ns`, 317) and the kernel's path, which
+/// `lab/experiments/peers.sh` prints for a hint fault, measuring and scans included.
 const REPEAT_NS: &str = "1000";
 
 /// Each is charged.
