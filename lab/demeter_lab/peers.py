@@ -99,7 +99,7 @@ CLAIMS = (
 )
 
 #: 4 KiB pages of the hot set, by experiment: as in ``experiments/peers.sh``.
-HOT_PAGES = {"fits": (16 << 20) // 4096, "exceeds": (64 << 20) // 4096}
+HOT_PAGES = {"fits": (16 << 20) // 4096, "exceeds": (60 << 20) // 4096}
 
 
 def read_run(directory: Path) -> Run:
