@@ -9,6 +9,7 @@ import typer
 
 from demeter_lab import extmem_cli, figures, libsvm_data
 from demeter_lab import loss as losses
+from demeter_lab import peers as published
 from demeter_lab import seven as seven_workloads
 from demeter_lab.results import ResultError
 from demeter_lab.workloads import SEVEN, WorkloadError, workload_of
@@ -46,6 +47,19 @@ def libsvm(
     """Write a made classification problem for liblinear."""
     libsvm_data.write(out, instances, features, per_instance)
     typer.echo(out)
+
+
+@app.command()
+def peers(
+    directory: Annotated[Path, typer.Argument(help="results of experiments/peers.sh")],
+) -> None:
+    """Hold published managers against what is published of them."""
+    try:
+        text = published.table(published.read_runs(directory))
+    except ResultError as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(text, nl=False)
 
 
 @app.command()

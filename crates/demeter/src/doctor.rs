@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::testbed::{self, Built, Testbed};
-use crate::vm::{Tmm, free_space, manager_supported};
+use crate::vm::{Tmm, free_space, manager_supported, peer_managers};
 
 /// Arguments of `doctor`.
 #[derive(clap::Args)]
@@ -170,7 +170,10 @@ fn testbed_checks() -> Vec<Check> {
                     ("nbt", Tmm::Nbt),
                     ("damon", Tmm::Damon),
                     ("damon-auto", Tmm::DamonAuto),
-                ] {
+                ]
+                .into_iter()
+                .chain(peer_managers().map(|tmm| (tmm.row(), tmm)))
+                {
                     if let Err(error) = manager_supported(tmm, kernel) {
                         let finding = format!("{error}: --tmm {name_of_manager} will not work");
                         checks.push(Check::limited(&name, finding, &error.next()));

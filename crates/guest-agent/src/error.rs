@@ -133,8 +133,8 @@ impl Error {
                     .into()
             }
             Self::Knob { .. } => {
-                "check the name and value given with --set, --nbt-set, --damon-set or \
-                 --damon-auto-set for this guest kernel"
+                "check the name and value given with --set, --nbt-set, --damon-set, \
+                 --damon-auto-set or --peer-set for this guest kernel"
                     .into()
             }
             Self::Explained { .. } => "do what the guest's kernel says there".into(),

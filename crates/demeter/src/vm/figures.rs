@@ -95,7 +95,7 @@ impl Row {
 fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f64> {
     let phase = phase?;
     match tmm {
-        Tmm::NbtDefault | Tmm::Nbt | Tmm::Damon | Tmm::DamonAuto | Tmm::Demeter => {
+        Tmm::NbtDefault | Tmm::Nbt | Tmm::Damon | Tmm::DamonAuto | Tmm::Demeter | Tmm::Peer(_) => {
             none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0) + phase.record_share)
         }
         Tmm::None | Tmm::Fast | Tmm::Oracle | Tmm::Ideal | Tmm::Ideal2m => Some(0.0),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use demeter_agent::protocol::{CopyIn, FORMAT, GUEST_DIR, Roi, Run, Tier};
 
-use super::manager::{self, MODULE_PATH};
+use super::manager;
 use super::settings::Settings;
 use super::sizing::Balloon;
 use crate::cpio::Archive;
@@ -58,8 +58,8 @@ pub fn per_run(
         true,
     )?;
     archive.link("demeter/bin/demeter-workloads", "../workloads");
-    if let Some(module) = module {
-        add(&mut archive, MODULE_PATH, module, false)?;
+    if let (Some(module), Some(name)) = (module, settings.tmm.module()) {
+        add(&mut archive, &manager::module_path(name), module, false)?;
     }
     if let (Some(driver), Some(balloon)) = (driver, &settings.balloon) {
         add(&mut archive, &balloon.module_path(), driver, false)?;

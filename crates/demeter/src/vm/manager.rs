@@ -12,15 +12,17 @@ use crate::testbed::Kernel;
 
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
-const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+pub const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
 /// Its file that is no parameter and may be set like one.
 const SAMPLER: &str = "sampler";
 /// The oldest kernel tried that makes memory tiers of nodes without CPUs by what
 /// firmware says of them (HMAT).
 const NODES_ARE_TIERS: (u32, u32) = (6, 12);
-/// Where the per-run archive puts the module.
-pub const MODULE_PATH: &str = "/demeter/modules/demeter.ko";
+/// Where the per-run archive puts a module of this name.
+pub fn module_path(name: &str) -> String {
+    format!("/demeter/modules/{name}")
+}
 
 /// `vm.min_free_kbytes` of every guest. With huge pages on, Linux reserves what
 /// is right for machines with many gigabytes: 5 % of a small guest, so that the
@@ -35,6 +37,7 @@ pub fn supported(tmm: Tmm, kernel: &Kernel) -> Result<(), Error> {
     match tmm {
         Tmm::Damon => damon::supported(kernel),
         Tmm::DamonAuto => damon_auto::supported(kernel),
+        Tmm::Peer(peer) => peer.supported(kernel),
         Tmm::Nbt | Tmm::NbtDefault if kernel.version() < Some(NODES_ARE_TIERS) => {
             Err(Error::Usage {
                 cause: format!(
@@ -69,7 +72,8 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
             if tmm.is_nbt() { "1" } else { "0" },
         ),
     ];
-    let thp = (settings.nbt_knobs.get("thp")).map_or(settings.thp.word(), String::as_str);
+    let thp_knob = (settings.nbt_knobs.get("thp")).or_else(|| settings.peer_knobs.get("thp"));
+    let thp = thp_knob.map_or(settings.thp.word(), String::as_str);
     if thp == Thp::Never.word() {
         // khugepaged would otherwise still collapse what madvise asked for.
         before.push(Write::new(
@@ -90,7 +94,7 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
     }
     if tmm == Tmm::Demeter {
         manager.module = Some(Module {
-            path: MODULE_PATH.to_owned(),
+            path: module_path("demeter.ko"),
             params: String::new(),
         });
         let below = |name: &str| format!("{DEMETER_DIR}/{name}");
@@ -114,6 +118,9 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
     if tmm == Tmm::DamonAuto {
         let knobs = &settings.damon_auto_knobs;
         damon_auto::set_up(&mut manager, knobs, settings.node_bytes);
+    }
+    if let Tmm::Peer(peer) = tmm {
+        peer.set_up(&mut manager, settings);
     }
     let last = (manager.before.iter()).rposition(|write| write.path == THP_ENABLED);
     manager.before.insert(
@@ -150,7 +157,7 @@ fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, settings: &Sett
 /// Watermarks follow the size of the whole node, whose kernel's part and ballast no
 /// program can have: what is said of FMEM is written as the same share of the node.
 /// What is no number is written as it is, for the kernel to refuse.
-fn of_fmem(value: &str, settings: &Settings) -> String {
+pub fn of_fmem(value: &str, settings: &Settings) -> String {
     let [fmem_bytes, node_bytes] = [settings.tier_bytes[0], settings.node_bytes[0]];
     value.parse::<u64>().map_or(value.to_owned(), |factor| {
         let scaled = u128::from(factor) * u128::from(fmem_bytes) / u128::from(node_bytes.max(1));

@@ -17,6 +17,7 @@ mod ideal;
 mod manager;
 mod manifest;
 mod outcome;
+mod policy;
 mod process;
 mod qemu;
 mod run;
@@ -31,6 +32,7 @@ mod workplace;
 
 pub use heat_view::{Picture, SHADES};
 pub use manager::supported as manager_supported;
+pub use policy::managers as peer_managers;
 pub use tmm::Tmm;
 pub use workplace::{free_space, write_atomically};
 

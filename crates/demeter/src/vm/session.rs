@@ -16,7 +16,6 @@ use super::outcome::Outcome;
 use super::process::Process;
 use super::settings::Settings;
 use super::tail::Tail;
-use super::tmm::Tmm;
 use super::workplace::{PLUGIN_CONFIG, RamDir, ResultsDir, to_json};
 use super::{balloon, data, guest, manager, manifest, qemu, summary};
 use crate::error::Error;
@@ -63,11 +62,9 @@ pub fn run(
     let kernel = testbed.kernel(&settings.kernel)?;
     manager::supported(settings.tmm, kernel)?;
     let built = Built::find()?;
-    let module = if settings.tmm == Tmm::Demeter {
-        Some(testbed::module(&kernel.release, "demeter.ko")?)
-    } else {
-        None
-    };
+    let module = (settings.tmm.module())
+        .map(|name| testbed::module(&kernel.release, name))
+        .transpose()?;
     let driver = (settings.balloon.as_ref())
         .map(|balloon| balloon.module(kernel))
         .transpose()?;

@@ -94,6 +94,9 @@ pub struct Options {
     /// Set a goal or a bound of damon-auto, for example fmem_free_bp=100
     #[arg(long = "damon-auto-set", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub damon_auto_set: Vec<(String, String)>,
+    /// Set a knob of a published manager, for example tpp.watermark_scale_factor=333
+    #[arg(long = "peer-set", value_name = "ROW.NAME=VALUE", value_parser = parse_pair)]
+    pub peer_set: Vec<(String, String)>,
     /// Set a parameter of the modelled machine, for example llc_bytes=4194304
     #[arg(long = "machine", value_name = "NAME=VALUE", value_parser = parse_pair)]
     pub machine: Vec<(String, String)>,
@@ -200,6 +203,9 @@ pub struct Settings {
     pub damon_knobs: Knobs,
     /// Goals and bounds of DAMON that tunes itself (empty for other managers).
     pub damon_auto_knobs: Knobs,
+    /// Knobs of a published manager in force (none for other managers).
+    #[serde(skip_serializing_if = "Knobs::is_empty")]
+    pub peer_knobs: Knobs,
     /// Host files put into the guest.
     pub copies: Vec<(PathBuf, String)>,
     /// Host folder that the guest sees as /data.
@@ -288,6 +294,7 @@ impl Options {
             nbt_knobs: tmm.nbt_knobs(&self.nbt_set)?,
             damon_knobs: tmm.damon_knobs(&self.kernel, &self.damon_set)?,
             damon_auto_knobs: tmm.damon_auto_knobs(&self.damon_auto_set)?,
+            peer_knobs: tmm.peer_knobs(&self.peer_set)?,
             copies: self.copy.clone(),
             data: self.data.clone(),
             watch: Watch::default(),

@@ -68,7 +68,10 @@ pub fn check(options: &Options, tmm: Tmm) -> Result<(), Error> {
             "leave out --balloon or --sockets",
         );
     }
-    if matches!(tmm, Tmm::Damon | Tmm::DamonAuto | Tmm::Oracle) {
+    if matches!(
+        tmm,
+        Tmm::Damon | Tmm::DamonAuto | Tmm::Oracle | Tmm::Peer(_)
+    ) {
         return refused(
             format!("--tmm {} is set up for one node a tier", tmm.row()),
             "leave out --sockets, or use none, nbt, fast, ideal or demeter",

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ideal::Promise;
 use super::outcome::Outcome;
+use super::policy::Peer;
 use super::settings::Settings;
 use super::tmm::Tmm;
 use super::{damon, damon_auto};
@@ -122,7 +123,10 @@ pub fn summarise(
         promoted_pages: moved[0],
         demoted_pages: moved[1],
         refused_pages: moved[2],
-        stage_ns: stages(&rows),
+        stage_ns: match settings.tmm {
+            Tmm::Peer(_) => Peer::stages(outcome),
+            _ => stages(&rows),
+        },
         tasks: tasks(&plugin.summary),
         placement: (settings.watch.ideal.as_ref()).map(|ideal| ideal.figures.clone()),
         free_bytes: outcome.free_bytes.clone(),
@@ -282,6 +286,15 @@ fn moved_pages(tmm: Tmm, rows: &[SeriesRow], outcome: &Outcome) -> [u64; 3] {
         };
         return [promoted, demoted, outcome.vmstat_delta("pgmigrate_fail")];
     }
+    if let Tmm::Peer(peer) = tmm {
+        return peer.moved_pages(outcome);
+    }
+    moved_by_kernel(outcome, tmm.is_nbt())
+}
+
+/// Pages that the kernel's own promotion and demotion moved, and refused where
+/// `refuses`: else what failed to migrate is not a manager's.
+pub fn moved_by_kernel(outcome: &Outcome, refuses: bool) -> [u64; 3] {
     let demoted = [
         "pgdemote_kswapd",
         "pgdemote_direct",
@@ -291,7 +304,7 @@ fn moved_pages(tmm: Tmm, rows: &[SeriesRow], outcome: &Outcome) -> [u64; 3] {
     .iter()
     .map(|name| outcome.vmstat_delta(name))
     .sum();
-    let refused = if tmm.is_nbt() {
+    let refused = if refuses {
         outcome.vmstat_delta("pgmigrate_fail")
     } else {
         0

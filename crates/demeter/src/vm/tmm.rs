@@ -3,11 +3,14 @@
 //! with. Nothing else in this crate sets a manager's parameters.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use demeter_agent::protocol::BIND_HOT_ENV;
 use serde::Serialize;
 
+use super::policy::{self, Peer};
 use super::{damon, damon_auto};
 use crate::error::Error;
 
@@ -104,7 +107,7 @@ pub const DAMON_AUTO_SCALED: [(&str, &str); 13] = [
 ];
 
 /// A memory manager.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tmm {
     /// First touch: nothing moves
@@ -126,9 +129,38 @@ pub enum Tmm {
     /// Runs twice: the second time the pages that gain most have been in FMEM all along
     Ideal,
     /// The same for aligned 2 MiB as one
-    #[value(name = "ideal-2m")]
     #[serde(rename = "ideal-2m")]
     Ideal2m,
+    /// A module of `guest/peers/`: its own rows, its own knobs
+    #[serde(untagged)]
+    Peer(Peer),
+}
+
+/// All of them, in the order of `--help`.
+static ALL: LazyLock<Vec<Tmm>> = LazyLock::new(|| {
+    let own = [
+        Tmm::None,
+        Tmm::NbtDefault,
+        Tmm::Nbt,
+        Tmm::Damon,
+        Tmm::DamonAuto,
+        Tmm::Demeter,
+        Tmm::Fast,
+        Tmm::Oracle,
+        Tmm::Ideal,
+        Tmm::Ideal2m,
+    ];
+    own.into_iter().chain(policy::managers()).collect()
+});
+
+impl ValueEnum for Tmm {
+    fn value_variants<'a>() -> &'a [Self] {
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.row()).help(self.about()))
+    }
 }
 
 impl Tmm {
@@ -145,6 +177,32 @@ impl Tmm {
             Self::Oracle => "oracle",
             Self::Ideal => "ideal",
             Self::Ideal2m => "ideal-2m",
+            Self::Peer(peer) => peer.row(),
+        }
+    }
+
+    /// One line for `--help`.
+    fn about(self) -> &'static str {
+        match self {
+            Self::None => "First touch: nothing moves",
+            Self::NbtDefault => {
+                "Linux as it is: NUMA balancing for tiers (mode 2) and demotion, stock values"
+            }
+            Self::Nbt => "The same with the best knobs found for this machine",
+            Self::Damon => {
+                "Linux's DAMON: its migrate_hot and migrate_cold with the best values found"
+            }
+            Self::DamonAuto => {
+                "DAMON of Linux 7.1 and newer, which sets its quotas and intervals by goals"
+            }
+            Self::Demeter => "demeter.ko in the guest",
+            Self::Fast => "Nothing moves, all memory is fast: the ceiling",
+            Self::Oracle => "Nothing moves; a workload that knows its hot memory binds it to FMEM",
+            Self::Ideal => {
+                "Runs twice: the second time the pages that gain most have been in FMEM all along"
+            }
+            Self::Ideal2m => "The same for aligned 2 MiB as one",
+            Self::Peer(peer) => peer.about(),
         }
     }
 
@@ -161,6 +219,23 @@ impl Tmm {
     /// True for the rows in which the kernel's own balancing works.
     pub fn is_nbt(self) -> bool {
         matches!(self, Self::NbtDefault | Self::Nbt)
+    }
+
+    /// File name of the module that it is, if it is one.
+    pub fn module(self) -> Option<&'static str> {
+        match self {
+            Self::Demeter => Some("demeter.ko"),
+            Self::Peer(peer) => Some(peer.module()),
+            _ => None,
+        }
+    }
+
+    /// Knobs of a module of `guest/peers/`: its row's, then the user's.
+    pub fn peer_knobs(self, set: &[(String, String)]) -> Result<Knobs, Error> {
+        match self {
+            Self::Peer(peer) => peer.knobs(set),
+            _ => Ok(Knobs::new()),
+        }
     }
 
     /// Added to COMMAND's environment.
@@ -231,7 +306,7 @@ pub type Knobs = BTreeMap<String, String>;
 
 /// The values in force: `base`, then the user's, each a `known` knob. Values that
 /// the guest's kernel would take for something else are refused here.
-fn knobs(
+pub fn knobs(
     option: &str,
     known: &[&str],
     base: &[(&str, &str)],
@@ -301,6 +376,18 @@ mod tests {
         // Its intervals are its own.
         let wrong = set("sample_us", "5000");
         assert!(Tmm::DamonAuto.damon_auto_knobs(&wrong).is_err());
+    }
+
+    #[test]
+    fn every_manager_can_be_chosen_by_its_row() {
+        let all = Tmm::value_variants();
+        for &tmm in all {
+            assert_eq!(Tmm::from_str(tmm.row(), false), Ok(tmm));
+        }
+        assert_eq!(all.len(), 10 + policy::managers().count());
+        let word = |tmm| serde_json::to_value(tmm).unwrap();
+        assert_eq!(word(Tmm::NbtDefault), "nbt_default");
+        assert!(policy::managers().all(|tmm| word(tmm) == tmm.row()));
     }
 
     #[test]

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Published managers in guests, by `tests/suites/peers` (`--include-ignored`).
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// GUPS whose hot half of FMEM was touched last, and so lies in SMEM; the summary.
+fn gups(options: &[&str]) -> Value {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("run");
+    let output = Command::new(env!("CARGO_BIN_EXE_demeter"))
+        .args(["vm", "run", "--json", "--roi", "self", "--out"])
+        .arg(&out)
+        .args(["--fmem", "32M", "--smem", "64M", "--thp", "never"])
+        .args(options)
+        .args(["--", "/demeter/workloads", "gups", "--footprint", "64M"])
+        .args(["--hot", "16M", "--hot-permille", "1000"])
+        .args(["--updates", "6000000"])
+        .output()
+        .expect("demeter starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn stat(summary: &Value, name: &str) -> u64 {
+    let text = &summary["manager_files"][format!("stats/{name}")];
+    let text = text.as_str().unwrap_or_else(|| panic!("no {name}"));
+    text.trim().parse().unwrap()
+}
+
+/// The hot set comes to FMEM, by as many faults as its pages, and what it displaces goes.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn tpp_promotes_the_hot_set_at_its_hint_faults() {
+    const HOT_PAGES: u64 = (16 << 20) / 4096;
+    let summary = gups(&["--tmm", "tpp", "--peer-set", "tpp.stages=1"]);
+    assert_eq!(summary["tmm"], "tpp");
+    assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+
+    let promoted = summary["promoted_pages"].as_u64().unwrap();
+    assert!(promoted >= HOT_PAGES / 2, "{promoted} pages");
+    assert!(summary["demoted_pages"].as_u64().unwrap() >= promoted / 2);
+    let share = |phase: &str| summary[phase]["fmem_share"].as_f64().unwrap();
+    assert!(share("last_quarter") > 0.6, "{summary}");
+    assert!(share("last_quarter") > share("whole"), "{summary}");
+
+    // Nothing is promoted but by a hint fault, and no fault is answered twice.
+    let [faults, inactive, yes] =
+        ["hint_faults", "hint_faults_inactive", "answered_yes"].map(|name| stat(&summary, name));
+    assert!(
+        yes >= promoted && faults >= yes,
+        "{faults} {yes} {promoted}"
+    );
+    // What was inactive would have faulted 15 or 16 times more.
+    let repeats = stat(&summary, "repeat_faults");
+    assert!(
+        inactive > 0 && (15 * inactive..=16 * inactive).contains(&repeats),
+        "{inactive} {repeats}"
+    );
+    assert!(stat(&summary, "kswapd_wakes") > 0);
+    let stage_ns = |name: &str| summary["stage_ns"][name].as_u64().unwrap();
+    assert!(stage_ns("track") > 0 && stage_ns("classify") > 0 && stage_ns("migrate") > 0);
+}
+
+/// Without repeated faults a page has to be found by three scans first.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn tpp_activates_first_what_is_not_active() {
+    let summary = gups(&["--tmm", "tpp", "--peer-set", "tpp.repeat_faults=0"]);
+    let [faults, inactive, yes] =
+        ["hint_faults", "hint_faults_inactive", "answered_yes"].map(|name| stat(&summary, name));
+    assert!(inactive > 0, "all were active");
+    assert_eq!(faults, inactive + yes, "promoted while inactive");
+    assert_eq!(stat(&summary, "repeat_faults"), 0);
+}
