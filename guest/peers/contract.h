@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * What a manager other than Demeter is to the testbed: a module that defines
- * demeter_peer_this and includes common/host.c. Everything else (sysfs, order of
+ * demeter_peer_this and includes frame/host.c. Everything else (sysfs, order of
  * starting and stopping, unloading) is the host's, docs/peers.md.
  *
  *	/sys/kernel/mm/demeter_peer/name		name of the manager

@@ -22,7 +22,7 @@ use super::tmm::{self, Knobs, LRU_GEN, Tmm, lru_word};
 use crate::error::Error;
 use crate::testbed::Kernel;
 
-/// Where `guest/peers/common/host.c` has its files.
+/// Where `guest/peers/frame/host.c` has its files.
 const PEER_DIR: &str = "/sys/kernel/mm/demeter_peer";
 /// Linux for which the modules are made.
 const KERNEL: (u32, u32) = (6, 12);

@@ -2,6 +2,6 @@
 /* The parts that all managers share, compiled into this one. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include "../common/host.c"
-#include "../common/replace.c"
+#include "../frame/host.c"
+#include "../frame/replace.c"
 #include "../../tmm/symbols.c"
