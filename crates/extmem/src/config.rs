@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use demeter_extmem_tree::Handed;
+
 use crate::error::Error;
 use crate::swap::Injection;
 
@@ -41,6 +43,10 @@ pub enum Compress {
 pub struct Config {
     /// DRAM for the program and the pager together.
     pub dram_bytes: u64,
+    /// The swap file of the run, by descriptor.
+    pub handed_swap: Option<Handed>,
+    /// The statistics of the run, likewise.
+    pub handed_statistics: Option<Handed>,
     /// Directory, file or device.
     pub swap: PathBuf,
     /// How much of it.
@@ -125,7 +131,11 @@ impl Config {
                 }
             },
         };
+        // Not a setting of the user's: what cannot be read is as if it were not there.
+        let handed = |name: &str| get(name).and_then(|value| value.to_str()?.parse().ok());
         Ok(Self {
+            handed_swap: handed("DEMETER_EXTMEM_SWAP_FD"),
+            handed_statistics: handed("DEMETER_EXTMEM_STATS_FD"),
             dram_bytes,
             swap: PathBuf::from(swap),
             swap_bytes: size("DEMETER_EXTMEM_SWAP_SIZE")?,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The pager of this process: its parts, and how an operation enters it.
 
-use std::os::fd::RawFd;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering,
 };
@@ -81,8 +80,8 @@ pub struct Pager {
     pub windows: WindowQueue,
     /// A batch of zero pages, never written.
     pub zeroes: *const u8,
-    /// `/proc/self/mem`, for pages that cannot be moved; -1 without.
-    pub memory_file: RawFd,
+    /// `/proc/self/mem`, for pages that cannot be moved; negative without.
+    pub memory_file: AtomicI32,
     /// The program's break: first and one past the last byte, and its limit.
     pub program_break: Lock<ProgramBreak>,
     /// Seats of the background threads.

@@ -23,7 +23,7 @@ use crate::policy::{Policy, PolicyOptions, Services};
 use crate::queue::{Window, WindowQueue};
 use crate::region::{PAGE_BYTES, Region, round_up};
 use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, on_bus, take};
-use crate::statistics::{About, Log, Statistics};
+use crate::statistics::{About, Log, Place, Statistics};
 use crate::stream::Streams;
 use crate::swap::{EngineChoice, SwapOptions, SwapStore};
 use crate::uffd::{Delivery, Uffd};
@@ -72,7 +72,9 @@ fn start(config: &Config) -> Result<(), Error> {
         bytes: PAGE_BYTES,
         cause,
     })?;
+    descriptor::keep_proc();
     let prepared = SwapStore::prepare(&SwapOptions {
+        handed: config.handed_swap,
         path: &config.swap,
         capacity_bytes: config.swap_bytes,
         dram_bytes: config.dram_bytes,
@@ -128,7 +130,7 @@ fn start(config: &Config) -> Result<(), Error> {
         streams: Streams::new(pages as u32, dram_pages, map(Streams::footprint_bytes())?)
             .ok_or_else(out_of_room)?,
         statistics: Statistics::open(
-            config.statistics.as_deref(),
+            statistics_place(config),
             &About {
                 command: &command_name(),
                 policy: &config.policy,
@@ -147,7 +149,7 @@ fn start(config: &Config) -> Result<(), Error> {
         victims: victim_cache(&uffd, most_victims)?,
         windows: WindowQueue::default(),
         zeroes: zeroes()?,
-        memory_file: descriptor::keep(process::open_memory_file()),
+        memory_file: AtomicI32::new(descriptor::keep(process::open_memory_file())),
         program_break: Lock::new(ProgramBreak {
             start: ARENA_BASE + PAGE_BYTES,
             now: ARENA_BASE + PAGE_BYTES,
@@ -266,6 +268,20 @@ fn compressed_tier(config: &Config) -> Result<Option<CompressedTier>, Error> {
     let tier = CompressedTier::new(&options, region)?;
     tier.set_limit_bytes(most_bytes);
     Ok(Some(tier))
+}
+
+/// By descriptor if that was handed on and is still there, else by path.
+fn statistics_place(config: &Config) -> Place<'_> {
+    match (config.handed_statistics, config.statistics.as_deref()) {
+        (Some(handed), _) if handed.is_there() => {
+            descriptor::inherit(handed.descriptor);
+            Place::Descriptor(handed.descriptor)
+        }
+        // Somebody closed it, and the path may lead nowhere here.
+        (Some(_), Some(path)) => Place::PathIfThere(path),
+        (_, Some(path)) => Place::Path(path),
+        (_, None) => Place::Private,
+    }
 }
 
 fn open_log(path: &std::path::Path) -> Result<Log, Error> {

@@ -274,6 +274,9 @@ pub fn perform(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
 fn perform_once(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     // An exec does not return, and in a vfork child the pins would stay with the parent.
     let replaces = matches!(number, libc::SYS_execve | libc::SYS_execveat);
+    if replaces {
+        crate::descriptor::hand_on();
+    }
     let mut result = 0;
     for attempt in 0..ATTEMPTS {
         let mut held = Held::new(pager, replaces);

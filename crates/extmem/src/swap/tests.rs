@@ -9,6 +9,7 @@ const MIB: u64 = 1 << 20;
 
 fn options(path: &Path) -> SwapOptions<'_> {
     SwapOptions {
+        handed: None,
         path,
         capacity_bytes: Some(4 * MIB),
         dram_bytes: MIB,
