@@ -16,6 +16,7 @@ use crate::forecast::Forecast;
 use crate::gate::Gate;
 use crate::interpose::{dispatch, filter, process};
 use crate::lock::Lock;
+use crate::neighbours::Neighbours;
 use crate::page::PageTable;
 use crate::page::State;
 use crate::pager::{ARENA_BASE, ARENA_MOST_BYTES, Pager, ProgramBreak, install};
@@ -31,9 +32,25 @@ use crate::victim::VictimCache;
 use crate::worker::Seat;
 use crate::{descriptor, fatal, library, stub, syscall};
 
+/// The break of a program does not get larger than 256 GiB.
+const MOST_BREAK_PAGES: usize = (256 << 30) / PAGE_BYTES;
+
 /// Runs as a constructor of the preloaded library.
 extern "C" fn constructor() {
     if !crate::config::is_wanted() || !is_preloaded() {
+        return;
+    }
+    if library::program_is_go() {
+        // Others of the tree are managed, this one runs as it is.
+        let mut line = fatal::Line::new();
+        let _ = std::fmt::Write::write_fmt(
+            &mut line,
+            format_args!(
+                "demeter extmem: {} is built by Go with cgo, which cannot be managed: it runs without the pager",
+                command_name()
+            ),
+        );
+        line.emit();
         return;
     }
     if let Err(error) = Config::from_env().and_then(|config| start(&config)) {
@@ -91,7 +108,7 @@ fn start(config: &Config) -> Result<(), Error> {
     let (mode, uffd) = open_uffd(config.mode)?;
     let pages = arena_pages(dram_pages, capacity_pages);
     reserve_arena(pages)?;
-    let break_pages = pages / 4;
+    let break_pages = (pages / 4).min(MOST_BREAK_PAGES);
     let budget = Budget::new(dram_pages, capacity_pages);
     let most_victims = (dram_pages / 4).min(1 << 22) as u32;
     let pager = Pager {
@@ -126,6 +143,7 @@ fn start(config: &Config) -> Result<(), Error> {
         )?,
         tier: compressed_tier(config)?,
         tier_pages: AtomicI64::new(0),
+        neighbours: Neighbours::default(),
         forecast: Forecast::default(),
         streams: Streams::new(pages as u32, dram_pages, map(Streams::footprint_bytes())?)
             .ok_or_else(out_of_room)?,
@@ -161,6 +179,7 @@ fn start(config: &Config) -> Result<(), Error> {
         evict_wanted: AtomicU32::new(0),
         process: AtomicI32::new(std::process::id() as i32),
         locked_pages: AtomicI64::new(0),
+        misplaced: AtomicU32::new(0),
         most_pinned_bytes: AtomicUsize::new(
             ((config.dram_bytes / 16) as usize).clamp(256 * 1024, 4 << 20),
         ),
@@ -332,16 +351,40 @@ fn open_uffd(wanted: Option<Mode>) -> Result<(Mode, Uffd), Error> {
         Some(mode) => attempt(mode),
         None => attempt(Mode::Inline).or_else(|_| attempt(Mode::Handler)),
     }
-    .map_err(|errno| Error::Userfaultfd { errno })
+    .map_err(|errno| match errno {
+        libc::EMFILE | libc::ENFILE => Error::Descriptors { errno },
+        _ => Error::Userfaultfd { errno },
+    })
 }
 
 /// Room for what may be promised, several times over: programs reserve more address
-/// space than they use, and holes form.
+/// space than they use, and holes form. As much as there can be, for reservations of
+/// terabytes, where tables that are hardly touched cost nothing.
 fn arena_pages(dram_pages: u64, capacity_pages: u64) -> usize {
     const LEAST: u64 = 64 << 30;
-    let wanted = (dram_pages + capacity_pages) * 8;
     let most = (ARENA_MOST_BYTES / PAGE_BYTES) as u64;
+    if !counts_address_space() {
+        return most as usize;
+    }
+    let wanted = (dram_pages + capacity_pages) * 8;
     wanted.clamp(LEAST / PAGE_BYTES as u64, most) as usize
+}
+
+/// Whether memory that is mapped and not touched counts for somebody.
+fn counts_address_space() -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: fills one rlimit each.
+    let limited = [libc::RLIMIT_AS, libc::RLIMIT_DATA]
+        .into_iter()
+        .any(|what| unsafe {
+            libc::getrlimit(what, &raw mut limit) == 0 && limit.rlim_cur != libc::RLIM_INFINITY
+        });
+    let strict = std::fs::read_to_string("/proc/sys/vm/overcommit_memory")
+        .is_ok_and(|mode| mode.trim() == "2");
+    limited || strict
 }
 
 fn reserve_arena(pages: usize) -> Result<(), Error> {
@@ -370,6 +413,11 @@ fn reserve_arena(pages: usize) -> Result<(), Error> {
             return Ok(());
         }
     };
+    if errno == libc::EEXIST {
+        return Err(Error::PlaceTaken {
+            address: ARENA_BASE,
+        });
+    }
     Err(Error::AddressSpace {
         bytes,
         cause: std::io::Error::from_raw_os_error(errno),

@@ -17,6 +17,8 @@ use crate::testbed;
 
 /// Less leaves no room for the pager's own buffers.
 const LEAST_DRAM_BYTES: u64 = 16 << 20;
+/// The program's address space that is paged has 12 TiB.
+const MOST_DRAM_BYTES: u64 = 8 << 40;
 /// DRAM, by the name that programs' scripts already use.
 const OLD_DRAM: &str = "DRAMSIZE";
 /// Swap, likewise.
@@ -143,6 +145,12 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     }
     if !arguments.quiet && !summary.processes.is_empty() {
         eprint!("demeter extmem: {summary}");
+        let refused = summary.total("enomem");
+        if refused > 0 {
+            eprintln!(
+                "demeter extmem: {refused} requests for memory were refused, for swap could not hold all that is promised; next: give more by --swap-size"
+            );
+        }
     }
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
@@ -166,6 +174,12 @@ fn dram(arguments: &Arguments) -> Result<u64, Error> {
             ));
         }
     };
+    if bytes > MOST_DRAM_BYTES {
+        return Err(refuse(
+            format!("--dram {} is more than can be managed", size::format(bytes)),
+            format!("give at most {}", size::format(MOST_DRAM_BYTES)),
+        ));
+    }
     if bytes < LEAST_DRAM_BYTES {
         return Err(refuse(
             format!("--dram {} is too small", size::format(bytes)),
@@ -260,6 +274,10 @@ mod tests {
             ("--swap /tmp -- true", "--dram is missing"),
             ("--dram 1G -- true", "--swap is missing"),
             ("--dram 1M --swap /tmp -- true", "too small"),
+            (
+                "--dram 100T --swap /tmp -- true",
+                "more than can be managed",
+            ),
             ("--dram 1G --swap /nowhere -- true", "does not exist"),
             (
                 "--dram 1G --swap /tmp --policy lru -- true",
