@@ -190,7 +190,9 @@ fn open_direct(path: &Path, flags: libc::c_int) -> std::io::Result<(File, bool)>
     };
     match open(libc::O_DIRECT) {
         Ok(file) => Ok((file, true)),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0).map(|file| (file, false)),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            open(0).map(|file| (file, false))
+        }
         Err(error) => Err(error),
     }
 }
@@ -271,8 +273,15 @@ mod tests {
     fn what_does_not_fit_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let refused = SwapFile::create(folder.path(), Some(1 << 60), 1).unwrap_err();
-        assert!(matches!(refused, CreateError::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 60));
+        assert!(
+            matches!(refused, CreateError::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 60)
+        );
         let nowhere = SwapFile::create(&folder.path().join("none"), None, 1 << 20).unwrap_err();
-        assert_eq!(nowhere, CreateError::System { errno: libc::ENOENT });
+        assert_eq!(
+            nowhere,
+            CreateError::System {
+                errno: libc::ENOENT
+            }
+        );
     }
 }

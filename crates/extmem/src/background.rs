@@ -178,8 +178,7 @@ impl Pager {
         let scratch = context.scratch();
         let forecast = self.forecast.of_stream();
         let keeps_objects = self.keeps_objects();
-        let written =
-            |entry: Entry| write || (streams && forecast.expects_write(entry));
+        let written = |entry: Entry| write || (streams && forecast.expects_write(entry));
         let writable =
             |entry: Entry| written(entry) || (entry.state() == State::Compressed && !keeps_objects);
         let mut freed = false;
@@ -225,7 +224,9 @@ impl Pager {
             let flags = match asked {
                 Some((_, access)) if access.write => abi::WRITE,
                 Some(_) => 0,
-                None if streams => abi::STREAM | abi::PREFETCHED | if write { abi::WRITE } else { 0 },
+                None if streams => {
+                    abi::STREAM | abi::PREFETCHED | if write { abi::WRITE } else { 0 }
+                }
                 None => abi::PREFETCHED,
             };
             *arrival = Arrival {

@@ -63,6 +63,8 @@ pub struct Config {
     pub statistics: Option<PathBuf>,
     /// File of the decision log.
     pub log: Option<PathBuf>,
+    /// Pages that are read alone may bring their neighbours.
+    pub neighbours: bool,
     /// Failures on request.
     pub inject: Injection,
     /// Say at start what was chosen.
@@ -165,6 +167,7 @@ impl Config {
             },
             statistics: path("DEMETER_EXTMEM_STATS"),
             log: path("DEMETER_EXTMEM_LOG"),
+            neighbours: get("DEMETER_EXTMEM_NEIGHBOURS").is_some_and(|value| value == "1"),
             inject: Injection::from_env()?,
             verbose: get("DEMETER_EXTMEM_VERBOSE").is_some_and(|value| value == "1"),
         })

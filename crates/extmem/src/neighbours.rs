@@ -23,23 +23,28 @@ const TURN_STEPS: u32 = 16384;
 /// The two ways of reading a page.
 #[derive(Debug)]
 pub struct Neighbours {
+    /// Off unless asked for: what it is worth has not been measured.
+    tried: bool,
     turns: Turns,
     ended_ns: AtomicU64,
 }
 
-impl Default for Neighbours {
-    fn default() -> Self {
+impl Neighbours {
+    /// Pages come alone unless `tried`.
+    pub fn new(tried: bool) -> Self {
         Self {
+            tried,
             // The pages that one way left serve the other for a while.
             turns: Turns::new(TURN_STEPS, true, 950),
             ended_ns: AtomicU64::new(0),
         }
     }
-}
 
-impl Neighbours {
     /// A fault begins; whether it brings the page's neighbours.
     pub fn begins(&self, now_ns: u64) -> bool {
+        if !self.tried {
+            return false;
+        }
         let ended_ns = self.ended_ns.load(Ordering::Relaxed);
         let steps = (now_ns.saturating_sub(ended_ns) >> STEP_SHIFT).min(MOST_STEPS);
         self.turns.step(steps as u32, || now_ns)
@@ -60,7 +65,7 @@ mod tests {
     fn share(used: u32) -> f64 {
         const SINGLE_NS: u64 = 60_000;
         const TOGETHER_NS: u64 = 120_000;
-        let neighbours = Neighbours::default();
+        let neighbours = Neighbours::new(true);
         let (mut now_ns, mut with, mut faults) = (1, 0, 0);
         let mut ready = 0;
         for use_of_page in 0..4_000_000u32 {
@@ -79,6 +84,12 @@ mod tests {
             }
         }
         f64::from(with) / f64::from(faults)
+    }
+
+    #[test]
+    fn nothing_is_tried_unasked() {
+        let neighbours = Neighbours::new(false);
+        assert!((1..100_000).all(|time| !neighbours.begins(time * 100_000)));
     }
 
     #[test]

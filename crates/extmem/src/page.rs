@@ -345,7 +345,12 @@ impl PageTable {
     }
 
     /// The pages of a range whose words are in use, in runs. The others were never mapped.
-    pub fn used_runs(&self, first: PageIndex, end: PageIndex, mut work: impl FnMut(PageIndex, u32)) {
+    pub fn used_runs(
+        &self,
+        first: PageIndex,
+        end: PageIndex,
+        mut work: impl FnMut(PageIndex, u32),
+    ) {
         let is_used = |page: PageIndex| {
             let chunk = page as usize / WORDS;
             self.used[chunk / 64].load(Ordering::Relaxed) >> (chunk % 64) & 1 == 1
@@ -450,7 +455,9 @@ mod tests {
         assert_eq!(table.mark_used(200 * WORDS as u32, 1), 1);
         assert_eq!(table.mark_used(300 * WORDS as u32, 5), 1);
         let mut runs = Vec::new();
-        table.used_runs(5, 250 * WORDS as u32 + 9, |first, count| runs.push((first, count)));
+        table.used_runs(5, 250 * WORDS as u32 + 9, |first, count| {
+            runs.push((first, count))
+        });
         let block = WORDS as u32;
         assert_eq!(runs, [(5, 2 * block - 5), (200 * block, block)]);
         let ranges: Vec<_> = table.used_ranges().collect();
@@ -473,7 +480,10 @@ mod tests {
         assert_eq!(table.reserved_until(7, end), 3 * block);
         assert_eq!(table.reserved_until(7, 3 * block - 1), 3 * block - 1);
         assert_eq!(table.reserved_until(3 * block + 9, end), 203 * block);
-        assert_eq!(table.reserved_until(100 * block, 101 * block + 1), 101 * block + 1);
+        assert_eq!(
+            table.reserved_until(100 * block, 101 * block + 1),
+            101 * block + 1
+        );
         table.unreserve(64 * block, 64 * block);
         assert_eq!(table.reserved_until(3 * block, end), 64 * block);
         assert_eq!(table.reserved_until(64 * block, end), 128 * block);

@@ -143,7 +143,7 @@ fn start(config: &Config) -> Result<(), Error> {
         )?,
         tier: compressed_tier(config)?,
         tier_pages: AtomicI64::new(0),
-        neighbours: Neighbours::default(),
+        neighbours: Neighbours::new(config.neighbours),
         forecast: Forecast::default(),
         streams: Streams::new(pages as u32, dram_pages, map(Streams::footprint_bytes())?)
             .ok_or_else(out_of_room)?,

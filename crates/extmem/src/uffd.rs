@@ -286,7 +286,14 @@ impl Uffd {
         let result = unsafe {
             syscall::call(
                 libc::SYS_ioctl,
-                [self.fd.load(Ordering::Relaxed) as usize, request, argument, 0, 0, 0],
+                [
+                    self.fd.load(Ordering::Relaxed) as usize,
+                    request,
+                    argument,
+                    0,
+                    0,
+                    0,
+                ],
             )
         };
         if result < 0 {

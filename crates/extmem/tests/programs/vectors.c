@@ -6,7 +6,7 @@
 #include <sys/uio.h>
 
 #define COUNT 8
-#define BYTES (8 * MIB)
+#define BYTES (4 * MIB)
 
 static void write_and_read(int flags)
 {
