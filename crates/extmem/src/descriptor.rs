@@ -151,6 +151,9 @@ pub fn keep_proc() {
 /// on failure.
 pub fn open_in_proc(name: &[u8], flags: libc::c_int) -> isize {
     debug_assert!(name.last() == Some(&0));
+    if PROC.load(Ordering::Relaxed) < 0 {
+        keep_proc();
+    }
     let folder = PROC.load(Ordering::Relaxed);
     if folder < 0 {
         return -(libc::ENOENT as isize);

@@ -151,3 +151,12 @@ impl Parts {
         self.ours[part / 64].load(Ordering::Acquire) >> (part % 64) & 1 == 1
     }
 }
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if let Some(locks) = self.locks {
+            // SAFETY: ours; the locks go with it.
+            unsafe { syscall::call(libc::SYS_close, [locks as usize, 0, 0, 0, 0, 0]) };
+        }
+    }
+}
