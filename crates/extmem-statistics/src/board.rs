@@ -3,7 +3,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -69,21 +70,30 @@ unsafe impl Sync for Board {}
 impl Board {
     /// Opens the file, or makes it.
     pub fn create(path: &Path) -> Result<Self, BoardError> {
-        let file = OpenOptions::new()
+        Self::of(&Self::open_file(path)?)
+    }
+
+    /// The file for a board, as it is, or made.
+    pub fn open_file(path: &Path) -> io::Result<File> {
+        OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
             .custom_flags(libc::O_CLOEXEC)
-            .open(path)?;
+            .open(path)
+    }
+
+    /// The board in an open file.
+    pub fn of(file: &File) -> Result<Self, BoardError> {
         let length = file.metadata()?.len();
         if length != 0 && length != size_of::<Layout>() as u64 {
             return Err(BoardError::Foreign);
         }
         // Many processes may do this at once: it changes nothing the second time.
         file.set_len(size_of::<Layout>() as u64)?;
-        let board = Self::map(Some(&file), true)?;
+        let board = Self::map(Some(file), true)?;
         match board.layout().header.magic.compare_exchange(
             0,
             MAGIC,
@@ -206,6 +216,19 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Where statistics are kept.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// In memory that only this process and its forks see.
+    Private,
+    /// In the file at a path.
+    Path(&'a Path),
+    /// Likewise, and in private memory where that cannot be.
+    PathIfThere(&'a Path),
+    /// In an open file, which stays open.
+    Descriptor(RawFd),
+}
+
 /// The writing side in one process.
 #[derive(Debug)]
 pub struct Statistics {
@@ -214,11 +237,17 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Takes a block in the file at `path`, or in private memory.
-    pub fn open(path: Option<&Path>, about: &About<'_>) -> Result<Self, BoardError> {
-        let board = match path {
-            Some(path) => Board::create(path)?,
-            None => Board::private()?,
+    /// Takes a block.
+    pub fn open(place: Place<'_>, about: &About<'_>) -> Result<Self, BoardError> {
+        let board = match place {
+            Place::Private => Board::private()?,
+            Place::Path(path) => Board::create(path)?,
+            Place::PathIfThere(path) => Board::create(path).or_else(|_| Board::private())?,
+            Place::Descriptor(descriptor) => {
+                // SAFETY: open, and not closed here.
+                let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+                Board::of(&file)?
+            }
         };
         let block = board.claim(std::process::id(), now_ns(), about);
         Ok(Self {
@@ -278,7 +307,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("statistics");
         for _ in 0..100 {
-            let statistics = Statistics::open(Some(&path), &ABOUT).unwrap();
+            let statistics = Statistics::open(Place::Path(&path), &ABOUT).unwrap();
             statistics.block().counters.faults_swap.add(3);
             statistics.finish();
         }
@@ -328,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_counts_for_itself() {
-        let statistics = Statistics::open(None, &ABOUT).unwrap();
+        let statistics = Statistics::open(Place::Private, &ABOUT).unwrap();
         // SAFETY: the child only stores and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {

@@ -16,7 +16,7 @@ mod log;
 mod summary;
 
 pub use block::{About, Block, Counter, Counters, Gauge, Gauges};
-pub use board::{Board, BoardError, Statistics, now_ns};
+pub use board::{Board, BoardError, Place, Statistics, now_ns};
 pub use history::{History, Sample};
 pub use log::{Event, Log};
 pub use summary::{FdWriter, Process, Summary, write_line};

@@ -296,7 +296,7 @@ impl fmt::Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{About, Statistics};
+    use crate::{About, Place, Statistics};
 
     #[test]
     fn text_and_json_say_what_was_counted() {
@@ -308,7 +308,7 @@ mod tests {
             dram_bytes: 64 << 20,
             swap_bytes: 1 << 30,
         };
-        let statistics = Statistics::open(None, &about).unwrap();
+        let statistics = Statistics::open(Place::Private, &about).unwrap();
         let block = statistics.block();
         block.counters.faults_swap.add(17);
         block.counters.read_bytes.add(3 << 20);

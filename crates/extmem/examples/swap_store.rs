@@ -95,6 +95,7 @@ fn main() {
         .unwrap_or(1024);
     let open = |engine| {
         SwapStore::open(&SwapOptions {
+            handed: None,
             path: &path,
             capacity_bytes: Some(mib << 20),
             dram_bytes: 0,

@@ -75,6 +75,17 @@ impl Pager {
     /// Brings the pages of a window into DRAM: those in swap by many reads at once, as few
     /// as their slots allow.
     pub fn prefetch(&self, window: Window, context: &mut Context) {
+        self.prefetch_for(window, None, context);
+    }
+
+    /// The same, not as part of a stream but for the sake of one page, which somebody waits
+    /// for.
+    pub fn prefetch_for(
+        &self,
+        window: Window,
+        wanted: Option<(PageIndex, Access)>,
+        context: &mut Context,
+    ) {
         let end = (window.first as usize + window.pages as usize).min(self.table.pages()) as u32;
         let mut page = window.first;
         while page < end {
@@ -84,7 +95,7 @@ impl Pager {
             self.budget.give((most - claimed) as i64);
             if claimed > 0 {
                 self.read_claimed(claimed, context);
-                self.land_claimed(claimed, window.write, context);
+                self.land_claimed(claimed, window.write, wanted, context);
             }
             page += most as u32;
         }
@@ -155,12 +166,19 @@ impl Pager {
     }
 
     /// Maps what was read, and ends the claims.
-    fn land_claimed(&self, count: usize, write: bool, context: &mut Context) {
+    fn land_claimed(
+        &self,
+        count: usize,
+        write: bool,
+        wanted: Option<(PageIndex, Access)>,
+        context: &mut Context,
+    ) {
+        let streams = wanted.is_none();
         let buffer = context.buffer();
         let scratch = context.scratch();
         let forecast = self.forecast.of_stream();
         let keeps_objects = self.keeps_objects();
-        let written = |entry: Entry| write || forecast.expects_write(entry);
+        let written = |entry: Entry| write || (streams && forecast.expects_write(entry));
         let writable =
             |entry: Entry| written(entry) || (entry.state() == State::Compressed && !keeps_objects);
         let mut freed = false;
@@ -179,7 +197,9 @@ impl Pager {
             self.fill(first, contents, run, !open);
             for step in at..at + run {
                 let entry = scratch.entries[step];
-                let marked = entry.with(Flag::Prefetched, true).with(Flag::Stream, true);
+                let marked = entry
+                    .with(Flag::Prefetched, true)
+                    .with(Flag::Stream, streams);
                 let entry = self.foreseen(marked, written(entry), open);
                 let entry = if entry.state() == State::Compressed {
                     entry.with_state(State::Unpacked)
@@ -200,14 +220,24 @@ impl Pager {
         let mut arrivals = [Arrival::default(); MOST_RUN];
         let came = scratch.pages[..count].iter().zip(&scratch.entries[..count]);
         for (arrival, (&page, entry)) in arrivals.iter_mut().zip(came) {
+            let asked = wanted.filter(|&(wanted, _)| wanted == page);
+            let flags = match asked {
+                Some((_, access)) if access.write => abi::WRITE,
+                Some(_) => 0,
+                None if streams => {
+                    abi::STREAM | abi::PREFETCHED | if write { abi::WRITE } else { 0 }
+                }
+                None => abi::PREFETCHED,
+            };
             *arrival = Arrival {
                 page,
+                thread: asked.map_or(0, |(_, access)| access.thread),
                 source: if entry.state() == State::Compressed {
                     abi::COMPRESSED
                 } else {
                     abi::SWAP
                 },
-                flags: abi::STREAM | abi::PREFETCHED | if write { abi::WRITE } else { 0 },
+                flags,
                 ..Arrival::default()
             };
         }

@@ -3,6 +3,8 @@
 
 use std::path::PathBuf;
 
+use demeter_extmem_tree::Handed;
+
 use crate::error::Error;
 use crate::swap::Injection;
 
@@ -41,6 +43,10 @@ pub enum Compress {
 pub struct Config {
     /// DRAM for the program and the pager together.
     pub dram_bytes: u64,
+    /// The swap file of the run, by descriptor.
+    pub handed_swap: Option<Handed>,
+    /// The statistics of the run, likewise.
+    pub handed_statistics: Option<Handed>,
     /// Directory, file or device.
     pub swap: PathBuf,
     /// How much of it.
@@ -57,6 +63,8 @@ pub struct Config {
     pub statistics: Option<PathBuf>,
     /// File of the decision log.
     pub log: Option<PathBuf>,
+    /// Pages that are read alone may bring their neighbours.
+    pub neighbours: bool,
     /// Failures on request.
     pub inject: Injection,
     /// Say at start what was chosen.
@@ -125,7 +133,11 @@ impl Config {
                 }
             },
         };
+        // Not a setting of the user's: what cannot be read is as if it were not there.
+        let handed = |name: &str| get(name).and_then(|value| value.to_str()?.parse().ok());
         Ok(Self {
+            handed_swap: handed("DEMETER_EXTMEM_SWAP_FD"),
+            handed_statistics: handed("DEMETER_EXTMEM_STATS_FD"),
             dram_bytes,
             swap: PathBuf::from(swap),
             swap_bytes: size("DEMETER_EXTMEM_SWAP_SIZE")?,
@@ -155,6 +167,7 @@ impl Config {
             },
             statistics: path("DEMETER_EXTMEM_STATS"),
             log: path("DEMETER_EXTMEM_LOG"),
+            neighbours: get("DEMETER_EXTMEM_NEIGHBOURS").is_some_and(|value| value == "1"),
             inject: Injection::from_env()?,
             verbose: get("DEMETER_EXTMEM_VERBOSE").is_some_and(|value| value == "1"),
         })

@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::syscall;
 
-/// Descriptors the pager may hold.
-const BLOCK: RawFd = 64;
+use demeter_extmem_tree::DESCRIPTORS as BLOCK;
 
 static LOWEST: AtomicI32 = AtomicI32::new(0);
 /// Which numbers of the block are in use.
 static KEPT: AtomicU64 = AtomicU64::new(0);
+/// Which of these the next program image inherits.
+static HANDED_ON: AtomicU64 = AtomicU64::new(0);
+/// The folder /proc, for processes that see another or none; -1 without.
+static PROC: AtomicI32 = AtomicI32::new(-1);
 
 /// First descriptor of the block: below the soft limit when this was first called.
 pub fn lowest() -> RawFd {
@@ -41,13 +44,8 @@ pub fn lowest() -> RawFd {
             ],
         )
     };
-    // The table grows with the highest number: keep it small under a huge limit.
-    let soft = if got < 0 {
-        1024
-    } else {
-        limit.rlim_cur.min(4096) as RawFd
-    };
-    let lowest = (soft - BLOCK).max(3);
+    let soft = if got < 0 { 1024 } else { limit.rlim_cur };
+    let lowest = demeter_extmem_tree::lowest_descriptor(soft);
     LOWEST.store(lowest, Ordering::Relaxed);
     lowest
 }
@@ -98,26 +96,179 @@ pub fn is_kept(fd: RawFd) -> bool {
     block().contains(&fd) && KEPT.load(Ordering::Relaxed) & 1 << (fd - lowest()) != 0
 }
 
-/// Puts `fd` in the place of a kept descriptor, whose number stays the same.
-pub fn replace(kept: RawFd, fd: RawFd) -> RawFd {
+/// Takes a descriptor that was handed on over an exec, and that the next image is to have
+/// as well. Returns the one to use: where the limit on numbers has changed meanwhile, a copy
+/// in the block, for the number itself cannot be protected.
+pub fn inherit(fd: RawFd) -> RawFd {
+    if block().contains(&fd) {
+        KEPT.fetch_or(1 << (fd - lowest()), Ordering::Relaxed);
+        HANDED_ON.fetch_or(1 << (fd - lowest()), Ordering::Relaxed);
+        return fd;
+    }
     // SAFETY: plain descriptors.
-    unsafe {
+    let copy = unsafe { syscall::call(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) };
+    if copy < 0 { fd } else { keep(copy as RawFd) }
+}
+
+/// Before an exec: what is handed on stays open over it, whatever somebody made of that.
+pub fn hand_on() {
+    let mut bits = HANDED_ON.load(Ordering::Relaxed);
+    while bits != 0 {
+        let fd = lowest() + bits.trailing_zeros() as RawFd;
+        bits &= bits - 1;
+        // SAFETY: plain descriptors.
+        unsafe {
+            syscall::call(
+                libc::SYS_fcntl,
+                [fd as usize, libc::F_SETFD as usize, 0, 0, 0, 0],
+            );
+        }
+    }
+}
+
+/// Keeps /proc within reach, whatever root directory the program will have.
+pub fn keep_proc() {
+    // SAFETY: a constant path.
+    let folder = unsafe {
         syscall::call(
-            libc::SYS_dup3,
+            libc::SYS_openat,
             [
-                fd as usize,
-                kept as usize,
-                libc::O_CLOEXEC as usize,
+                libc::AT_FDCWD as usize,
+                c"/proc".as_ptr() as usize,
+                (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize,
                 0,
                 0,
                 0,
             ],
-        );
-        if fd != kept {
-            syscall::call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+        )
+    };
+    if folder >= 0 {
+        PROC.store(keep(folder as RawFd), Ordering::Relaxed);
+    }
+}
+
+/// Opens a file of /proc; `name` is a path below it, with a zero byte at its end. `-errno`
+/// on failure.
+pub fn open_in_proc(name: &[u8], flags: libc::c_int) -> isize {
+    debug_assert!(name.last() == Some(&0));
+    if PROC.load(Ordering::Relaxed) < 0 {
+        keep_proc();
+    }
+    let folder = PROC.load(Ordering::Relaxed);
+    if folder < 0 {
+        return -(libc::ENOENT as isize);
+    }
+    // SAFETY: a path that ends.
+    unsafe {
+        syscall::call(
+            libc::SYS_openat,
+            [
+                folder as usize,
+                name.as_ptr() as usize,
+                (flags | libc::O_CLOEXEC) as usize,
+                0,
+                0,
+                0,
+            ],
+        )
+    }
+}
+
+/// The file behind a descriptor once more, with a description of its own.
+pub fn open_again(fd: RawFd) -> Option<RawFd> {
+    const BEFORE: &[u8] = b"self/fd/";
+    let mut name = [0u8; BEFORE.len() + 12];
+    name[..BEFORE.len()].copy_from_slice(BEFORE);
+    let mut rest = u32::try_from(fd).ok()?;
+    let mut digits = [0u8; 10];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
         }
     }
-    kept
+    let number = &digits[first..];
+    name[BEFORE.len()..][..number.len()].copy_from_slice(number);
+    RawFd::try_from(open_in_proc(&name, libc::O_RDWR))
+        .ok()
+        .filter(|&opened| opened >= 0)
+}
+
+/// Puts `fd` in the place of a kept descriptor; returns the number it has then. That is the
+/// same, unless a limit on numbers has been set meanwhile that cannot be lifted.
+pub fn replace(kept: RawFd, fd: RawFd) -> RawFd {
+    if fd == kept {
+        return kept;
+    }
+    let place = || {
+        // SAFETY: plain descriptors.
+        unsafe {
+            syscall::call(
+                libc::SYS_dup3,
+                [
+                    fd as usize,
+                    kept as usize,
+                    libc::O_CLOEXEC as usize,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        }
+    };
+    let mut placed = place();
+    if placed == -(libc::EBADF as isize) {
+        placed = with_highest_limit(&place);
+    }
+    let close = |fd: RawFd| {
+        // SAFETY: plain descriptors.
+        unsafe { syscall::call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }
+    };
+    if placed >= 0 {
+        close(fd);
+        kept
+    } else {
+        close(kept);
+        fd
+    }
+}
+
+/// Does something under the hard limit on descriptors.
+fn with_highest_limit(work: &dyn Fn() -> isize) -> isize {
+    let change = |new: *const libc::rlimit, old: *mut libc::rlimit| {
+        // SAFETY: null or one rlimit each.
+        unsafe {
+            syscall::call(
+                libc::SYS_prlimit64,
+                [
+                    0,
+                    libc::RLIMIT_NOFILE as usize,
+                    new as usize,
+                    old as usize,
+                    0,
+                    0,
+                ],
+            )
+        }
+    };
+    let mut before = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    if change(std::ptr::null(), &raw mut before) < 0 {
+        return -(libc::EBADF as isize);
+    }
+    let highest = libc::rlimit {
+        rlim_cur: before.rlim_max,
+        ..before
+    };
+    change(&raw const highest, std::ptr::null_mut());
+    let result = work();
+    change(&raw const before, std::ptr::null_mut());
+    result
 }
 
 #[cfg(test)]
@@ -130,7 +281,28 @@ mod tests {
         let fd = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
         let kept = keep(fd);
         assert!(block().contains(&kept) && is_kept(kept));
+        keep_proc();
+        let again = open_again(kept).unwrap_or(-1);
+        assert!(again >= 0 && again != kept);
+        // Under a limit that does not allow the number, it keeps its place all the same.
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: one rlimit; no other test counts on more descriptors than it has.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+            let lower = libc::rlimit {
+                rlim_cur: kept as libc::rlim_t,
+                ..limit
+            };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const lower);
+        }
+        assert_eq!(replace(kept, again), kept);
         // SAFETY: ours.
-        unsafe { libc::close(kept) };
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+            libc::close(kept);
+        }
     }
 }

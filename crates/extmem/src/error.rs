@@ -45,6 +45,20 @@ pub enum Error {
         /// What it said.
         errno: i32,
     },
+    /// No descriptor is left.
+    #[error("too few open files are allowed (error {errno}); next: raise the limit (ulimit -n)")]
+    Descriptors {
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// The arena's place is taken.
+    #[error(
+        "the address space from {address:#x} on is taken; next: run the program without tools that lay out memory by themselves (sanitizers, valgrind)"
+    )]
+    PlaceTaken {
+        /// The place.
+        address: usize,
+    },
     /// seccomp is refused.
     #[error(
         "the kernel refuses a system call filter (error {errno}); next: allow seccomp (CONFIG_SECCOMP_FILTER, no other filter in the way)"
@@ -55,7 +69,7 @@ pub enum Error {
     },
     /// Address space is refused or taken.
     #[error(
-        "cannot reserve {bytes} bytes of address space ({cause}); next: lift the limit on address space (ulimit -v unlimited)"
+        "cannot reserve {bytes} bytes of address space ({cause}); next: lift the limits on address space and data (ulimit -v unlimited, ulimit -d unlimited)"
     )]
     AddressSpace {
         /// How much.

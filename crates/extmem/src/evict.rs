@@ -455,12 +455,8 @@ impl Pager {
         let mut done = 0;
         while done < dirty {
             let Some((slot, run)) = self.store.allocate((dirty - done) as u32) else {
-                fatal!(
-                    "swap is full ({} pages) while writing page {:#x}; next: give more swap, or run fewer forks of the program at a time",
-                    self.store.capacity_slots(),
-                    self.table
-                        .address(scratch.pages[scratch.chosen[done] as usize])
-                );
+                let page = scratch.pages[scratch.chosen[done] as usize];
+                self.swap_is_full(self.table.address(page));
             };
             let run = run as usize;
             let vectors = merge(&mut scratch.vectors[done..done + run]);
@@ -543,25 +539,37 @@ impl Pager {
 
     /// Copies a page that the program may have made unreadable.
     pub fn copy_out(&self, address: usize, into: *mut u8) {
-        // SAFETY: reads a page of ours through the kernel into a page of a buffer.
-        let read = unsafe {
-            syscall::call(
-                libc::SYS_pread64,
-                [
-                    self.memory_file as usize,
-                    into as usize,
-                    PAGE_BYTES,
-                    address,
-                    0,
-                    0,
-                ],
-            )
+        let file = self.memory_file.load(Ordering::Relaxed);
+        let read = if file >= 0 {
+            // SAFETY: reads a page of ours through the kernel into a page of a buffer.
+            unsafe {
+                syscall::call(
+                    libc::SYS_pread64,
+                    [file as usize, into as usize, PAGE_BYTES, address, 0, 0],
+                )
+            }
+        } else {
+            // Does the same for what the program may read.
+            crate::together::read_own(address, into)
         };
         if read != PAGE_BYTES as isize {
             fatal!(
-                "cannot read page {address:#x} through /proc/self/mem (result {read}); next: mount /proc"
+                "cannot read page {address:#x} (result {read}); next: mount /proc, and let the process open its /proc/self/mem"
             );
         }
+    }
+
+    #[cold]
+    fn swap_is_full(&self, address: usize) -> ! {
+        if self.store.disk_is_full() {
+            fatal!(
+                "the disk under the swap file is full while writing page {address:#x}; next: free some space there, or name another place"
+            );
+        }
+        fatal!(
+            "swap is full ({} MiB for all programs of the run) while writing page {address:#x}; next: give more by --swap-size, or run fewer programs at a time",
+            self.store.capacity_slots() / 256
+        );
     }
 
     /// Frees the memory of pages, counted from `base` and ascending, in one call if the kernel

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use crate::compressed::Handle;
 use crate::context::{BATCH_PAGES, Context};
 use crate::evict::from_victim;
+use crate::neighbours::NEIGHBOURS;
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, yield_now};
 use crate::policy::{Arrival, abi};
@@ -222,6 +223,14 @@ impl Pager {
             // It is there now, most likely: look again.
             return false;
         }
+        if !streams && self.neighbours.begins(start) && self.bring_block(page, access, context) {
+            let now_ns = crate::clock::now_ns();
+            self.neighbours.ended(now_ns);
+            let counters = self.counters();
+            counters.faults_swap.add(1);
+            counters.fault_ns.add(now_ns - start);
+            return false;
+        }
         if !self.claim_with_frame(page, entry, context) {
             return false;
         }
@@ -236,7 +245,28 @@ impl Pager {
         self.arrive(page, abi::SWAP, access, streams);
         let counters = self.counters();
         counters.faults_swap.add(1);
-        counters.fault_ns.add(crate::clock::now_ns() - start);
+        let now_ns = crate::clock::now_ns();
+        self.neighbours.ended(now_ns);
+        counters.fault_ns.add(now_ns - start);
+        true
+    }
+
+    /// Brings a page with all that is out of the block around it. False if it would come alone.
+    fn bring_block(&self, page: PageIndex, access: Access, context: &mut Context) -> bool {
+        let first = page / NEIGHBOURS * NEIGHBOURS;
+        let out = (first..first + NEIGHBOURS)
+            .filter(|&page| self.is_out(page))
+            .count();
+        if out < 2 {
+            return false;
+        }
+        let block = Window {
+            first,
+            pages: NEIGHBOURS,
+            // What is known is that this one page is written.
+            write: false,
+        };
+        self.prefetch_for(block, Some((page, access)), context);
         true
     }
 

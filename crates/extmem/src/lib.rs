@@ -34,6 +34,7 @@ mod hints;
 mod interpose;
 mod library;
 mod mapping;
+mod neighbours;
 mod page;
 mod pager;
 mod queue;

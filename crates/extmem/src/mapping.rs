@@ -9,7 +9,7 @@ use crate::compressed::Handle;
 use crate::context::{BATCH_PAGES, Context};
 use crate::fatal;
 use crate::fault::NO_PAYLOAD;
-use crate::page::{Entry, Flag, PageIndex, State};
+use crate::page::{Entry, Flag, PageIndex, RESERVED_PAGES, State};
 use crate::pager::Pager;
 use crate::policy::{Arrival, abi};
 use crate::region::PAGE_BYTES;
@@ -43,6 +43,8 @@ pub enum Ownership {
     Pager,
     /// Another mapping, made over managed memory.
     Kernel,
+    /// Managed, and only reserved: no page of it has a word of its own.
+    Reserved,
     /// Not mapped.
     Nobody,
 }
@@ -104,6 +106,22 @@ impl Pager {
 
     /// Takes pages away: contents, promise and address space.
     pub fn unmap(&self, pages: Pages, context: &mut Context) {
+        self.split(pages, |pager, run, reserved| {
+            if reserved {
+                pager.table.unreserve(run.first, run.count);
+                pager.give_run(run);
+            } else {
+                // Large holes, too, are passed over.
+                pager
+                    .table
+                    .used_runs(run.first, run.first + run.count, |first, count| {
+                        pager.unmap_words(Pages { first, count }, context);
+                    });
+            }
+        });
+    }
+
+    fn unmap_words(&self, pages: Pages, context: &mut Context) {
         self.vacate(pages, context);
         let mut run = Pages {
             first: pages.first,
@@ -125,6 +143,79 @@ impl Pager {
             };
         }
         self.give_run(run);
+    }
+
+    /// Makes taken address space a mapping that cannot be accessed. It promises nothing; of a
+    /// large one the words are left alone until some of it is made accessible, so that it
+    /// costs nothing.
+    pub fn map_inaccessible(&self, pages: Pages) -> Result<(), Errno> {
+        let end = pages.first + pages.count;
+        let first = pages.first.div_ceil(RESERVED_PAGES) * RESERVED_PAGES;
+        let last = end / RESERVED_PAGES * RESERVED_PAGES;
+        if last <= first {
+            return self.map(pages, libc::PROT_NONE);
+        }
+        self.table.reserve(first, last - first);
+        for (first, end) in [(pages.first, first), (last, end)] {
+            if end > first {
+                let count = end - first;
+                self.map(Pages { first, count }, libc::PROT_NONE)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the pages of a range words of their own where they are only reserved.
+    pub fn materialize(&self, pages: Pages) {
+        self.split(pages, |pager, run, reserved| {
+            if reserved {
+                pager.materialize_blocks(run);
+            }
+        });
+    }
+
+    fn materialize_blocks(&self, run: Pages) {
+        let first = run.first / RESERVED_PAGES * RESERVED_PAGES;
+        let end = (run.first + run.count).next_multiple_of(RESERVED_PAGES);
+        for block in (first..end).step_by(RESERVED_PAGES as usize) {
+            let pages = Pages {
+                first: block,
+                count: RESERVED_PAGES,
+            };
+            let _turn = self.extents.lock();
+            // Another thread may have been here while this one waited.
+            if self.table.is_reserved(block) {
+                // Inaccessible memory promises nothing, so this cannot fail.
+                let _ = self.map(pages, libc::PROT_NONE);
+                self.table.unreserve(block, RESERVED_PAGES);
+            }
+        }
+    }
+
+    /// Calls `work` with the runs of a range that are reserved in whole blocks, and with what
+    /// lies between them; what is reserved and only touched by the range is given words first.
+    pub fn split(&self, pages: Pages, mut work: impl FnMut(&Self, Pages, bool)) {
+        let end = pages.first + pages.count;
+        let ragged = |page: PageIndex| !page.is_multiple_of(RESERVED_PAGES);
+        for page in [pages.first, end] {
+            if ragged(page) && self.table.is_reserved(page - 1) && self.table.is_reserved(page) {
+                self.materialize_blocks(Pages {
+                    first: page,
+                    count: 1,
+                });
+            }
+        }
+        let mut page = pages.first;
+        while page < end {
+            let reserved = self.table.is_reserved(page);
+            let next = self.table.reserved_until(page, end);
+            let run = Pages {
+                first: page,
+                count: next - page,
+            };
+            work(self, run, reserved);
+            page = next;
+        }
     }
 
     fn give_run(&self, run: Pages) {
@@ -444,6 +535,7 @@ impl Pager {
     /// Whose a page is.
     pub fn ownership(&self, page: PageIndex) -> Ownership {
         match self.table.load(page).state() {
+            State::Unmapped if self.table.is_reserved(page) => Ownership::Reserved,
             State::Unmapped => Ownership::Nobody,
             State::Foreign => Ownership::Kernel,
             _ => Ownership::Pager,
@@ -460,7 +552,7 @@ impl Pager {
     pub fn is_unmapped(&self, pages: Pages) -> bool {
         pages
             .iter()
-            .all(|page| self.table.load(page).state() == State::Unmapped)
+            .all(|page| self.ownership(page) == Ownership::Nobody)
     }
 
     /// Moves the contents of `from` to `to`, freshly mapped pages of the same count.

@@ -172,6 +172,8 @@ impl Entry {
     }
 }
 
+/// Pages of a block that can be reserved: those whose words share a page of the table.
+pub const RESERVED_PAGES: u32 = WORDS as u32;
 /// Words in a page of the table.
 const WORDS: usize = PAGE_BYTES / size_of::<AtomicU64>();
 
@@ -182,13 +184,16 @@ pub struct PageTable {
     entries: &'static [AtomicU64],
     /// One bit for each page of the table that was ever written.
     used: &'static [AtomicU64],
+    /// One bit for each page of the table whose pages are all reserved: handed out, and not
+    /// accessible. Their words are zero.
+    reserved: &'static [AtomicU64],
     sleepers: AtomicU32,
 }
 
 impl PageTable {
     /// Bytes of address space for `pages` words.
     pub fn footprint_bytes(pages: usize) -> usize {
-        carved_bytes::<AtomicU64>(pages) + carved_bytes::<AtomicU64>(used_words(pages))
+        carved_bytes::<AtomicU64>(pages) + 2 * carved_bytes::<AtomicU64>(used_words(pages))
     }
 
     /// A table for the arena at `base`.
@@ -199,6 +204,8 @@ impl PageTable {
             entries: unsafe { region.carve::<AtomicU64>(pages) }?,
             // SAFETY: as above.
             used: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
+            // SAFETY: as above.
+            reserved: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
             sleepers: AtomicU32::new(0),
         })
     }
@@ -288,6 +295,81 @@ impl PageTable {
             .count()
     }
 
+    /// Reserves blocks of [`RESERVED_PAGES`] whose pages are unmapped.
+    pub fn reserve(&self, first: PageIndex, count: u32) {
+        self.each_reserved_word(first, count, |word, mask| {
+            word.fetch_or(mask, Ordering::SeqCst);
+        });
+    }
+
+    /// The blocks are not reserved any more.
+    pub fn unreserve(&self, first: PageIndex, count: u32) {
+        self.each_reserved_word(first, count, |word, mask| {
+            word.fetch_and(!mask, Ordering::SeqCst);
+        });
+    }
+
+    fn each_reserved_word(&self, first: PageIndex, count: u32, work: impl Fn(&AtomicU64, u64)) {
+        debug_assert!(first.is_multiple_of(RESERVED_PAGES) && count.is_multiple_of(RESERVED_PAGES));
+        let (mut block, end) = (first / RESERVED_PAGES, (first + count) / RESERVED_PAGES);
+        while block < end {
+            let here = (end - block).min(64 - block % 64);
+            let ones = if here == 64 { !0 } else { (1 << here) - 1 };
+            work(&self.reserved[block as usize / 64], ones << (block % 64));
+            block += here;
+        }
+    }
+
+    /// Whether the page is reserved.
+    pub fn is_reserved(&self, page: PageIndex) -> bool {
+        let block = page / RESERVED_PAGES;
+        self.reserved[block as usize / 64].load(Ordering::SeqCst) >> (block % 64) & 1 == 1
+    }
+
+    /// One past the last page from `page` on, before `end`, that is reserved (or not) like it.
+    pub fn reserved_until(&self, page: PageIndex, end: PageIndex) -> PageIndex {
+        let kind = self.is_reserved(page);
+        let last = end.div_ceil(RESERVED_PAGES);
+        let mut block = page / RESERVED_PAGES + 1;
+        while block < last {
+            let word = self.reserved[block as usize / 64].load(Ordering::SeqCst);
+            let ahead = (if kind { !word } else { word }) >> (block % 64);
+            let alike = ahead.trailing_zeros().min(64 - block % 64);
+            block += alike;
+            if ahead != 0 {
+                break;
+            }
+        }
+        // The last block of the arena may end behind the last number.
+        block.saturating_mul(RESERVED_PAGES).min(end)
+    }
+
+    /// The pages of a range whose words are in use, in runs. The others were never mapped.
+    pub fn used_runs(
+        &self,
+        first: PageIndex,
+        end: PageIndex,
+        mut work: impl FnMut(PageIndex, u32),
+    ) {
+        let is_used = |page: PageIndex| {
+            let chunk = page as usize / WORDS;
+            self.used[chunk / 64].load(Ordering::Relaxed) >> (chunk % 64) & 1 == 1
+        };
+        let after = |page: PageIndex| (page / RESERVED_PAGES + 1).saturating_mul(RESERVED_PAGES);
+        let mut page = first;
+        while page < end {
+            let start = page;
+            while page < end && is_used(page) {
+                page = after(page).min(end);
+            }
+            if page > start {
+                work(start, page - start);
+            } else {
+                page = after(page).min(end);
+            }
+        }
+    }
+
     /// Ranges of pages whose words are in use, in order.
     pub fn used_ranges(&self) -> impl Iterator<Item = std::ops::Range<PageIndex>> + '_ {
         let chunks = self.entries.len().div_ceil(WORDS);
@@ -372,11 +454,40 @@ mod tests {
         assert_eq!(table.mark_used(0, 1), 0);
         assert_eq!(table.mark_used(200 * WORDS as u32, 1), 1);
         assert_eq!(table.mark_used(300 * WORDS as u32, 5), 1);
+        let mut runs = Vec::new();
+        table.used_runs(5, 250 * WORDS as u32 + 9, |first, count| {
+            runs.push((first, count))
+        });
+        let block = WORDS as u32;
+        assert_eq!(runs, [(5, 2 * block - 5), (200 * block, block)]);
         let ranges: Vec<_> = table.used_ranges().collect();
         assert_eq!(ranges[0], 0..2 * WORDS as u32);
         assert_eq!(ranges[1], 200 * WORDS as u32..201 * WORDS as u32);
         assert_eq!(ranges[2], 300 * WORDS as u32..pages as u32);
         assert_eq!(ranges.len(), 3);
+    }
+
+    #[test]
+    fn reserved_blocks_are_found_in_long_steps() {
+        let block = RESERVED_PAGES;
+        let pages = 300 * WORDS + 5;
+        let region = Region::map_anonymous(PageTable::footprint_bytes(pages)).unwrap();
+        let table = PageTable::new(0x1000, pages, region).unwrap();
+        let end = pages as u32;
+        assert_eq!(table.reserved_until(7, end), end);
+        table.reserve(3 * block, 200 * block);
+        assert!(!table.is_reserved(3 * block - 1) && table.is_reserved(3 * block));
+        assert_eq!(table.reserved_until(7, end), 3 * block);
+        assert_eq!(table.reserved_until(7, 3 * block - 1), 3 * block - 1);
+        assert_eq!(table.reserved_until(3 * block + 9, end), 203 * block);
+        assert_eq!(
+            table.reserved_until(100 * block, 101 * block + 1),
+            101 * block + 1
+        );
+        table.unreserve(64 * block, 64 * block);
+        assert_eq!(table.reserved_until(3 * block, end), 64 * block);
+        assert_eq!(table.reserved_until(64 * block, end), 128 * block);
+        assert_eq!(table.reserved_until(203 * block, end), end);
     }
 
     #[test]

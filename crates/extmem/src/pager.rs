@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The pager of this process: its parts, and how an operation enters it.
 
-use std::os::fd::RawFd;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering,
 };
@@ -15,6 +14,7 @@ use crate::extents::Extents;
 use crate::forecast::Forecast;
 use crate::gate::{Gate, Pass};
 use crate::lock::Lock;
+use crate::neighbours::Neighbours;
 use crate::page::PageTable;
 use crate::policy::Policy;
 use crate::queue::WindowQueue;
@@ -30,8 +30,9 @@ use crate::worker::Seat;
 /// know of choose by themselves, above the program's own break (the C library refuses one that
 /// moves down), and the same in every process, so that one filter fits all.
 pub const ARENA_BASE: usize = 0x6d00_0000_0000;
-/// The filter watches this much from the base on, however small the arena is.
-pub const ARENA_MOST_BYTES: usize = 1 << 40;
+/// The filter watches this much from the base on, however small the arena is. Page numbers
+/// have 32 bits.
+pub const ARENA_MOST_BYTES: usize = 12 << 40;
 
 /// Threads that prefetch.
 pub const PREFETCHERS: usize = 3;
@@ -67,6 +68,8 @@ pub struct Pager {
     pub tier_pages: AtomicI64,
     /// Who walks in order.
     pub streams: Streams,
+    /// Whether pages bring their neighbours.
+    pub neighbours: Neighbours,
     /// Which pages will be written.
     pub forecast: Forecast,
     /// What happened.
@@ -81,8 +84,8 @@ pub struct Pager {
     pub windows: WindowQueue,
     /// A batch of zero pages, never written.
     pub zeroes: *const u8,
-    /// `/proc/self/mem`, for pages that cannot be moved; -1 without.
-    pub memory_file: RawFd,
+    /// `/proc/self/mem`, for pages that cannot be moved; negative without.
+    pub memory_file: AtomicI32,
     /// The program's break: first and one past the last byte, and its limit.
     pub program_break: Lock<ProgramBreak>,
     /// Seats of the background threads.
@@ -97,6 +100,8 @@ pub struct Pager {
     pub process: AtomicI32,
     /// Pages locked into DRAM.
     pub locked_pages: AtomicI64,
+    /// Reservations that asked for another place, since some of one was used.
+    pub misplaced: AtomicU32,
     /// Bytes one system call may pin.
     pub most_pinned_bytes: AtomicUsize,
 }

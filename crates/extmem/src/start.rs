@@ -16,6 +16,7 @@ use crate::forecast::Forecast;
 use crate::gate::Gate;
 use crate::interpose::{dispatch, filter, process};
 use crate::lock::Lock;
+use crate::neighbours::Neighbours;
 use crate::page::PageTable;
 use crate::page::State;
 use crate::pager::{ARENA_BASE, ARENA_MOST_BYTES, Pager, ProgramBreak, install};
@@ -23,7 +24,7 @@ use crate::policy::{Policy, PolicyOptions, Services};
 use crate::queue::{Window, WindowQueue};
 use crate::region::{PAGE_BYTES, Region, round_up};
 use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, on_bus, take};
-use crate::statistics::{About, Log, Statistics};
+use crate::statistics::{About, Log, Place, Statistics};
 use crate::stream::Streams;
 use crate::swap::{EngineChoice, SwapOptions, SwapStore};
 use crate::uffd::{Delivery, Uffd};
@@ -31,9 +32,25 @@ use crate::victim::VictimCache;
 use crate::worker::Seat;
 use crate::{descriptor, fatal, library, stub, syscall};
 
+/// The break of a program does not get larger than 256 GiB.
+const MOST_BREAK_PAGES: usize = (256 << 30) / PAGE_BYTES;
+
 /// Runs as a constructor of the preloaded library.
 extern "C" fn constructor() {
     if !crate::config::is_wanted() || !is_preloaded() {
+        return;
+    }
+    if library::program_is_go() {
+        // Others of the tree are managed, this one runs as it is.
+        let mut line = fatal::Line::new();
+        let _ = std::fmt::Write::write_fmt(
+            &mut line,
+            format_args!(
+                "demeter extmem: {} is built by Go with cgo, which cannot be managed: it runs without the pager",
+                command_name()
+            ),
+        );
+        line.emit();
         return;
     }
     if let Err(error) = Config::from_env().and_then(|config| start(&config)) {
@@ -72,7 +89,9 @@ fn start(config: &Config) -> Result<(), Error> {
         bytes: PAGE_BYTES,
         cause,
     })?;
+    descriptor::keep_proc();
     let prepared = SwapStore::prepare(&SwapOptions {
+        handed: config.handed_swap,
         path: &config.swap,
         capacity_bytes: config.swap_bytes,
         dram_bytes: config.dram_bytes,
@@ -89,7 +108,7 @@ fn start(config: &Config) -> Result<(), Error> {
     let (mode, uffd) = open_uffd(config.mode)?;
     let pages = arena_pages(dram_pages, capacity_pages);
     reserve_arena(pages)?;
-    let break_pages = pages / 4;
+    let break_pages = (pages / 4).min(MOST_BREAK_PAGES);
     let budget = Budget::new(dram_pages, capacity_pages);
     let most_victims = (dram_pages / 4).min(1 << 22) as u32;
     let pager = Pager {
@@ -124,11 +143,12 @@ fn start(config: &Config) -> Result<(), Error> {
         )?,
         tier: compressed_tier(config)?,
         tier_pages: AtomicI64::new(0),
+        neighbours: Neighbours::new(config.neighbours),
         forecast: Forecast::default(),
         streams: Streams::new(pages as u32, dram_pages, map(Streams::footprint_bytes())?)
             .ok_or_else(out_of_room)?,
         statistics: Statistics::open(
-            config.statistics.as_deref(),
+            statistics_place(config),
             &About {
                 command: &command_name(),
                 policy: &config.policy,
@@ -147,7 +167,7 @@ fn start(config: &Config) -> Result<(), Error> {
         victims: victim_cache(&uffd, most_victims)?,
         windows: WindowQueue::default(),
         zeroes: zeroes()?,
-        memory_file: descriptor::keep(process::open_memory_file()),
+        memory_file: AtomicI32::new(descriptor::keep(process::open_memory_file())),
         program_break: Lock::new(ProgramBreak {
             start: ARENA_BASE + PAGE_BYTES,
             now: ARENA_BASE + PAGE_BYTES,
@@ -159,6 +179,7 @@ fn start(config: &Config) -> Result<(), Error> {
         evict_wanted: AtomicU32::new(0),
         process: AtomicI32::new(std::process::id() as i32),
         locked_pages: AtomicI64::new(0),
+        misplaced: AtomicU32::new(0),
         most_pinned_bytes: AtomicUsize::new(
             ((config.dram_bytes / 16) as usize).clamp(256 * 1024, 4 << 20),
         ),
@@ -268,6 +289,20 @@ fn compressed_tier(config: &Config) -> Result<Option<CompressedTier>, Error> {
     Ok(Some(tier))
 }
 
+/// By descriptor if that was handed on and is still there, else by path.
+fn statistics_place(config: &Config) -> Place<'_> {
+    match (config.handed_statistics, config.statistics.as_deref()) {
+        (Some(handed), _) if handed.is_there() => {
+            descriptor::inherit(handed.descriptor);
+            Place::Descriptor(handed.descriptor)
+        }
+        // Somebody closed it, and the path may lead nowhere here.
+        (Some(_), Some(path)) => Place::PathIfThere(path),
+        (_, Some(path)) => Place::Path(path),
+        (_, None) => Place::Private,
+    }
+}
+
 fn open_log(path: &std::path::Path) -> Result<Log, Error> {
     Log::open(path).map_err(|cause| Error::Log {
         path: path.to_owned(),
@@ -316,16 +351,40 @@ fn open_uffd(wanted: Option<Mode>) -> Result<(Mode, Uffd), Error> {
         Some(mode) => attempt(mode),
         None => attempt(Mode::Inline).or_else(|_| attempt(Mode::Handler)),
     }
-    .map_err(|errno| Error::Userfaultfd { errno })
+    .map_err(|errno| match errno {
+        libc::EMFILE | libc::ENFILE => Error::Descriptors { errno },
+        _ => Error::Userfaultfd { errno },
+    })
 }
 
 /// Room for what may be promised, several times over: programs reserve more address
-/// space than they use, and holes form.
+/// space than they use, and holes form. As much as there can be, for reservations of
+/// terabytes, where tables that are hardly touched cost nothing.
 fn arena_pages(dram_pages: u64, capacity_pages: u64) -> usize {
     const LEAST: u64 = 64 << 30;
-    let wanted = (dram_pages + capacity_pages) * 8;
     let most = (ARENA_MOST_BYTES / PAGE_BYTES) as u64;
+    if !counts_address_space() {
+        return most as usize;
+    }
+    let wanted = (dram_pages + capacity_pages) * 8;
     wanted.clamp(LEAST / PAGE_BYTES as u64, most) as usize
+}
+
+/// Whether memory that is mapped and not touched counts for somebody.
+fn counts_address_space() -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: fills one rlimit each.
+    let limited = [libc::RLIMIT_AS, libc::RLIMIT_DATA]
+        .into_iter()
+        .any(|what| unsafe {
+            libc::getrlimit(what, &raw mut limit) == 0 && limit.rlim_cur != libc::RLIM_INFINITY
+        });
+    let strict = std::fs::read_to_string("/proc/sys/vm/overcommit_memory")
+        .is_ok_and(|mode| mode.trim() == "2");
+    limited || strict
 }
 
 fn reserve_arena(pages: usize) -> Result<(), Error> {
@@ -354,6 +413,11 @@ fn reserve_arena(pages: usize) -> Result<(), Error> {
             return Ok(());
         }
     };
+    if errno == libc::EEXIST {
+        return Err(Error::PlaceTaken {
+            address: ARENA_BASE,
+        });
+    }
     Err(Error::AddressSpace {
         bytes,
         cause: std::io::Error::from_raw_os_error(errno),

@@ -9,7 +9,7 @@
 use crate::syscall;
 
 /// Upper 32 bits of the stub's address: nothing else of the pager lives there.
-pub const ADDRESS_HIGH: u32 = 0x6e00;
+pub const ADDRESS_HIGH: u32 = 0x6cff;
 const ADDRESS: usize = (ADDRESS_HIGH as usize) << 32;
 const PAGE_BYTES: usize = 4096;
 

@@ -2,6 +2,7 @@
 //! userfaultfd: the kernel calls the pager needs, and nothing more.
 
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::region::PAGE_BYTES;
 use crate::{descriptor, syscall};
@@ -99,7 +100,7 @@ pub struct Moved {
 /// An open userfaultfd.
 #[derive(Debug)]
 pub struct Uffd {
-    fd: RawFd,
+    fd: AtomicI32,
     delivery: Delivery,
 }
 
@@ -107,7 +108,7 @@ impl Uffd {
     /// Opens a userfaultfd with all that the pager uses; unprivileged if it must be.
     pub fn open(delivery: Delivery) -> Result<Self, i32> {
         let uffd = Self {
-            fd: descriptor::keep(open_descriptor()?),
+            fd: AtomicI32::new(descriptor::keep(open_descriptor()?)),
             delivery,
         };
         uffd.agree()?;
@@ -116,7 +117,8 @@ impl Uffd {
 
     /// In the child of a fork: a new one in the place of the parent's.
     pub fn reopen(&self) -> Result<(), i32> {
-        descriptor::replace(self.fd, open_descriptor()?);
+        let kept = descriptor::replace(self.fd.load(Ordering::Relaxed), open_descriptor()?);
+        self.fd.store(kept, Ordering::Relaxed);
         self.agree()
     }
 
@@ -246,7 +248,7 @@ impl Uffd {
                 syscall::call(
                     libc::SYS_read,
                     [
-                        self.fd as usize,
+                        self.fd.load(Ordering::Relaxed) as usize,
                         &raw mut message as usize,
                         size_of::<Message>(),
                         0,
@@ -261,7 +263,7 @@ impl Uffd {
             match -read as i32 {
                 libc::EAGAIN => {
                     let mut poll = libc::pollfd {
-                        fd: self.fd,
+                        fd: self.fd.load(Ordering::Relaxed),
                         events: libc::POLLIN,
                         revents: 0,
                     };
@@ -284,7 +286,14 @@ impl Uffd {
         let result = unsafe {
             syscall::call(
                 libc::SYS_ioctl,
-                [self.fd as usize, request, argument, 0, 0, 0],
+                [
+                    self.fd.load(Ordering::Relaxed) as usize,
+                    request,
+                    argument,
+                    0,
+                    0,
+                    0,
+                ],
             )
         };
         if result < 0 {

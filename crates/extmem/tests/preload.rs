@@ -14,7 +14,10 @@ use bench::{Bench, text};
 fn in_every_mode(name: &str, arguments: &[&str]) {
     let bench = Bench::new();
     let program = bench.compile(name, &[]);
-    let plain = Command::new(&program).output().unwrap();
+    let plain = Command::new(&program)
+        .current_dir(bench.folder())
+        .output()
+        .unwrap();
     assert!(
         plain.status.success(),
         "without the pager: {}",
@@ -23,6 +26,7 @@ fn in_every_mode(name: &str, arguments: &[&str]) {
     for mode in ["inline", "handler"] {
         let output = bench
             .paged(&program)
+            .current_dir(bench.folder())
             .args(arguments)
             .env("DEMETER_EXTMEM_MODE", mode)
             .output()
@@ -49,6 +53,16 @@ fn mappings() {
 #[test]
 fn system_calls_on_evicted_memory() {
     in_every_mode("transfers", &[]);
+}
+
+#[test]
+fn reservations_cost_nothing() {
+    in_every_mode("reserve", &["paged"]);
+}
+
+#[test]
+fn vectors_larger_than_dram() {
+    in_every_mode("vectors", &[]);
 }
 
 #[test]

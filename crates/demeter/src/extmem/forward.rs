@@ -2,20 +2,20 @@
 //! Signals while a managed program runs: it decides what they mean.
 //!
 //! The terminal sends SIGINT and SIGQUIT to the whole group, so the program has them
-//! already and we ignore them. What somebody sends to us alone is passed on; what nobody
+//! already and we leave it at that. What a process sends to us is passed on; what nobody
 //! can pass on, SIGKILL, ends the program by SIGTERM: nobody waits for it any more.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal};
 
 use crate::interrupt;
 
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
-const IGNORED: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
+const OF_TERMINALS: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
 const PASSED_ON: [Signal; 4] = [
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -28,6 +28,17 @@ extern "C" fn pass_on(signal: libc::c_int) {
     if child > 0 {
         // SAFETY: `kill` may be called from handlers.
         unsafe { libc::kill(child, signal) };
+    }
+}
+
+extern "C" fn pass_on_unless_of_terminal(
+    signal: libc::c_int,
+    information: *mut libc::siginfo_t,
+    _context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel gives valid information. It says 0 or less of what processes send.
+    if unsafe { (*information).si_code } <= 0 {
+        pass_on(signal);
     }
 }
 
@@ -68,7 +79,7 @@ fn spawn_held(command: &mut Command, mask: SigSet) -> std::io::Result<Child> {
                 // Too late to be told.
                 return Err(std::io::ErrorKind::Interrupted.into());
             }
-            for signal in IGNORED.into_iter().chain(PASSED_ON) {
+            for signal in OF_TERMINALS.into_iter().chain(PASSED_ON) {
                 nix::sys::signal::signal(signal, SigHandler::SigDfl)?;
             }
             Ok(mask.thread_set_mask()?)
@@ -76,9 +87,14 @@ fn spawn_held(command: &mut Command, mask: SigSet) -> std::io::Result<Child> {
     }
     let child = command.spawn()?;
     CHILD.store(child.id() as i32, Ordering::Relaxed);
-    for signal in IGNORED {
-        // SAFETY: sets a disposition.
-        unsafe { nix::sys::signal::signal(signal, SigHandler::SigIgn) }?;
+    let action = SigAction::new(
+        SigHandler::SigAction(pass_on_unless_of_terminal),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
+    for signal in OF_TERMINALS {
+        // SAFETY: the handler only makes a call that handlers may make.
+        unsafe { nix::sys::signal::sigaction(signal, &action) }?;
     }
     Ok(child)
 }

@@ -7,6 +7,7 @@ mod program;
 mod run;
 mod swap;
 mod top;
+mod tree;
 
 use crate::error::Error;
 

@@ -21,6 +21,12 @@ const INSPECTED_BYTES: u64 = 64 << 10;
 /// Finds the program and refuses what cannot be managed.
 pub fn check(name: &OsStr) -> Result<PathBuf, Error> {
     let path = find(name)?;
+    if path.file_name().is_some_and(|name| name == "gdb") {
+        return Err(refuse(
+            "gdb cannot be managed: it stops programs whose memory it then waits for",
+            "run the program under the pager, and attach gdb to it (gdb -p)",
+        ));
+    }
     inspect(&path, SCRIPT_DEPTH)?;
     Ok(path)
 }
@@ -105,6 +111,12 @@ fn inspect(path: &Path, depth: usize) -> Result<(), Error> {
             )),
         };
     }
+    if is_go(&head) {
+        return Err(refuse(
+            format!("program {shown} is built by Go, whose run-time system cannot be managed"),
+            "run it as it is, and give the kernel swap",
+        ));
+    }
     match Binary::of(&head) {
         Binary::Dynamic => Ok(()),
         Binary::Static => Err(refuse(
@@ -120,6 +132,15 @@ fn inspect(path: &Path, depth: usize) -> Result<(), Error> {
             "run it by its interpreter",
         )),
     }
+}
+
+/// Whether a dynamic binary has the note of Go's linker (static ones are refused as such).
+fn is_go(head: &[u8]) -> bool {
+    Binary::of(head) == Binary::Dynamic
+        && head.windows(16).any(|note| {
+            // Bytes of the name, bytes of what follows, kind 4, and the name.
+            note[..4] == [4, 0, 0, 0] && note[8..] == *b"\x04\0\0\0Go\0\0"
+        })
 }
 
 fn gains_privileges(path: &Path) -> bool {
@@ -240,6 +261,10 @@ mod tests {
         elf[54] = 56;
         elf[56] = 1;
         assert!(said(&place("static", &elf, 0o755)).contains("statically linked"));
+        elf[64] = 3;
+        elf[96..112].copy_from_slice(b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0");
+        assert!(said(&place("go", &elf, 0o755)).contains("built by Go"));
+        assert!(said(&place("gdb", b"#!/bin/sh\n", 0o755)).contains("gdb cannot be managed"));
         elf[4] = 1;
         assert!(said(&place("small", &elf, 0o755)).contains("not a 64-bit binary"));
         let looped = directory.path().join("loop");

@@ -2,21 +2,23 @@
 //! `demeter extmem run`: starts a program under the pager and reports what it did.
 
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ValueEnum;
 use demeter_agent::size;
-use demeter_extmem_statistics::{Board, BoardError, Summary};
+use demeter_extmem_statistics::Summary;
 
+use super::tree::Tree;
 use super::{forward, host, program, refuse, swap};
 use crate::error::Error;
 use crate::testbed;
 
 /// Less leaves no room for the pager's own buffers.
 const LEAST_DRAM_BYTES: u64 = 16 << 20;
+/// The program's address space that is paged has 12 TiB.
+const MOST_DRAM_BYTES: u64 = 8 << 40;
 /// DRAM, by the name that programs' scripts already use.
 const OLD_DRAM: &str = "DRAMSIZE";
 /// Swap, likewise.
@@ -55,7 +57,7 @@ pub struct Arguments {
     swap: Option<PathBuf>,
     /// Swap to use; default: all of a file or device, four times --dram in a directory
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
-    swap_size: Option<u64>,
+    pub(super) swap_size: Option<u64>,
     /// default, clock, fifo, or the path of a policy; options after a colon
     #[arg(long, default_value = "default")]
     policy: String,
@@ -70,7 +72,7 @@ pub struct Arguments {
     min_size: Option<u64>,
     /// Keep live statistics here, for `demeter extmem top`
     #[arg(long, value_name = "FILE")]
-    stats: Option<PathBuf>,
+    pub(super) stats: Option<PathBuf>,
     /// Write the summary as JSON here
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -98,13 +100,8 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     host::check()?;
     let library = testbed::pager()?;
 
-    // Without --stats the numbers still have to outlive the program.
-    let (stats, _memory) = match &arguments.stats {
-        Some(path) => (absolute(path)?, None),
-        None => memory_file()?,
-    };
-    let board = Board::create(&stats).map_err(|error| unusable(&stats, error))?;
-    let before = Summary::of(board);
+    let tree = Tree::open(arguments, &swap_path, dram_bytes)?;
+    let before = Summary::of(tree.board);
 
     let mut command = Command::new(&program);
     command.arg0(name).args(rest);
@@ -114,7 +111,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     command.env("DEMETER_EXTMEM_POLICY", policy);
     command.env("DEMETER_EXTMEM_MODE", value_name(arguments.mode));
     command.env("DEMETER_EXTMEM_COMPRESS", value_name(arguments.compress));
-    command.env("DEMETER_EXTMEM_STATS", &stats);
+    tree.hand_on(&mut command);
     for (variable, value) in [
         ("DEMETER_EXTMEM_SWAP_SIZE", arguments.swap_size),
         ("DEMETER_EXTMEM_MIN_SIZE", arguments.min_size),
@@ -132,10 +129,10 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         std::io::ErrorKind::Interrupted => Error::Interrupted,
         _ => Error::file("start", &program, error),
     })?;
-    let status = child
-        .wait()
+    let status = tree
+        .wait_for(&mut child)
         .map_err(|error| Error::file("wait for", &program, error))?;
-    let summary = Summary::of(board).since(&before);
+    let summary = Summary::of(tree.board).since(&before);
     if summary.processes.is_empty() && status.success() {
         return Err(refuse(
             format!("{} ran without the pager", program.display()),
@@ -148,6 +145,12 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     }
     if !arguments.quiet && !summary.processes.is_empty() {
         eprint!("demeter extmem: {summary}");
+        let refused = summary.total("enomem");
+        if refused > 0 {
+            eprintln!(
+                "demeter extmem: {refused} requests for memory were refused, for swap could not hold all that is promised; next: give more by --swap-size"
+            );
+        }
     }
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
@@ -171,6 +174,12 @@ fn dram(arguments: &Arguments) -> Result<u64, Error> {
             ));
         }
     };
+    if bytes > MOST_DRAM_BYTES {
+        return Err(refuse(
+            format!("--dram {} is more than can be managed", size::format(bytes)),
+            format!("give at most {}", size::format(MOST_DRAM_BYTES)),
+        ));
+    }
     if bytes < LEAST_DRAM_BYTES {
         return Err(refuse(
             format!("--dram {} is too small", size::format(bytes)),
@@ -239,36 +248,8 @@ fn value_name<V: ValueEnum>(value: V) -> String {
         .unwrap_or_default()
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Error> {
+pub(super) fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|error| Error::file("find", path, error))
-}
-
-/// A file without a name, at a path that the program and its children can open: what
-/// ends this process, nothing stays.
-fn memory_file() -> Result<(PathBuf, Option<OwnedFd>), Error> {
-    let descriptor = nix::sys::memfd::memfd_create(
-        c"demeter-extmem-statistics",
-        nix::sys::memfd::MFdFlags::MFD_CLOEXEC,
-    )
-    .map_err(|error| Error::file("make", "a statistics file in memory", error.into()))?;
-    let path = format!("/proc/{}/fd/{}", std::process::id(), descriptor.as_raw_fd());
-    Ok((PathBuf::from(path), Some(descriptor)))
-}
-
-fn unusable(path: &Path, error: BoardError) -> Error {
-    match error {
-        BoardError::Io(error) => refuse(
-            format!(
-                "cannot make the statistics file {}: {error}",
-                path.display()
-            ),
-            "name another with --stats",
-        ),
-        BoardError::Foreign => refuse(
-            format!("{} exists and is no statistics file", path.display()),
-            "name another with --stats",
-        ),
-    }
 }
 
 #[cfg(test)]
@@ -293,6 +274,10 @@ mod tests {
             ("--swap /tmp -- true", "--dram is missing"),
             ("--dram 1G -- true", "--swap is missing"),
             ("--dram 1M --swap /tmp -- true", "too small"),
+            (
+                "--dram 100T --swap /tmp -- true",
+                "more than can be managed",
+            ),
             ("--dram 1G --swap /nowhere -- true", "does not exist"),
             (
                 "--dram 1G --swap /tmp --policy lru -- true",

@@ -28,10 +28,12 @@ pub fn close_range(arguments: [usize; 6]) -> isize {
     if first > last {
         return -(libc::EINVAL as isize);
     }
-    // Ours are close-on-exec already; an unshared table has them too.
+    // Ours are close-on-exec already but for those handed on; an unshared table has them too.
     if flags & CLOEXEC != 0 {
         // SAFETY: the program's own call.
-        return unsafe { syscall::call(libc::SYS_close_range, arguments) };
+        let result = unsafe { syscall::call(libc::SYS_close_range, arguments) };
+        descriptor::hand_on();
+        return result;
     }
     if flags & UNSHARE != 0 {
         // SAFETY: no pointers.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! mmap and its family, and brk: what the program asks about memory.
 
+use std::sync::atomic::Ordering;
+
 use libc::c_long;
 
 use crate::context::Context;
@@ -54,6 +56,11 @@ pub fn mmap(pager: &Pager, arguments: [usize; 6]) -> isize {
     let Some(pages) = page_count(bytes) else {
         return fails(libc::ENOMEM);
     };
+    if protection as i32 == libc::PROT_NONE
+        && let Some(result) = left_to_the_kernel(pager, arguments, pages)
+    {
+        return result;
+    }
     let hint = address
         .is_multiple_of(PAGE_BYTES)
         .then(|| pager.table.page_of(address))
@@ -63,7 +70,7 @@ pub fn mmap(pager: &Pager, arguments: [usize; 6]) -> isize {
         let result = pager
             .reserve_pages(pages, hint)
             .ok_or(libc::ENOMEM)
-            .and_then(|pages| match pager.map(pages, protection as i32) {
+            .and_then(|pages| match map_new(pager, pages, protection as i32) {
                 Ok(()) => Ok(pages),
                 Err(errno) => {
                     pager.extents.lock().give(pages.first, pages.count);
@@ -85,6 +92,29 @@ pub fn mmap(pager: &Pager, arguments: [usize; 6]) -> isize {
             fails(errno)
         }
     }
+}
+
+/// A mapping of fresh address space.
+fn map_new(pager: &Pager, pages: Pages, protection: i32) -> Result<(), i32> {
+    if protection == libc::PROT_NONE {
+        return pager.map_inaccessible(pages);
+    }
+    pager.map(pages, protection)
+}
+
+/// Reservations that our address space cannot give: larger than what is left of it, or by
+/// somebody who wants an exact place, gets another, gives it back and tries the next, time
+/// and again (java's ZGC, which maps shared memory there: not ours in any case).
+fn left_to_the_kernel(pager: &Pager, arguments: [usize; 6], pages: u32) -> Option<isize> {
+    /// Programs that can live with another place give up before that.
+    const INSISTS: u32 = 64;
+    let address = arguments[0];
+    let elsewhere = address != 0 && !in_arena(address);
+    if elsewhere && pager.misplaced.fetch_add(1, Ordering::Relaxed) >= INSISTS {
+        return Some(pass(libc::SYS_mmap, arguments));
+    }
+    let fits = pager.extents.lock().fits(pages);
+    (!fits).then(|| pass(libc::SYS_mmap, arguments))
 }
 
 fn page_count(bytes: usize) -> Option<u32> {
@@ -117,6 +147,7 @@ fn map_over(pager: &Pager, arguments: [usize; 6], ours: bool) -> isize {
     let Some(pages) = pager.pages_in(address, bytes) else {
         return fails(libc::ENOMEM);
     };
+    pager.misplaced.store(0, Ordering::Relaxed);
     let mut operation = pager.enter();
     if no_replace && !pager.is_unmapped(pages) {
         return fails(libc::EEXIST);
@@ -126,7 +157,7 @@ fn map_over(pager: &Pager, arguments: [usize; 6], ours: bool) -> isize {
         return fails(libc::ENOMEM);
     }
     if ours {
-        return match pager.map(pages, protection as i32) {
+        return match map_new(pager, pages, protection as i32) {
             Ok(()) => address as isize,
             Err(errno) => {
                 pager.extents.lock().give(pages.first, pages.count);
@@ -176,6 +207,12 @@ pub fn mprotect(pager: &Pager, arguments: [usize; 6]) -> isize {
     let Some(pages) = pager.pages_in(address, bytes) else {
         return fails(libc::ENOMEM);
     };
+    if protection as i32 != libc::PROT_NONE {
+        pager.misplaced.store(0, Ordering::Relaxed);
+        let operation = pager.enter();
+        pager.materialize(pages);
+        drop(operation);
+    }
     piecewise(pager, pages, libc::SYS_mprotect, arguments, |run| {
         let operation = pager.enter();
         let result = pager.protect(run, protection as i32);
@@ -198,6 +235,11 @@ fn piecewise(
     let mut page = pages.first;
     while page < end {
         let kind = pager.ownership(page);
+        if kind == Ownership::Reserved {
+            // There is nothing, and it cannot be accessed either way.
+            page = pager.table.reserved_until(page, end);
+            continue;
+        }
         let mut run = Pages {
             first: page,
             count: 1,
@@ -213,6 +255,7 @@ fn piecewise(
                 piece[1] = run.bytes();
                 pass(number, piece)
             }
+            Ownership::Reserved => 0,
             Ownership::Nobody => fails(libc::ENOMEM),
         };
         if outcome < 0 {
@@ -336,6 +379,9 @@ pub fn mremap(pager: &Pager, arguments: [usize; 6]) -> isize {
     let Some(new_count) = page_count(new_bytes) else {
         return fails(libc::ENOMEM);
     };
+    let operation = pager.enter();
+    pager.materialize(old);
+    drop(operation);
     if !pager.is_managed(old) {
         return fails(libc::EFAULT);
     }

@@ -54,10 +54,14 @@ impl Pager {
                 "the child of a fork cannot open a userfaultfd (error {errno}); next: raise its descriptor limit"
             );
         }
+        // The copy of the parent's file shows the parent's memory: it must not stay.
+        let before = self.memory_file.load(Ordering::Relaxed);
         let fresh = open_memory_file();
-        if fresh >= 0 {
-            crate::descriptor::replace(self.memory_file, fresh);
-        }
+        let now = match (before >= 0, fresh >= 0) {
+            (true, true) => crate::descriptor::replace(before, fresh),
+            _ => fresh,
+        };
+        self.memory_file.store(now, Ordering::Relaxed);
         self.statistics.after_fork_in_child(&self.about("(fork)"));
         let (base, bytes) = self.victims.memory();
         if let Err(errno) = self.uffd.register(base, bytes) {
@@ -119,20 +123,7 @@ impl Pager {
     }
 }
 
-/// Opens `/proc/self/mem`; negative without.
+/// Opens `/proc/self/mem`; negative without (a process that has changed its user may not).
 pub fn open_memory_file() -> i32 {
-    // SAFETY: a constant path.
-    unsafe {
-        syscall::call(
-            libc::SYS_open,
-            [
-                c"/proc/self/mem".as_ptr() as usize,
-                (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
-                0,
-                0,
-                0,
-                0,
-            ],
-        ) as i32
-    }
+    crate::descriptor::open_in_proc(b"self/mem\0", libc::O_RDONLY) as i32
 }

@@ -268,12 +268,92 @@ pub fn perform(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     {
         return perform_in_pieces(pager, number, arguments, buffer, count);
     }
+    if let Some(positioned) = vectors_may_be_short(number) {
+        return perform_vectors(pager, number, arguments, positioned);
+    }
     perform_once(pager, number, arguments)
+}
+
+/// Calls that move what vectors say and may move less; whether they say where in the file.
+fn vectors_may_be_short(number: c_long) -> Option<bool> {
+    match number {
+        libc::SYS_readv | libc::SYS_writev => Some(false),
+        libc::SYS_preadv | libc::SYS_pwritev | libc::SYS_preadv2 | libc::SYS_pwritev2 => Some(true),
+        _ => None,
+    }
+}
+
+/// Vectors of more than one call may pin go in pieces, on regular files: others may count on
+/// one call being one message.
+fn perform_vectors(
+    pager: &Pager,
+    number: c_long,
+    arguments: [usize; 6],
+    positioned: bool,
+) -> isize {
+    const AT_ONCE: usize = 16;
+    /// The kernel takes no more; what is larger is for it to refuse.
+    const MOST_VECTORS: usize = 1024;
+    let most_bytes = pager
+        .most_pinned_bytes
+        .load(std::sync::atomic::Ordering::Relaxed)
+        / PAGE_BYTES
+        * PAGE_BYTES;
+    let (list, count) = (arguments[1], arguments[2]);
+    let vector = |at: usize| {
+        let place = list + at * size_of::<libc::iovec>();
+        Some((read_user(place)?, read_user(place + 8)?))
+    };
+    let total = (0..count.min(MOST_VECTORS + 1)).try_fold(0usize, |sum, at| {
+        vector(at).and_then(|(_, bytes)| sum.checked_add(bytes))
+    });
+    let fits = total.is_none_or(|total| total <= most_bytes / 2);
+    if fits || count > MOST_VECTORS || !is_regular_file(arguments[0]) {
+        return perform_once(pager, number, arguments);
+    }
+    let (mut at, mut inside, mut done) = (0, 0, 0);
+    while at < count {
+        let mut piece = [(0usize, 0usize); AT_ONCE];
+        let (mut used, mut bytes) = (0, 0);
+        let (mut next, mut skip) = (at, inside);
+        while next < count && used < AT_ONCE && bytes < most_bytes {
+            let Some((base, length)) = vector(next) else {
+                break;
+            };
+            let here = (length - skip).min(most_bytes - bytes);
+            piece[used] = (base + skip, here);
+            used += 1;
+            bytes += here;
+            skip += here;
+            if skip == length {
+                (next, skip) = (next + 1, 0);
+            }
+        }
+        let mut call = arguments;
+        call[1] = piece.as_ptr() as usize;
+        call[2] = used;
+        if positioned && arguments[3] as isize != -1 {
+            call[3] = arguments[3] + done;
+        }
+        let result = perform_once(pager, number, call);
+        if result < 0 {
+            return if done > 0 { done as isize } else { result };
+        }
+        done += result as usize;
+        if (result as usize) < bytes {
+            break;
+        }
+        (at, inside) = (next, skip);
+    }
+    done as isize
 }
 
 fn perform_once(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     // An exec does not return, and in a vfork child the pins would stay with the parent.
     let replaces = matches!(number, libc::SYS_execve | libc::SYS_execveat);
+    if replaces {
+        crate::descriptor::hand_on();
+    }
     let mut result = 0;
     for attempt in 0..ATTEMPTS {
         let mut held = Held::new(pager, replaces);

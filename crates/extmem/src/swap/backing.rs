@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The file or block device under a store.
 //!
-//! A directory gets an unnamed file, so that whatever ends the process leaves
-//! nothing behind. A file or device that the user names is overwritten from its
+//! In a directory it is an unnamed file, of all programs of a run together or of one
+//! program and its forks, so that whatever ends them leaves nothing behind. A file or device that the user names is overwritten from its
 //! second page on, and therefore refused if it holds anything but zeros or what
 //! an earlier run left there.
 
@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
+
+use demeter_extmem_tree::{Handed, MOST_SLOTS, SwapFile};
 
 use super::{SLOT_BYTES, SwapError};
 use crate::descriptor;
@@ -22,10 +24,17 @@ const SIGNATURE: &[u8; 32] = b"demeter extmem swap, version 1\n\0";
 const INSPECTED_BYTES: usize = 128 << 10;
 /// Less swap than this is a mistake.
 const LEAST_BYTES: u64 = 1 << 20;
-/// Slot numbers have 31 bits.
-const MOST_SLOTS: u64 = 1 << 31;
-/// In a directory, without a size: this many times DRAM.
-const DRAM_MULTIPLE: u64 = 4;
+
+/// Who else uses the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shared {
+    /// Nobody but this program and its forks.
+    Alone,
+    /// All programs of a run, which have the same description of it.
+    WithTree,
+    /// Whoever was given its name.
+    ByName,
+}
 
 /// An open place to swap to.
 #[derive(Debug)]
@@ -37,8 +46,10 @@ pub struct Backing {
     pub slots: u64,
     /// The page cache is bypassed.
     pub direct: bool,
-    /// Others may have opened it too.
-    pub named: bool,
+    /// Who else uses it.
+    pub shared: Shared,
+    /// Disk space is taken part by part.
+    pub sparse: bool,
     /// "file", "block device" or "unnamed file".
     pub kind: &'static str,
 }
@@ -80,7 +91,7 @@ impl Backing {
         }
         if !block_device {
             // A sparse file would run out of space in the middle of a run.
-            allocate(&file, SLOT_BYTES as u64 + needed_bytes, total_bytes)?;
+            allocate(&file, SLOT_BYTES as u64 + needed_bytes)?;
         }
         claim(path)?;
         Ok(Self {
@@ -88,7 +99,8 @@ impl Backing {
             start_bytes: SLOT_BYTES as u64,
             slots: slots(needed_bytes),
             direct,
-            named: true,
+            shared: Shared::ByName,
+            sparse: false,
             kind: if block_device { "block device" } else { "file" },
         })
     }
@@ -98,36 +110,58 @@ impl Backing {
         capacity_bytes: Option<u64>,
         dram_bytes: u64,
     ) -> Result<Self, SwapError> {
-        let (file, direct) = match open_direct(directory, libc::O_TMPFILE | libc::O_EXCL) {
-            Err(SwapError::Open {
-                errno: libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL,
-            }) => create_and_unlink(directory)?,
-            other => other?,
-        };
-        let free_bytes = free_bytes(&file)?;
-        let wanted_bytes = capacity_bytes
-            .unwrap_or_else(|| (dram_bytes.saturating_mul(DRAM_MULTIPLE)).min(free_bytes / 10 * 9));
-        let wanted_bytes = wanted_bytes.max(LEAST_BYTES);
-        if wanted_bytes > free_bytes {
-            return Err(SwapError::TooSmall {
-                available_bytes: free_bytes,
-                needed_bytes: wanted_bytes,
-            });
-        }
-        let wanted_bytes = wanted_bytes.next_multiple_of(SLOT_BYTES as u64);
-        allocate(&file, wanted_bytes, free_bytes)?;
+        let made = SwapFile::create(directory, capacity_bytes, dram_bytes)?;
         Ok(Self {
-            file,
+            file: made.file,
             start_bytes: 0,
-            slots: slots(wanted_bytes),
-            direct,
-            named: false,
+            slots: made.slots,
+            direct: made.direct,
+            shared: Shared::Alone,
+            sparse: true,
             kind: "unnamed file",
         })
     }
 
+    /// The file of the run, if that was handed on and is still there.
+    pub fn inherited(handed: &Handed) -> Option<Self> {
+        let slots = handed.detail;
+        if !handed.is_there() || slots == 0 || slots > MOST_SLOTS {
+            return None;
+        }
+        let descriptor = descriptor::inherit(handed.descriptor);
+        // SAFETY: plain descriptors.
+        let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
+        Some(Self {
+            // SAFETY: open, and never closed: the store lives as long as the process.
+            file: unsafe { File::from_raw_fd(descriptor) },
+            start_bytes: 0,
+            slots,
+            direct: flags & libc::O_DIRECT != 0,
+            shared: Shared::WithTree,
+            sparse: true,
+            kind: "unnamed file",
+        })
+    }
+
+    /// So many slots of nothing.
+    #[cfg(test)]
+    pub fn for_tests(slots: u64) -> Self {
+        Self {
+            file: File::open("/dev/null").unwrap(),
+            start_bytes: 0,
+            slots,
+            direct: false,
+            shared: Shared::Alone,
+            sparse: false,
+            kind: "nothing",
+        }
+    }
+
     /// Moves the descriptor out of the way of programs that close or reuse low ones.
     pub fn settle(self) -> Self {
+        if self.shared == Shared::WithTree {
+            return self;
+        }
         let kept = descriptor::keep(self.file.into_raw_fd());
         Self {
             // SAFETY: open, and given to us.
@@ -172,28 +206,8 @@ fn open_direct(path: &Path, flags: libc::c_int) -> Result<(File, bool), SwapErro
     }
 }
 
-/// For file systems that have no unnamed files.
-fn create_and_unlink(directory: &Path) -> Result<(File, bool), SwapError> {
-    for attempt in 0..100u32 {
-        let path = directory.join(format!(".demeter-extmem-{}-{attempt}", std::process::id()));
-        match open_direct(&path, libc::O_CREAT | libc::O_EXCL) {
-            Err(SwapError::Open {
-                errno: libc::EEXIST,
-            }) => {}
-            Ok(opened) => {
-                std::fs::remove_file(&path).map_err(|error| failed(&error))?;
-                return Ok(opened);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Err(SwapError::Open {
-        errno: libc::EEXIST,
-    })
-}
-
 /// Takes the blocks now, so that the disk cannot fill up under the run.
-fn allocate(file: &File, bytes: u64, available_bytes: u64) -> Result<(), SwapError> {
+fn allocate(file: &File, bytes: u64) -> Result<(), SwapError> {
     // SAFETY: the descriptor is open.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) } == 0 {
         return Ok(());
@@ -205,8 +219,8 @@ fn allocate(file: &File, bytes: u64, available_bytes: u64) -> Result<(), SwapErr
             file.set_len(bytes.max(now_bytes))
                 .map_err(|error| failed(&error))
         }
-        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Err(SwapError::TooSmall {
-            available_bytes,
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Err(SwapError::Holes {
+            available_bytes: free_bytes(file)?,
             needed_bytes: bytes,
         }),
         _ => Err(failed(&error)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Locks on single bytes far behind the end of the swap file.
+//! Locks on ranges of bytes, far behind the end of a file where that has contents.
 //!
 //! They belong to an open file description: forks share them, exec and death drop them,
 //! and the kernel forgets none.
@@ -8,29 +8,25 @@ use std::os::fd::RawFd;
 
 use crate::syscall;
 
-/// Bytes that stand for members of a family of forks.
-pub const MEMBERS: i64 = 1 << 62;
-/// Bytes that stand for parts of the file.
-pub const PARTS: i64 = 1 << 61;
 /// `F_OFD_SETLK`.
 const SET_LOCK: usize = 37;
 
-/// Takes a byte for this description alone, without waiting. True if it is ours.
-pub fn take(descriptor: RawFd, byte: i64) -> bool {
-    set(descriptor, byte, libc::F_WRLCK)
+/// Takes bytes for this description alone, without waiting. True if they are ours.
+pub fn take(descriptor: RawFd, first: i64, bytes: i64) -> bool {
+    set(descriptor, first, bytes, libc::F_WRLCK)
 }
 
-/// Lets a byte go.
-pub fn give(descriptor: RawFd, byte: i64) {
-    set(descriptor, byte, libc::F_UNLCK);
+/// Lets bytes go.
+pub fn give(descriptor: RawFd, first: i64, bytes: i64) {
+    set(descriptor, first, bytes, libc::F_UNLCK);
 }
 
-fn set(descriptor: RawFd, byte: i64, kind: libc::c_int) -> bool {
+fn set(descriptor: RawFd, first: i64, bytes: i64, kind: libc::c_int) -> bool {
     let request = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: byte,
-        l_len: 1,
+        l_start: first,
+        l_len: bytes,
         l_pid: 0,
     };
     // SAFETY: the structure of this call.

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use demeter_extmem_tree::CreateError;
+
 use super::{Direction, SLOT_BYTES};
 
 /// Why a store cannot be opened, or a transfer did not happen.
@@ -45,6 +47,21 @@ pub enum SwapError {
         /// Room asked for.
         needed_bytes: u64,
     },
+    /// Parts of a file that was made without its space cannot have it.
+    #[error(
+        "the swap file is sparse, and its disk has {available_bytes} bytes left for the {needed_bytes} that it is to hold; next: make it with `fallocate -l SIZE`, or free some space"
+    )]
+    Holes {
+        /// Left on the disk.
+        available_bytes: u64,
+        /// What the file is to hold.
+        needed_bytes: u64,
+    },
+    /// The file cannot be opened once more.
+    #[error(
+        "cannot open the swap file once more, to lock parts of it; next: mount /proc, and name a file that the program's user may write, or a directory"
+    )]
+    Locks,
     /// The memory passed in is too little: a fault of the caller.
     #[error("the swap store got too little memory for its tables; next: report this as a defect")]
     Memory,
@@ -87,6 +104,21 @@ pub enum SwapError {
         /// Bytes of this slot that did move.
         moved_bytes: u32,
     },
+}
+
+impl From<CreateError> for SwapError {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::System { errno } => Self::Open { errno },
+            CreateError::TooSmall {
+                available_bytes,
+                needed_bytes,
+            } => Self::TooSmall {
+                available_bytes,
+                needed_bytes,
+            },
+        }
+    }
 }
 
 /// The system's error numbers in words, without its allocating `strerror`.

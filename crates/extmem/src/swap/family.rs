@@ -7,8 +7,9 @@
 //! bitmap of its slots for each process, and a count of further references a slot.
 //!
 //! A process can be killed at any point and can exec at any point; then nobody gives its
-//! references back. Therefore each holds a lock on a byte of the swap file, far behind
-//! its end, through a descriptor of its own that exec closes: the kernel drops the lock
+//! references back. Therefore each holds a lock on a byte of a file in memory that the
+//! family has for nothing else (it can be opened again by whatever user the process has
+//! become), through a descriptor of its own that exec closes: the kernel drops the lock
 //! when the process is gone, and whoever can take it may sweep up. A reference is always
 //! counted before it is noted, and struck off before it is uncounted: a kill between the
 //! two loses a slot until the family ends, and never frees one that is in use.
@@ -44,7 +45,8 @@ pub struct Ticket {
 /// References of a family of processes.
 #[derive(Debug)]
 pub struct Family {
-    swap: RawFd,
+    /// The file of the locks, -1 before the first fork. The number stays the same in children.
+    file: AtomicI32,
     words: usize,
     shared: &'static Shared,
     /// [`MEMBERS`] bitmaps.
@@ -67,8 +69,8 @@ impl Family {
             + carved_bytes::<AtomicU8>(capacity as usize)
     }
 
-    /// A family of one. `swap` is the descriptor of the swap file.
-    pub fn new(capacity: u64, swap: RawFd, region: &mut Region) -> Result<Self, SwapError> {
+    /// A family of one.
+    pub fn new(capacity: u64, region: &mut Region) -> Result<Self, SwapError> {
         let words = words(capacity);
         // SAFETY: zero is each of these types.
         let tables = unsafe {
@@ -82,7 +84,7 @@ impl Family {
             return Err(SwapError::Memory);
         };
         Ok(Self {
-            swap,
+            file: AtomicI32::new(-1),
             words,
             shared,
             held,
@@ -123,13 +125,13 @@ impl Family {
         for (member, live) in self.shared.live.iter().enumerate() {
             if member == own
                 || live.load(Ordering::Acquire) == 0
-                || !byte_lock::take(lock, byte_of(member))
+                || !byte_lock::take(lock, byte_of(member), 1)
             {
                 continue;
             }
             self.strip(member, release);
             live.store(0, Ordering::Release);
-            byte_lock::give(lock, byte_of(member));
+            byte_lock::give(lock, byte_of(member), 1);
             swept = true;
         }
         swept
@@ -145,7 +147,7 @@ impl Family {
         let Some(member) = (0..MEMBERS).find(|&member| {
             member != own
                 && self.shared.live[member].load(Ordering::Acquire) == 0
-                && byte_lock::take(lock, byte_of(member))
+                && byte_lock::take(lock, byte_of(member), 1)
         }) else {
             close(lock);
             return None;
@@ -197,7 +199,8 @@ impl Family {
         unsafe { self.turn.reset() };
         self.member.store(ticket.member, Ordering::Relaxed);
         // The copy of the parent's lock goes: else it would outlive the parent.
-        descriptor::replace(self.lock.load(Ordering::Relaxed), ticket.lock);
+        let kept = descriptor::replace(self.lock.load(Ordering::Relaxed), ticket.lock);
+        self.lock.store(kept, Ordering::Relaxed);
     }
 
     /// From the first fork on references count.
@@ -206,7 +209,7 @@ impl Family {
             return Some(());
         }
         let lock = descriptor::keep(self.open_lock()?);
-        if !byte_lock::take(lock, byte_of(0)) {
+        if !byte_lock::take(lock, byte_of(0), 1) {
             close(lock);
             return None;
         }
@@ -256,44 +259,33 @@ impl Family {
         &self.held[self.member.load(Ordering::Relaxed) as usize * self.words + word]
     }
 
-    /// The swap file once more: locks belong to the descriptor that took them.
+    /// The file of the locks once more: they belong to the description that took them.
     fn open_lock(&self) -> Option<RawFd> {
-        let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
-        let mut digits = [0u8; 10];
-        let mut rest = u32::try_from(self.swap).ok()?;
-        let mut count = 0;
-        loop {
-            digits[count] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            count += 1;
-            if rest == 0 {
-                break;
-            }
+        if self.file.load(Ordering::Relaxed) < 0 {
+            // SAFETY: a constant name.
+            let made = unsafe {
+                syscall::call(
+                    libc::SYS_memfd_create,
+                    [
+                        c"demeter-extmem-forks".as_ptr() as usize,
+                        libc::MFD_CLOEXEC as usize,
+                        0,
+                        0,
+                        0,
+                        0,
+                    ],
+                )
+            };
+            let made = RawFd::try_from(made).ok().filter(|&made| made >= 0)?;
+            self.file.store(descriptor::keep(made), Ordering::Relaxed);
         }
-        for index in 0..count {
-            path[b"/proc/self/fd/".len() + index] = digits[count - 1 - index];
-        }
-        // SAFETY: a terminated path.
-        let opened = unsafe {
-            syscall::call(
-                libc::SYS_openat,
-                [
-                    libc::AT_FDCWD as usize,
-                    path.as_ptr() as usize,
-                    (libc::O_RDWR | libc::O_CLOEXEC) as usize,
-                    0,
-                    0,
-                    0,
-                ],
-            )
-        };
-        RawFd::try_from(opened).ok().filter(|&opened| opened >= 0)
+        descriptor::open_again(self.file.load(Ordering::Relaxed))
     }
 }
 
 /// The byte that a member locks while it lives.
 fn byte_of(member: usize) -> i64 {
-    byte_lock::MEMBERS + member as i64
+    member as i64
 }
 
 fn words(capacity: u64) -> usize {

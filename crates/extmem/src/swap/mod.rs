@@ -26,6 +26,8 @@ pub use family::Ticket;
 pub use inject::{Failure, Injection, InjectionError};
 pub use ring::DEPTH as QUEUE_DEPTH;
 
+use demeter_extmem_tree::Handed;
+
 use crate::lock::{Guard, Lock};
 use crate::region::Region;
 use backing::Backing;
@@ -74,6 +76,8 @@ pub enum EngineChoice {
 /// How a store is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct SwapOptions<'a> {
+    /// The file of the run, handed on by whoever started this program.
+    pub handed: Option<Handed>,
     /// Directory, file or block device.
     pub path: &'a Path,
     /// Size; None takes all of a file or device, four times DRAM in a directory.
@@ -172,7 +176,10 @@ pub struct SwapStore {
 impl SwapStore {
     /// Opens the path and says what tables it will need, before it is a store.
     pub fn prepare(options: &SwapOptions<'_>) -> Result<Prepared, SwapError> {
-        let backing = Backing::open(options.path, options.capacity_bytes, options.dram_bytes)?;
+        let backing = match options.handed.as_ref().and_then(Backing::inherited) {
+            Some(backing) => backing,
+            None => Backing::open(options.path, options.capacity_bytes, options.dram_bytes)?,
+        };
         Ok(Prepared {
             backing: backing.settle(),
             engine: options.engine,
@@ -194,6 +201,11 @@ impl SwapStore {
     /// Slots not taken.
     pub fn free_slots(&self) -> u64 {
         self.slots.free_slots()
+    }
+
+    /// Whether the disk is what keeps the store from growing, not its size.
+    pub fn disk_is_full(&self) -> bool {
+        self.slots.disk_is_full()
     }
 
     /// Promises slots; false when fewer are left to promise.
@@ -496,12 +508,7 @@ impl Prepared {
     pub fn complete(self) -> Result<SwapStore, SwapError> {
         let mut region =
             Region::map_shared(self.footprint_bytes()).map_err(|_| SwapError::Memory)?;
-        let slots = Slots::new(
-            self.backing.slots,
-            self.backing.descriptor(),
-            self.backing.named,
-            &mut region,
-        )?;
+        let slots = Slots::new(&self.backing, &mut region)?;
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         let wanted = match self.rings {
             0 => cpus * 4,

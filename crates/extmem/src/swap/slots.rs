@@ -11,9 +11,9 @@
 //!
 //! The tables are shared with children of forks; see `family` for who holds what.
 
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::backing::Backing;
 use super::family::{Family, Ticket};
 use super::parts::Parts;
 use super::{Slot, SwapError};
@@ -63,14 +63,9 @@ impl Slots {
             + Parts::footprint_bytes()
     }
 
-    /// `capacity` free slots on `descriptor`, which others use too if it has a name. The
-    /// region should be shared memory.
-    pub fn new(
-        capacity: u64,
-        descriptor: RawFd,
-        named: bool,
-        region: &mut Region,
-    ) -> Result<Self, SwapError> {
+    /// The slots of what is under a store, all free. The region should be shared memory.
+    pub fn new(backing: &Backing, region: &mut Region) -> Result<Self, SwapError> {
+        let capacity = backing.slots;
         // SAFETY: zero is an AtomicU64.
         let taken =
             unsafe { region.carve::<AtomicU64>(words(capacity)) }.ok_or(SwapError::Memory)?;
@@ -79,8 +74,8 @@ impl Slots {
             .and_then(|shared| shared.first())
             .ok_or(SwapError::Memory)?;
         shared.free.store(capacity as i64, Ordering::Relaxed);
-        let family = Family::new(capacity, descriptor, region)?;
-        let parts = Parts::new(taken.len(), named.then_some(descriptor), region)?;
+        let family = Family::new(capacity, region)?;
+        let parts = Parts::new(backing, region)?;
         let tail = (capacity % u64::from(SLOTS_PER_WORD)) as u32;
         if tail != 0
             && let Some(last) = taken.last()
@@ -108,6 +103,11 @@ impl Slots {
     /// Slots not taken.
     pub fn free_slots(&self) -> u64 {
         self.shared.free.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Whether the disk is what keeps the store from growing.
+    pub fn disk_is_full(&self) -> bool {
+        self.parts.disk_is_full()
     }
 
     /// Promises `slots` to somebody; false when that many are not left to promise.
@@ -147,8 +147,7 @@ impl Slots {
                 break;
             }
         }
-        // A program that just ended keeps its parts a moment longer: the kernel drops its
-        // rings, and with them its locks, after it.
+        // Somebody else may give a part or some space back.
         for _ in 0..GROWTH_TRIES {
             if let Some(found) = self.search(want, 1) {
                 return Some(found);
@@ -363,7 +362,7 @@ mod tests {
 
     fn slots(capacity: u64) -> Slots {
         let mut region = Region::map_shared(Slots::footprint_bytes(capacity)).unwrap();
-        Slots::new(capacity, -1, false, &mut region).unwrap()
+        Slots::new(&Backing::for_tests(capacity), &mut region).unwrap()
     }
 
     #[test]

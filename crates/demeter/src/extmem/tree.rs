@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What all programs of a run share: statistics, and in a directory one swap file.
+//!
+//! They get both by descriptor. Whatever ends a program, the kernel drops its locks on
+//! parts of the swap file, and the disk space of those parts is freed from here.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use demeter_extmem_statistics::{Board, BoardError};
+use demeter_extmem_tree::{CreateError, Handed, SwapFile, lowest_descriptor};
+
+use super::refuse;
+use super::run::{Arguments, absolute};
+use crate::error::Error;
+
+/// How often space of programs that ended is freed while others run.
+const GIVE_BACK_PERIOD: Duration = Duration::from_millis(500);
+
+/// The parts of a run.
+pub struct Tree {
+    /// What its programs count.
+    pub board: Board,
+    statistics: Handed,
+    statistics_path: Option<PathBuf>,
+    swap: Option<(SwapFile, Handed)>,
+}
+
+impl Tree {
+    /// Opens what `arguments` say; `swap` is a directory, a file or a block device.
+    pub fn open(arguments: &Arguments, swap: &Path, dram_bytes: u64) -> Result<Self, Error> {
+        let lowest = lowest_descriptor(soft_limit());
+        let statistics_path = arguments.stats.as_deref().map(absolute).transpose()?;
+        let file = statistics_file(statistics_path.as_deref())?;
+        let shown = || {
+            statistics_path
+                .clone()
+                .unwrap_or_else(|| PathBuf::from("in memory"))
+        };
+        let board = Board::of(&file).map_err(|error| unusable(&shown(), error))?;
+        let swap = swap
+            .is_dir()
+            .then(|| SwapFile::create(swap, arguments.swap_size, dram_bytes))
+            .transpose()
+            .map_err(|error| no_room(swap, error))?;
+        let hand_on = |file: &File, detail| {
+            Handed::hand_on(file, lowest, detail).map_err(|error| {
+                refuse(
+                    format!("cannot keep a descriptor for the programs: {error}"),
+                    "raise the limit on open files (ulimit -n)",
+                )
+            })
+        };
+        Ok(Self {
+            board,
+            statistics: hand_on(&file, 0)?,
+            statistics_path,
+            swap: swap
+                .map(|swap| hand_on(&swap.file, swap.slots).map(|handed| (swap, handed)))
+                .transpose()?,
+        })
+    }
+
+    /// Tells a program where all of it is.
+    pub fn hand_on(&self, command: &mut Command) {
+        command.env("DEMETER_EXTMEM_STATS_FD", self.statistics.to_string());
+        match &self.statistics_path {
+            Some(path) => command.env("DEMETER_EXTMEM_STATS", path),
+            None => command.env_remove("DEMETER_EXTMEM_STATS"),
+        };
+        match &self.swap {
+            Some((_, handed)) => command.env("DEMETER_EXTMEM_SWAP_FD", handed.to_string()),
+            None => command.env_remove("DEMETER_EXTMEM_SWAP_FD"),
+        };
+    }
+
+    /// Waits for the program, and frees the disk space of those that end before it.
+    pub fn wait_for(&self, child: &mut Child) -> std::io::Result<ExitStatus> {
+        let Some((swap, _)) = &self.swap else {
+            return child.wait();
+        };
+        std::thread::scope(|scope| {
+            let (ended, told) = channel::<()>();
+            scope.spawn(move || {
+                while told.recv_timeout(GIVE_BACK_PERIOD) == Err(RecvTimeoutError::Timeout) {
+                    if swap.taken_bytes() > 0 {
+                        swap.give_back();
+                    }
+                }
+            });
+            let status = child.wait();
+            drop(ended);
+            // Now, and not when the kernel gets round to it.
+            swap.give_back();
+            status
+        })
+    }
+}
+
+/// The named file, or one in memory that outlives the programs.
+fn statistics_file(path: Option<&Path>) -> Result<File, Error> {
+    let Some(path) = path else {
+        return nix::sys::memfd::memfd_create(
+            c"demeter-extmem-statistics",
+            nix::sys::memfd::MFdFlags::MFD_CLOEXEC,
+        )
+        .map(File::from)
+        .map_err(|error| Error::file("make", "a statistics file in memory", error.into()));
+    };
+    Board::open_file(path).map_err(|error| unusable(path, error.into()))
+}
+
+fn soft_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 1024,
+        rlim_max: 1024,
+    };
+    // SAFETY: fills one rlimit, or leaves it.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
+fn no_room(directory: &Path, error: CreateError) -> Error {
+    let shown = directory.display();
+    match error {
+        CreateError::System { errno } => refuse(
+            format!(
+                "cannot make a swap file in {shown}: {}",
+                std::io::Error::from_raw_os_error(errno)
+            ),
+            "check its permissions, or name another directory",
+        ),
+        CreateError::TooSmall {
+            available_bytes,
+            needed_bytes,
+        } => refuse(
+            format!(
+                "{shown} has {} MiB free where {} MiB of swap are needed",
+                available_bytes >> 20,
+                needed_bytes >> 20
+            ),
+            "free some space, or name a larger place",
+        ),
+    }
+}
+
+fn unusable(path: &Path, error: BoardError) -> Error {
+    match error {
+        BoardError::Io(error) => refuse(
+            format!(
+                "cannot make the statistics file {}: {error}",
+                path.display()
+            ),
+            "name another with --stats",
+        ),
+        BoardError::Foreign => refuse(
+            format!("{} exists and is no statistics file", path.display()),
+            "name another with --stats",
+        ),
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Trees of programs under `demeter extmem run`: one swap for all of them, whatever user,
+//! root directory or name space they change to. Needs root, as it mounts file systems and
+//! gives rights up.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A folder that everybody may read, with the library in it.
+fn everybodys() -> tempfile::TempDir {
+    let built = match std::env::var_os("DEMETER_LIBEXEC") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_BIN_EXE_demeter"))
+            .parent()
+            .unwrap()
+            .to_owned(),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: &Path| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    let library = folder.path().join("libdemeter_extmem.so");
+    std::fs::copy(built.join("libdemeter_extmem.so"), &library)
+        .expect("libdemeter_extmem.so is built: cargo build -p demeter-extmem");
+    open(&library);
+    open(folder.path());
+    folder
+}
+
+/// A shell script that runs `demeter` as `$D extmem run -q --dram 32M --swap $S --`; $S is a
+/// file system of 300 MiB of its own.
+fn on_a_small_disk(script: &str) -> Output {
+    let folder = everybodys();
+    let swap = folder.path().join("swap");
+    std::fs::create_dir(&swap).unwrap();
+    let run = "run() { \"$D\" extmem run -q --dram 32M --swap \"$S\" -- \"$@\"; }\n\
+               used() { df --output=used -k \"$S\" | tail -n 1; }\n";
+    Command::new("unshare")
+        .args(["-m", "sh", "-ec"])
+        .arg(format!(
+            "mount -t tmpfs -o size=300M none \"$S\"\n{run}{script}"
+        ))
+        .env("D", env!("CARGO_BIN_EXE_demeter"))
+        .env("S", &swap)
+        .env("DEMETER_LIBEXEC", folder.path())
+        .env_remove("DRAMSIZE")
+        .env_remove("SWAPDIR")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(output: &Output) -> (String, String) {
+    (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+fn assert_says(output: &Output, said: &str) {
+    let (out, told) = text(output);
+    assert!(output.status.success(), "{}: {out}{told}", output.status);
+    assert_eq!((out.as_str(), told.as_str()), (said, ""));
+}
+
+/// 40 programs would have allocated 128 MiB each.
+#[test]
+fn programs_that_swap_nothing_take_no_space() {
+    let output = on_a_small_disk(
+        "run sh -c 'seq 40 | xargs -P 4 -n 1 true; df --output=used -k \"$S\" | tail -n 1 | tr -d \" \"'",
+    );
+    assert_says(&output, "0\n");
+}
+
+/// Each sort swaps some 70 MiB, one after another and in two runs: more than the disk has.
+#[test]
+fn space_is_back_when_a_program_ends() {
+    const SORT: &str = "seq 600000 -1 1 | sort -n --buffer-size=96M --parallel=1 | md5sum";
+    let plain = Command::new("sh").args(["-c", SORT]).output().unwrap();
+    let sum = String::from_utf8(plain.stdout).unwrap();
+    let output = on_a_small_disk(&format!(
+        "run sh -c '{SORT}; {SORT}'; [ $(used) = 0 ]; run sh -c '{SORT}'; [ $(used) = 0 ]"
+    ));
+    assert_says(&output, &sum.repeat(3));
+}
+
+/// Killed, in the middle of a tree that goes on: nobody in it can free anything.
+#[test]
+fn space_of_a_killed_program_is_back_while_others_run() {
+    let output = on_a_small_disk(
+        r#"run sh -c '
+            used() { df --output=used -k "$S" | tail -n 1; }
+            wait_until() { for i in $(seq 600); do [ $(used) "$@" ] && return; sleep 0.1; done; echo "used $(used)"; exit 1; }
+            python3 -c "
+import time, random
+kept = [random.randbytes(1 << 20) for _ in range(80)]
+time.sleep(600)" & child=$!
+            wait_until -gt 20000
+            kill -9 $child
+            wait_until -eq 0
+            echo freed' 2>/dev/null"#,
+    );
+    assert_says(&output, "freed\n");
+}
+
+#[test]
+fn other_users_and_name_spaces_are_managed_too() {
+    const MEMORY: &str = "import hashlib, random; r = random.Random(1); b = [r.randbytes(1 << 20) for _ in range(48)]; print(hashlib.md5(bytes().join(hashlib.md5(x).digest() for x in b)).hexdigest())";
+    const FORK: &str = "import os; os.setgid(65534); os.setuid(65534); p = os.fork(); (p == 0) and os._exit(3); print(os.waitpid(p, 0)[1] >> 8)";
+    let plain = Command::new("python3")
+        .args(["-c", MEMORY])
+        .output()
+        .unwrap();
+    let sum = String::from_utf8(plain.stdout).unwrap();
+    let script = format!(
+        "python3 -c '{FORK}'
+         setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'true; python3 -c \"{MEMORY}\"'
+         runuser -u nobody -- sh -c 'true; python3 -c \"{MEMORY}\"'
+         unshare -Ur sh -c 'true; python3 -c \"{MEMORY}\"'
+         prlimit --nofile=64:64 sh -c 'true; python3 -c \"{MEMORY}\"'"
+    );
+    let output = on_a_small_disk(&format!(
+        "cat > \"$S/script\" <<'END'\n{script}\nEND\nchmod 755 \"$S/script\"; run sh -e \"$S/script\""
+    ));
+    assert_says(&output, &format!("3\n{}", sum.repeat(4)));
+}
+
+#[test]
+fn a_signal_sent_to_the_runner_reaches_the_program() {
+    let output = on_a_small_disk(
+        r#"run sh -c 'trap "echo interrupted; exit 5" INT; echo ready; while :; do sleep 0.05; done' > "$S/said" & runner=$!
+        until grep -qs ready "$S/said"; do sleep 0.05; done
+        kill -INT $(pgrep -P $runner -x demeter || echo $runner)
+        status=0; wait $runner || status=$?
+        echo $status; tail -n 1 "$S/said""#,
+    );
+    assert_says(&output, "5\ninterrupted\n");
+}

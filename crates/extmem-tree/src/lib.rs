@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the programs of one `demeter extmem run` share.
+//!
+//! The runner opens it, every program of the tree inherits it by descriptor: a path would
+//! be out of reach for those that change their user, their root or their namespaces.
+
+mod handed;
+mod swap_file;
+
+pub use handed::Handed;
+pub use swap_file::{
+    CreateError, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words, parts,
+};
+
+/// Descriptors that programs leave alone: so many below the soft limit.
+pub const DESCRIPTORS: i32 = 64;
+
+/// The first of those descriptors under a soft limit on their number.
+pub fn lowest_descriptor(soft_limit: u64) -> i32 {
+    // The table grows with the highest number: keep it small under a huge limit.
+    (soft_limit.min(4096) as i32 - DESCRIPTORS).max(3)
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One swap file without a name for a whole tree of programs.
+//!
+//! It is sparse. It is divided into parts, and a program takes the disk space of a part
+//! when it first needs it, under a lock on that part's range of slots that goes with the
+//! program and its forks. A part that nobody holds may have disk space left, from whoever
+//! had it before: the next to take it uses that, or [`SwapFile::give_back`] frees it.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Bytes of a slot: one page.
+pub const SLOT_BYTES: u64 = 4096;
+/// Slot numbers have 31 bits.
+pub const MOST_SLOTS: u64 = 1 << 31;
+/// Parts at most.
+pub const MOST_PARTS: usize = 16384;
+/// Where the locks on parts begin, far behind the end of every file.
+pub const PARTS: i64 = 1 << 61;
+/// Slots of a word, the unit of allocation.
+const SLOTS_PER_WORD: u64 = 64;
+/// Words of a part at least: 4 MiB.
+const LEAST_WORDS: usize = 16;
+/// Less swap than this is a mistake.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Without a size: this many times DRAM.
+const DRAM_MULTIPLE: u64 = 4;
+
+/// Words of a part, of a file of so many slots.
+pub fn part_words(slots: u64) -> usize {
+    words(slots).div_ceil(MOST_PARTS).max(LEAST_WORDS)
+}
+
+/// Parts of a file of so many slots.
+pub fn parts(slots: u64) -> usize {
+    words(slots).div_ceil(part_words(slots))
+}
+
+fn words(slots: u64) -> usize {
+    slots.div_ceil(SLOTS_PER_WORD) as usize
+}
+
+/// Why there is no swap file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// The system refused.
+    #[error("cannot make a file there: {}", std::io::Error::from_raw_os_error(*errno))]
+    System {
+        /// Error number.
+        errno: i32,
+    },
+    /// There is less space than was asked for.
+    #[error("there are {available_bytes} bytes free where {needed_bytes} are asked for")]
+    TooSmall {
+        /// Space there is.
+        available_bytes: u64,
+        /// Space asked for.
+        needed_bytes: u64,
+    },
+}
+
+impl From<std::io::Error> for CreateError {
+    fn from(error: std::io::Error) -> Self {
+        Self::System {
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+/// The file. All programs of a run have this one description of it.
+#[derive(Debug)]
+pub struct SwapFile {
+    /// The file.
+    pub file: File,
+    /// Slots it may grow to.
+    pub slots: u64,
+    /// The page cache is bypassed.
+    pub direct: bool,
+}
+
+impl SwapFile {
+    /// A file in `directory`, of `capacity_bytes` or of a multiple of `dram_bytes` that
+    /// leaves a tenth of the space that is free now. It takes none of it yet.
+    ///
+    /// # Errors
+    /// The directory cannot hold such a file.
+    pub fn create(
+        directory: &Path,
+        capacity_bytes: Option<u64>,
+        dram_bytes: u64,
+    ) -> Result<Self, CreateError> {
+        let (file, direct) = match open_direct(directory, libc::O_TMPFILE | libc::O_EXCL) {
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)
+                ) =>
+            {
+                create_and_unlink(directory)?
+            }
+            other => other?,
+        };
+        // Without a name only its descriptor leads to it; a program that has changed its user
+        // must still be able to open it once more, for locks of its own.
+        file.set_permissions(std::fs::Permissions::from_mode(0o666))?;
+        let free_bytes = free_bytes(&file)?;
+        let wanted_bytes = capacity_bytes
+            .unwrap_or_else(|| (dram_bytes.saturating_mul(DRAM_MULTIPLE)).min(free_bytes / 10 * 9))
+            .max(LEAST_BYTES);
+        if wanted_bytes > free_bytes {
+            return Err(CreateError::TooSmall {
+                available_bytes: free_bytes,
+                needed_bytes: wanted_bytes,
+            });
+        }
+        Ok(Self {
+            file,
+            slots: wanted_bytes.div_ceil(SLOT_BYTES).min(MOST_SLOTS),
+            direct,
+        })
+    }
+
+    /// Frees the disk space of all parts that nobody holds. True when that was all of it.
+    pub fn give_back(&self) -> bool {
+        // The lock of a range excludes others only through a description of one's own.
+        let Ok(locks) = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+        else {
+            return false;
+        };
+        let part_bytes = part_words(self.slots) as u64 * SLOTS_PER_WORD * SLOT_BYTES;
+        let length_bytes = self.file.metadata().map_or(0, |about| about.len());
+        let mut all = true;
+        for part in 0..length_bytes.div_ceil(part_bytes) {
+            if !lock(&locks, part, self.slots, libc::F_WRLCK) {
+                all = false;
+                continue;
+            }
+            // SAFETY: an open descriptor; nobody has anything in this part.
+            unsafe {
+                libc::fallocate(
+                    self.file.as_raw_fd(),
+                    libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                    (part * part_bytes) as libc::off_t,
+                    part_bytes as libc::off_t,
+                );
+            }
+            lock(&locks, part, self.slots, libc::F_UNLCK);
+        }
+        all
+    }
+
+    /// Disk space that the file takes.
+    pub fn taken_bytes(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        const BLOCK_BYTES: u64 = 512;
+        self.file
+            .metadata()
+            .map_or(0, |about| about.blocks() * BLOCK_BYTES)
+    }
+}
+
+/// Locks or unlocks a part, without waiting.
+fn lock(file: &File, part: u64, slots: u64, kind: libc::c_int) -> bool {
+    let words = part_words(slots) as i64;
+    let request = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: PARTS + part as i64 * words,
+        l_len: words,
+        l_pid: 0,
+    };
+    // SAFETY: the structure of this call, an open descriptor.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) == 0 }
+}
+
+/// Opens past the page cache where the file system can, else through it.
+fn open_direct(path: &Path, flags: libc::c_int) -> std::io::Result<(File, bool)> {
+    let open = |direct| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(flags | direct | libc::O_CLOEXEC)
+            .open(path)
+    };
+    match open(libc::O_DIRECT) {
+        Ok(file) => Ok((file, true)),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            open(0).map(|file| (file, false))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// For file systems that have no unnamed files.
+fn create_and_unlink(directory: &Path) -> std::io::Result<(File, bool)> {
+    for attempt in 0..100u32 {
+        let path = directory.join(format!(".demeter-extmem-{}-{attempt}", std::process::id()));
+        match open_direct(&path, libc::O_CREAT | libc::O_EXCL) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Ok(opened) => {
+                std::fs::remove_file(&path)?;
+                return Ok(opened);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(std::io::Error::from_raw_os_error(libc::EEXIST))
+}
+
+fn free_bytes(file: &File) -> std::io::Result<u64> {
+    // SAFETY: zero is a statvfs.
+    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
+    let descriptor: RawFd = file.as_raw_fd();
+    // SAFETY: the descriptor is open and `about` writable.
+    if unsafe { libc::fstatvfs(descriptor, &raw mut about) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(about.f_bavail.saturating_mul(about.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn parts_cover_the_file_and_are_not_too_many() {
+        for slots in [1, 256, 1023, 1 << 20, (1 << 28) + 7, MOST_SLOTS] {
+            let (words, count) = (part_words(slots), parts(slots));
+            assert!((1..=MOST_PARTS).contains(&count), "{slots}: {count}");
+            assert!(words as u64 * 64 * count as u64 >= slots);
+            assert!(words as u64 * 64 * (count as u64 - 1) < slots);
+        }
+    }
+
+    #[test]
+    fn space_is_taken_when_used_and_given_back_unless_somebody_holds_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let swap = SwapFile::create(folder.path(), Some(64 * MIB), 1).unwrap();
+        assert_eq!((swap.slots, swap.taken_bytes()), (16384, 0));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        let path = format!("/proc/self/fd/{}", swap.file.as_raw_fd());
+        let other = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap();
+        assert!(lock(&other, 1, swap.slots, libc::F_WRLCK));
+        for part in 0..3 {
+            other
+                .write_all_at(&vec![1; MIB as usize], part * 4 * MIB)
+                .unwrap();
+        }
+        other.sync_all().unwrap();
+        assert!(swap.taken_bytes() >= 3 * MIB);
+        assert!(!swap.give_back());
+        let left = swap.taken_bytes();
+        assert!((MIB..2 * MIB).contains(&left), "{left}");
+        drop(other);
+        assert!(swap.give_back());
+        assert_eq!(swap.taken_bytes(), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = SwapFile::create(folder.path(), Some(1 << 60), 1).unwrap_err();
+        assert!(
+            matches!(refused, CreateError::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 60)
+        );
+        let nowhere = SwapFile::create(&folder.path().join("none"), None, 1 << 20).unwrap_err();
+        assert_eq!(
+            nowhere,
+            CreateError::System {
+                errno: libc::ENOENT
+            }
+        );
+    }
+}

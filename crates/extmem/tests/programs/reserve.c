@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Reservations of address space: they promise nothing and cost nothing, and what is made
+// accessible of them is paged.
+#include "check.h"
+#include <stdbool.h>
+#include <sys/wait.h>
+
+#define GIB (1UL << 30)
+#define TIB (1UL << 40)
+
+static char *reserve(size_t bytes, void *hint)
+{
+	return mmap(hint, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+static long resident_pages(void)
+{
+	long size, resident;
+	FILE *file = fopen("/proc/self/statm", "r");
+
+	CHECK(file && fscanf(file, "%ld %ld", &size, &resident) == 2);
+	fclose(file);
+	return resident;
+}
+
+// Some of a reservation by mprotect, some by a mapping over it.
+static void commit(char *at, bool over, uint64_t seed)
+{
+	if (over)
+		CHECK(mmap(at, 20 * MIB, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
+	else
+		CHECK(mprotect(at, 20 * MIB, PROT_READ | PROT_WRITE) == 0);
+	CHECK(is_zero(at, 4));
+	fill(at, 0, 20 * MIB / PAGE, seed);
+}
+
+int main(int count, char **arguments)
+{
+	bool paged = count > 1 && strcmp(arguments[1], "paged") == 0;
+	long before = resident_pages();
+	char *large = reserve(8 * TIB, NULL);
+
+	CHECK(large != MAP_FAILED);
+	// All of it at once, while it is nothing.
+	CHECK(madvise(large, 8 * TIB, MADV_DONTNEED) == 0);
+	CHECK(mprotect(large, 8 * TIB, PROT_NONE) == 0);
+	CHECK(resident_pages() - before < 4096);
+	// Not at block boundaries, and far apart.
+	commit(large + 5 * PAGE, false, 1);
+	commit(large + TIB - 3 * PAGE, true, 2);
+	commit(large + 5 * TIB + 100 * MIB, false, 3);
+	for (int round = 0; round < 2; round++) {
+		CHECK(holds(large + 5 * PAGE, 0, 20 * MIB / PAGE, 1));
+		CHECK(holds(large + TIB - 3 * PAGE, 0, 20 * MIB / PAGE, 2));
+		CHECK(holds(large + 5 * TIB + 100 * MIB, 0, 20 * MIB / PAGE, 3));
+	}
+	if (paged)
+		CHECK(resident_pages() - before < 40 * (long)(MIB / PAGE));
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (!child) {
+		CHECK(holds(large + TIB - 3 * PAGE, 0, 20 * MIB / PAGE, 2));
+		commit(large + 7 * TIB, true, 4);
+		CHECK(holds(large + 7 * TIB, 0, 20 * MIB / PAGE, 4));
+		_exit(0);
+	}
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	// Given back in pieces; the same places serve again.
+	CHECK(munmap(large + TIB, 6 * TIB) == 0);
+	CHECK(holds(large + 5 * PAGE, 0, 20 * MIB / PAGE, 1));
+	CHECK(holds(large + TIB - 3 * PAGE, 0, 3, 2));
+	CHECK(mprotect(large + 3 * TIB, PAGE, PROT_READ) == -1 && errno == ENOMEM);
+	char *second = reserve(5 * TIB, NULL);
+
+	CHECK(second != MAP_FAILED);
+	commit(second + 4 * TIB, false, 5);
+	CHECK(holds(second + 4 * TIB, 0, 20 * MIB / PAGE, 5));
+	CHECK(munmap(second, 5 * TIB) == 0);
+	CHECK(munmap(large, 8 * TIB) == 0);
+	// Whoever wants an exact place gets it in the end: those who cannot live without try on.
+	char *wish = (char *)0x200000000000UL, *got = NULL;
+
+	for (int attempt = 0; attempt < 1000 && got != wish; attempt++) {
+		if (got)
+			CHECK(munmap(got, 16 * GIB) == 0);
+		wish += 32 * GIB;
+		got = reserve(16 * GIB, wish);
+		CHECK(got != MAP_FAILED);
+	}
+	CHECK(got == wish);
+	// More reservations than there is room for in any arena.
+	for (int at = 0; at < 6; at++)
+		CHECK(reserve(4 * TIB, NULL) != MAP_FAILED);
+	return done();
+}
