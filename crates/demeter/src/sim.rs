@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::table;
-use crate::vm::{ACCESSES, DEMETER_SCALED};
+use crate::vm::{ACCESSES, DEMETER_SCALED, parse_pair};
 
 /// Arguments of `sim`.
 #[derive(clap::Args)]
@@ -48,15 +48,6 @@ enum Tmm {
     Demeter,
     /// The clairvoyant static placement
     Ideal,
-}
-
-fn parse_pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
-            Ok((name.to_owned(), value.to_owned()))
-        }
-        _ => Err("expected NAME=VALUE".into()),
-    }
 }
 
 #[derive(Serialize)]

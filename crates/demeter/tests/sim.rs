@@ -63,27 +63,14 @@ fn simulator_and_guest_agree() {
     let place = tempfile::tempdir().unwrap();
     let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
     let (record, live) = (path("record"), path("live"));
-    let guest = [
-        "--json",
-        "--roi",
-        "self",
-        "--fmem",
-        "64M",
-        "--smem",
-        "160M",
-        "--",
-        "/demeter/workloads",
-        "gups",
-        "--footprint",
-        "200M",
-        "--hot",
-        "16M",
-        "--updates",
-        "12000000",
-    ];
-    let recorded = json(&demeter(&[&["vm", "record", &record], &guest[..]].concat()));
-    let options = ["vm", "run", "--tmm", "demeter", "--out", &live];
-    let live = json(&demeter(&[&options, &guest[..]].concat()));
+    let options = "--json --roi self --kernel 7.x --fmem 64M --smem 288M --";
+    let gups = "/demeter/workloads gups --footprint 280M --hot 20M --updates 12000000 --pages huge";
+    let guest: Vec<&str> = options.split(' ').chain(gups.split(' ')).collect();
+    let recorded = json(&demeter(
+        &[&["vm", "record", record.as_str()][..], &guest].concat(),
+    ));
+    let options = ["vm", "run", "--tmm", "demeter", "--out", live.as_str()];
+    let live = json(&demeter(&[&options[..], &guest].concat()));
     let simulated = json(&demeter(&["sim", &record, "--json"]));
     let row = simulated.pointer("/rows/0").unwrap();
 

@@ -55,7 +55,7 @@ macro_rules! params {
 
 params! {
     /// Accesses that one sample stands for.
-    sample_period = 4093, 1u64, 1 << 31;
+    sample_period = 4093, 1u64, 1u64 << 31;
     /// A tick, the shortest epoch.
     epoch_ms = 500, 1u64, 60_000;
     /// Tau.
@@ -63,15 +63,15 @@ params! {
     /// Alpha.
     significance = 2, 0u64, 1024;
     /// Epochs until neighbours that are alike merge.
-    merge_epochs = 8, 1u64, 1 << 31;
+    merge_epochs = 8, 1u64, 1u64 << 31;
     /// The smallest range.
-    granule_bytes = 2 << 20, 4096u64, 1 << 40;
+    granule_bytes = 2 << 20, 4096u64, 1u64 << 40;
     /// How long a placement is expected to last.
     horizon_ms = 10_000, 1u64, 3_600_000;
     /// How much more than its cost a swap must gain.
     hysteresis_permille = 250, 0u64, 1_000_000;
     /// Pages relocated per second at most, 0: no cap.
-    rate_pages_per_s = 262_144, 0u64, 1 << 40;
+    rate_pages_per_s = 262_144, 0u64, 1u64 << 40;
     /// SMEM latency less FMEM latency, 0: measured.
     latency_gap_ns = 0, 0u64, 1_000_000;
 }

@@ -33,6 +33,7 @@ mod workplace;
 pub use heat_view::{Picture, SHADES};
 pub use ideal::ACCESSES;
 pub use manager::supported as manager_supported;
+pub use settings::parse_pair;
 pub use tmm::{DEMETER_SCALED, Tmm};
 pub use workplace::{free_space, to_json, write_atomically};
 
