@@ -247,6 +247,12 @@ impl Memory {
         self.fmem_pages.saturating_sub(used)
     }
 
+    /// More FMEM, for tests.
+    #[cfg(test)]
+    pub fn grow(&mut self, pages: u64) {
+        self.fmem_pages += pages;
+    }
+
     /// Pages that are there to begin with.
     pub fn populate(&mut self, resident: &Resident) {
         let mut free = self.free_pages();
@@ -266,10 +272,23 @@ impl Memory {
                 page += step;
             }
         }
+        if resident.runs.iter().any(|run| run.first.slow) {
+            self.refused();
+        }
+    }
+
+    /// Linux has put a page into SMEM: so what is left of FMEM, it does not give away.
+    fn refused(&mut self) {
+        if !self.by_order {
+            self.fmem_pages -= self.free_pages();
+        }
     }
 
     /// Where a page that is seen first goes, by where it was when it was recorded.
-    pub fn first_touch(&self, recorded: First) -> First {
+    pub fn first_touch(&mut self, recorded: First) -> First {
+        if recorded.slow {
+            self.refused();
+        }
         let wanted = if recorded.huge { HUGE_PAGES } else { 1 };
         let full = self.free_pages() < wanted;
         First {
@@ -347,8 +366,12 @@ mod tests {
         let mut memory = Memory::new(6, false);
         memory.populate(&resident);
         assert_eq!(memory.spaces[&1].resident, [0, 10]);
+        assert_eq!(memory.free_pages(), 0, "Linux gave no more");
+        let mut memory = Memory::new(6, false);
         assert!(!memory.first_touch(first(false, false)).slow);
         assert!(memory.first_touch(first(false, true)).slow);
+        assert_eq!(memory.free_pages(), 6);
         assert!(memory.first_touch(first(true, false)).slow);
+        assert_eq!(memory.free_pages(), 0);
     }
 }

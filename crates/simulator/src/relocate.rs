@@ -226,7 +226,7 @@ mod tests {
 
     /// Chunk 0 is one huge page in FMEM, chunk 1 is `slow` base pages in SMEM.
     fn memory(slow: u64) -> Memory {
-        let mut memory = Memory::new(1024, false);
+        let mut memory = Memory::new(512, false);
         let run = |page, pages, slow, huge| Run {
             page,
             pages,
@@ -236,6 +236,7 @@ mod tests {
             space: 1,
             runs: vec![run(0, 512, false, true), run(512, slow, true, false)],
         });
+        memory.grow(512);
         memory
     }
 
