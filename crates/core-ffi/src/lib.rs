@@ -19,7 +19,10 @@ pub use pace::Pace;
 pub use plan::{Plan, PlanEnd, Planner, Step};
 pub use ranges::{Counters, Ranges};
 pub use rank::Ranking;
-pub use sys::{Area, EpochChange, Group, PaceEpoch, PaceTick, PlanParams, Range, RangesParams, RankEntry, Sample};
+pub use sys::{
+    Area, EpochChange, Group, PaceEpoch, PaceTick, PlanParams, Range, RangesParams, RankEntry,
+    Sample,
+};
 
 /// Areas that an address space may have.
 pub const MAX_AREAS: usize = sys::MAX_AREAS;

@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn quiet_epochs_grow_longer_and_a_change_ends_them() {
         let mut pace = Pace::new(u32::MAX);
-        let tick = |slow| PaceTick {
-            samples: [100, slow],
+        let tick = |fast, slow| PaceTick {
+            samples: [fast, slow],
             untold: 0,
             resident_pages: 1000,
         };
@@ -62,12 +62,13 @@ mod tests {
         while pace.shift() < sys::PACE_MAX_SHIFT {
             ticks += 1;
             assert!(ticks < 1000, "never quiet");
-            if pace.tick(&tick(100 >> pace.shift())) {
+            let each = 128 >> pace.shift();
+            if pace.tick(&tick(each, each)) {
                 pace.end_epoch(&PaceEpoch::default());
             }
         }
         assert_eq!(pace.period(1000), 8001);
-        assert!(pace.tick(&tick(1000)), "a change ends the epoch");
+        assert!(pace.tick(&tick(16, 1000)), "a change ends the epoch");
         pace.end_epoch(&PaceEpoch::default());
         assert_eq!((pace.shift(), pace.period(1000)), (0, 1000));
     }
