@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /* Sizes and offsets as C sees them, for the layout test of src/sys.rs. */
+#include <demeter/areas.h>
 #include <demeter/channel.h>
 #include <demeter/groups.h>
+#include <demeter/pace.h>
 #include <demeter/plan.h>
 
 const size_t demeter_layout[];
@@ -32,4 +34,12 @@ const size_t demeter_layout[] = {
 	sizeof(struct demeter_channel),
 	offsetof(struct demeter_channel, lost),
 	offsetof(struct demeter_channel, tail),
+	sizeof(struct demeter_areas),
+	offsetof(struct demeter_areas, min_gap_bytes),
+	DEMETER_PACE_MAX_SHIFT,
+	sizeof(struct demeter_pace_tick),
+	sizeof(struct demeter_pace_epoch),
+	sizeof(struct demeter_pace),
+	offsetof(struct demeter_pace, changed),
+	offsetof(struct demeter_pace, resident_pages),
 };

@@ -4,18 +4,25 @@
 //! The same samples with the same parameters lead to the same decisions here,
 //! in the kernel module and in the C tests; `tests/golden.rs` holds them to it.
 
+mod areas;
 mod channel;
 mod groups;
+mod pace;
 mod plan;
 mod ranges;
 mod rank;
 mod sys;
 
+pub use areas::Areas;
 pub use channel::{Consumer, Producer, channel};
+pub use pace::Pace;
 pub use plan::{Plan, PlanEnd, Planner, Step};
 pub use ranges::{Counters, Ranges};
 pub use rank::Ranking;
-pub use sys::{Area, EpochChange, Group, PlanParams, Range, RangesParams, RankEntry, Sample};
+pub use sys::{
+    Area, EpochChange, Group, PaceEpoch, PaceTick, PlanParams, Range, RangesParams, RankEntry,
+    Sample,
+};
 
 /// Areas that an address space may have.
 pub const MAX_AREAS: usize = sys::MAX_AREAS;

@@ -69,6 +69,15 @@ impl Ranges {
         Error::from_c(unsafe { sys::demeter_ranges_set_area(&mut self.raw, area, start, end) })
     }
 
+    /// Sets all areas: what they still hold of the ranges stays.
+    pub fn set_areas(&mut self, areas: &[Area]) -> Result<(), Error> {
+        let count = u32::try_from(areas.len()).map_err(|_| Error::Invalid)?;
+        // SAFETY: `count` areas are there.
+        Error::from_c(unsafe {
+            sys::demeter_ranges_set_areas(&mut self.raw, areas.as_ptr(), count)
+        })
+    }
+
     /// Counts one sampled access; false when it is outside every range.
     pub fn sample(&mut self, gva: u64) -> bool {
         // SAFETY: valid for the call.

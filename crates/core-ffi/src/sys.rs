@@ -181,6 +181,59 @@ pub struct Plan {
     pub end: u32,
 }
 
+/// Areas in the making; see `struct demeter_areas`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Areas {
+    pub area: [Area; MAX_AREAS],
+    pub nr: u32,
+    pub granule_bytes: u64,
+    pub min_gap_bytes: u64,
+}
+
+pub const PACE_MAX_SHIFT: u32 = 3;
+
+/// What a tick brought; see `struct demeter_pace_tick`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PaceTick {
+    /// Samples of managed memory: in FMEM, in SMEM.
+    pub samples: [u64; TIERS],
+    /// Those whose tier is not known.
+    pub untold: u64,
+    /// Resident pages of all that is managed.
+    pub resident_pages: u64,
+}
+
+/// What an epoch came to; see `struct demeter_pace_epoch`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PaceEpoch {
+    /// Pages that were moved.
+    pub moved_pages: u64,
+    /// Ranges split.
+    pub splits: u64,
+    /// Ranges in all.
+    pub ranges: u64,
+    /// More is to be done than an epoch may do.
+    pub waiting: bool,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    pub shift: u32,
+    pub most: u32,
+    pub ticks: u32,
+    pub quiet_epochs: u32,
+    pub changed: bool,
+    pub usual: [u64; TIERS + 1],
+    pub recent: [u64; TIERS + 1],
+    pub recent_ticks: u64,
+    pub usual_ticks: u32,
+    pub resident_pages: u64,
+}
+
 /// A position in a group's part of the ranking; the planner's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -286,6 +339,11 @@ unsafe extern "C" {
     ) -> c_int;
     pub fn demeter_ranges_set_params(rs: *mut Ranges, params: *const RangesParams) -> c_int;
     pub fn demeter_ranges_set_area(rs: *mut Ranges, area: u32, start: u64, end: u64) -> c_int;
+    pub fn demeter_ranges_set_areas(rs: *mut Ranges, area: *const Area, nr: u32) -> c_int;
+    pub fn demeter_areas_begin(areas: *mut Areas, granule_bytes: u64, min_gap_bytes: u64) -> c_int;
+    pub fn demeter_areas_add(areas: *mut Areas, start: u64, end: u64) -> c_int;
+    pub fn demeter_pace_tick(pace: *mut Pace, tick: *const PaceTick) -> bool;
+    pub fn demeter_pace_end_epoch(pace: *mut Pace, epoch: *const PaceEpoch);
     pub fn demeter_ranges_sample(rs: *mut Ranges, gva: u64) -> c_int;
     pub fn demeter_ranges_find(rs: *mut Ranges, gva: u64) -> *mut Range;
     pub fn demeter_ranges_end_epoch(rs: *mut Ranges, done: *mut EpochChange);
@@ -336,7 +394,7 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_c() {
-        const FACTS: usize = 26;
+        const FACTS: usize = 34;
         unsafe extern "C" {
             static demeter_layout: [usize; FACTS];
         }
@@ -367,6 +425,14 @@ mod tests {
             size_of::<Channel>(),
             offset_of!(Channel, head) + offset_of!(HeadLine, lost),
             offset_of!(Channel, tail),
+            size_of::<Areas>(),
+            offset_of!(Areas, min_gap_bytes),
+            PACE_MAX_SHIFT as usize,
+            size_of::<PaceTick>(),
+            size_of::<PaceEpoch>(),
+            size_of::<Pace>(),
+            offset_of!(Pace, changed),
+            offset_of!(Pace, resident_pages),
         ];
         // SAFETY: a constant array of that length in src/layout.c.
         assert_eq!(unsafe { &demeter_layout }, &ours);

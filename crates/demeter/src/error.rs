@@ -135,6 +135,14 @@ pub enum Error {
         /// Details.
         cause: String,
     },
+    /// A record of accesses cannot be replayed.
+    #[error("cannot replay `{}`: {cause}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: demeter_simulator::Error,
+    },
     /// COMMAND failed where its success was needed.
     #[error("COMMAND ended with status {status} under {tmm}")]
     CommandFailed {
@@ -205,6 +213,10 @@ impl Error {
                 "check the name; put files into the guest with --copy HOST:GUEST".into()
             }
             Self::Malformed { .. } => "build all parts from the same source (`make build`)".into(),
+            Self::Record { cause, .. } => match cause {
+                demeter_simulator::Error::Parameter { .. } => "see docs/simulator.md".into(),
+                _ => "record it again with `demeter vm record`".into(),
+            },
             Self::CommandFailed { kept, .. } => {
                 let log = kept.join("command.log");
                 format!(

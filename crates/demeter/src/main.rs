@@ -13,6 +13,7 @@ mod interrupt;
 mod manual;
 mod observe;
 mod progress;
+mod sim;
 mod table;
 mod testbed;
 mod vm;
@@ -35,6 +36,8 @@ enum Verb {
     /// Guests with a fast and a slow memory tier
     #[command(subcommand)]
     Vm(Box<vm::Verb>),
+    /// What a manager would make of recorded accesses, without a guest
+    Sim(sim::Arguments),
     /// One program whose memory outgrows its share of DRAM
     #[command(subcommand)]
     Extmem(Box<extmem::Verb>),
@@ -64,6 +67,9 @@ fn main() -> ExitCode {
         Some(Arguments {
             verb: Verb::Vm(verb),
         }) => verb.execute(),
+        Some(Arguments {
+            verb: Verb::Sim(arguments),
+        }) => sim::execute(&arguments),
         Some(Arguments {
             verb: Verb::Extmem(verb),
         }) => verb.execute(),

@@ -25,6 +25,7 @@
 //! [`config::MachineConfig`] says where each figure comes from; figures that
 //! come out of this model are modelled, not measured.
 
+pub mod accesses;
 pub mod bar;
 pub mod cache;
 pub mod config;

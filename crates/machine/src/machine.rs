@@ -10,7 +10,7 @@ use crate::sockets::Sockets;
 use crate::stream::Streams;
 use crate::tlb::{Level, Tlb};
 use crate::walk::{Memory, WalkCaches, WalkCosts};
-use crate::watch::{Fill, Watch};
+use crate::watch::{Fill, Followed, Watch};
 
 /// The result of a page walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,8 @@ pub struct Access {
     pub walk_ps: u64,
     /// A sequential stream had covered the fill: a prefetcher brought it.
     pub streamed: bool,
+    /// Its page is of 2 MiB or larger.
+    pub large: bool,
     /// Its line came from another socket.
     pub remote: bool,
 }
@@ -340,8 +342,24 @@ impl Machine {
             walked,
             walk_ps,
             streamed,
+            large,
             remote,
         })
+    }
+
+    /// Has an access recorded, if they are.
+    #[inline(always)]
+    pub fn record(&mut self, vcpu: usize, va: u64, user_load: bool, access: &Access) {
+        if let Some(watch) = &mut self.watch {
+            let dearer = |tier: &TierCost| tier.fill_ps(access.streamed);
+            watch.access(&Followed {
+                vcpu,
+                va,
+                user_load,
+                access: *access,
+                dearer_ps: dearer(&self.smem).saturating_sub(dearer(&self.fmem)),
+            });
+        }
     }
 
     /// Charges user code on `vcpu` time that is not an access: the cost of a sample.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What follows line fills by page: recording, placement, heat. A machine without
+//! What follows line fills by page: recording, placement, heat, accesses. A machine without
 //! it pays one comparison a fill; none of it costs guest time.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Access;
+use crate::accesses::{Accessed, Accesses, AccessesConfig};
 use crate::heat::{Heat, HeatConfig, HeatReport};
 use crate::placement::{NameBy, Names, Placed, Placement, Recording, Tally, is_kernel};
 
@@ -21,13 +23,18 @@ pub struct WatchConfig {
     pub place: Option<PathBuf>,
     /// Written: heat, a [`HeatReport`] as JSON.
     pub heat: Option<(PathBuf, HeatConfig)>,
+    /// Written: accesses by page and time, a `demeter_recording` file.
+    pub accesses: Option<(PathBuf, AccessesConfig)>,
 }
 
 impl WatchConfig {
     /// Whether there is nothing to follow.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.record.is_none() && self.place.is_none() && self.heat.is_none()
+        self.record.is_none()
+            && self.place.is_none()
+            && self.heat.is_none()
+            && self.accesses.is_none()
     }
 }
 
@@ -46,6 +53,21 @@ pub struct Fill {
     pub dearer_ps: u64,
 }
 
+/// An access that the line filter did not serve.
+#[derive(Clone, Copy, Debug)]
+pub struct Followed {
+    /// vCPU.
+    pub vcpu: usize,
+    /// Virtual address.
+    pub va: u64,
+    /// A load by user code.
+    pub user_load: bool,
+    /// What it came to.
+    pub access: Access,
+    /// What it costs more from SMEM than from FMEM if it is a fill.
+    pub dearer_ps: u64,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Watch {
@@ -53,6 +75,8 @@ pub struct Watch {
     tally: Option<Tally>,
     placed: Option<Placed>,
     heat: Option<Heat>,
+    /// Recorded accesses.
+    pub accesses: Option<Accesses>,
 }
 
 impl Watch {
@@ -64,6 +88,7 @@ impl Watch {
             tally: config.record.is_some().then(Tally::default),
             placed: placement.map(Placed::from),
             heat: config.heat.as_ref().map(|(_, heat)| Heat::new(heat)),
+            accesses: (config.accesses.as_ref()).map(|(_, accesses)| Accesses::new(accesses)),
         }
     }
 
@@ -76,6 +101,35 @@ impl Watch {
     pub fn at(&mut self, now_ns: u64) {
         if let Some(heat) = &mut self.heat {
             heat.at(now_ns);
+        }
+        if let Some(accesses) = &mut self.accesses {
+            accesses.at(now_ns);
+        }
+    }
+
+    /// The model is switched off at `now_ns`.
+    pub fn pause(&mut self, now_ns: u64) {
+        if let Some(accesses) = &mut self.accesses {
+            accesses.pause(now_ns);
+        }
+    }
+
+    /// Ordinal of the address space of `vcpu`.
+    #[must_use]
+    pub fn space(&self, vcpu: usize) -> u64 {
+        self.names.space(vcpu)
+    }
+
+    /// Follows an access.
+    pub fn access(&mut self, followed: &Followed) {
+        if let Some(accesses) = &mut self.accesses {
+            accesses.access(&Accessed {
+                space: self.names.space(followed.vcpu),
+                va: followed.va,
+                user_load: followed.user_load,
+                access: followed.access,
+                dearer_ps: followed.dearer_ps,
+            });
         }
     }
 

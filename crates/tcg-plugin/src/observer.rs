@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::decode::{Operand, UNKNOWN_OPERAND};
 use crate::events;
 use crate::idle;
-use crate::output::{self, Output};
+use crate::output::{self, Output, Recorder};
 use crate::pmu::Pmu;
 use crate::pmu_hooks;
 use crate::qemu::{Api, DISCON_EXCEPTION, DISCON_INTERRUPT, PerVcpu, QemuError, Registers};
@@ -94,6 +94,7 @@ pub struct Observer {
     pub kernel_insn: PerVcpu,
     pub deadline: PerVcpu,
     output: Output,
+    recorder: Recorder,
     step: Option<Step>,
     pub tasks: Tasks,
     watch: WatchConfig,
@@ -160,6 +161,8 @@ impl Observer {
             .ok_or_else(|| Failure::new("the model's BAR is too small".into(), NEXT_FILES))?;
         let output = Output::create(&config.series, config.summary)
             .map_err(file("create", &config.series))?;
+        let accesses = (config.watch.accesses.as_ref()).map_or(&config.series, |(path, _)| path);
+        let recorder = Recorder::create(&config.watch).map_err(file("create", accesses))?;
         // SAFETY: plain constructor; three words per vCPU.
         let scoreboard = unsafe { (api.qemu_plugin_scoreboard_new)(24) };
         if config.pmu != Kind::None {
@@ -194,6 +197,7 @@ impl Observer {
                 offset: 16,
             },
             output,
+            recorder,
             step: config.step.map(Step::new).transpose()?,
             tasks: Tasks::new(vcpus),
             watch: config.watch,
@@ -313,6 +317,11 @@ impl Observer {
             return;
         };
         clock.charge(access.latency_ps, cpu.handle);
+        if self.recorder.is_on() {
+            // SAFETY: `info` is that of the memory callback we are in.
+            let store = unsafe { (self.api.qemu_plugin_mem_is_store)(info) };
+            self.machine.record(vcpu, va, user && !store, &access);
+        }
         let due = cpu.pmu.charge(user, access.latency_ps);
         if cpu.pmu.watches(user) {
             self.observed(vcpu, info, va, ip, Some(access));
@@ -338,6 +347,7 @@ impl Observer {
         if let Some(watch) = &mut self.machine.watch {
             watch.at(now);
         }
+        self.write_windows();
         self.grow_soft_tlb(vcpu, now);
         if now >= self.next_tick_ns {
             let missed = (now - self.next_tick_ns) / self.interval_ns;
@@ -432,6 +442,7 @@ impl Observer {
                 }
                 watch.at(now);
             }
+            self.record_resident(vcpu);
             self.first_on_ns.get_or_insert(now);
             self.on_since_ns = now;
             self.next_tick_ns = now + self.interval_ns;
@@ -451,6 +462,7 @@ impl Observer {
                 step.end();
             }
             self.last_off_ns = now;
+            self.pause_recording(now);
             self.row(vcpu, RowKind::Off, 0);
             self.summary(now);
         }

@@ -9,6 +9,7 @@ use demeter_machine::digest::Fnv;
 use demeter_machine::placement::Placement;
 use demeter_machine::series::{SeriesRow, Summary};
 use demeter_machine::watch::{Watch, WatchConfig};
+use demeter_recording::{Resident, Writer};
 
 use crate::{Failure, NEXT_FILES};
 
@@ -86,4 +87,48 @@ pub fn write_watch(config: &WatchConfig, watch: Option<&Watch>) -> io::Result<()
         fs::write(path, serde_json::to_vec(&heat)?)?;
     }
     Ok(())
+}
+
+/// The file of recorded accesses.
+pub struct Recorder {
+    writer: Option<Writer>,
+}
+
+impl Recorder {
+    /// Begins it, if it is asked for.
+    pub fn create(config: &WatchConfig) -> io::Result<Self> {
+        let writer = (config.accesses.as_ref())
+            .map(|(path, accesses)| Writer::create(path, accesses.header.as_bytes()))
+            .transpose()?;
+        Ok(Self { writer })
+    }
+
+    /// Whether there is one.
+    pub const fn is_on(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Writes what is resident when recording begins.
+    pub fn resident(&mut self, resident: &Resident) -> io::Result<()> {
+        match &mut self.writer {
+            Some(writer) => writer.resident(resident),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the windows that are complete.
+    pub fn windows(&mut self, watch: Option<&mut Watch>) -> io::Result<()> {
+        let accesses = watch.and_then(|watch| watch.accesses.as_mut());
+        if let (Some(writer), Some(accesses)) = (&mut self.writer, accesses) {
+            while let Some(window) = accesses.next_window() {
+                writer.window(&window)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.writer.take().map_or(Ok(()), Writer::finish)
+    }
 }

@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use demeter_machine::{MemoryLayout, Place, Translation};
+use demeter_recording::{First, Run};
 
 /// A shared, writable mapping of a whole file; lives until the process ends.
 #[derive(Clone, Copy, Debug)]
@@ -259,6 +260,53 @@ impl Ram {
         None
     }
 
+    /// Pages of user addresses that the table at `cr3` maps to a node, by address.
+    pub fn resident(&self, cr3: u64) -> Vec<Run> {
+        let mut runs = Vec::new();
+        self.add_resident(cr3 & FRAME, 0, 0, &mut runs);
+        runs
+    }
+
+    fn add_resident(&self, table: u64, level: usize, start: u64, runs: &mut Vec<Run>) {
+        let shift = SHIFTS[level];
+        // The upper half of the top level is the kernel's.
+        let entries = if level == 0 { 256 } else { 512 };
+        for index in 0..entries {
+            let Some(word) = self.entry(table + index * 8) else {
+                continue;
+            };
+            let entry = word.load(Relaxed);
+            let va = start + (index << shift);
+            if entry & PRESENT == 0 {
+                continue;
+            }
+            if !is_leaf(entry, shift) {
+                if level + 1 < SHIFTS.len() {
+                    self.add_resident(entry & FRAME, level + 1, va, runs);
+                }
+                continue;
+            }
+            let frame = entry & FRAME & !((1 << shift) - 1);
+            let Place::Node { node, .. } = self.layout.locate(frame) else {
+                continue;
+            };
+            let run = Run {
+                page: va >> 12,
+                pages: 1 << (shift - 12),
+                first: First {
+                    slow: node != 0,
+                    huge: shift > 12,
+                },
+            };
+            match runs.last_mut() {
+                Some(last) if last.page + last.pages == run.page && last.first == run.first => {
+                    last.pages += run.pages;
+                }
+                _ => runs.push(run),
+            }
+        }
+    }
+
     /// The entries on the way to `va` that are not marked accessed; `None` if all
     /// are, or the walk ends early.
     pub fn unaccessed(&self, cr3: u64, va: u64) -> Option<Unaccessed> {
@@ -347,6 +395,30 @@ mod tests {
         assert_eq!(at(0x6000), None);
         assert_eq!(at(1 << 39), None);
         assert_eq!(ram.walk(0xdead_beef_0000, 0), None);
+    }
+
+    #[test]
+    fn what_is_resident_is_found_by_size_and_node() {
+        let ram = ram();
+        write(&ram, 0x1000, 0x2000 | 0x67);
+        write(&ram, 0x1000 + 256 * 8, 0x2000 | 0x67); // the kernel's
+        write(&ram, 0x2000, 0x3000 | 0x67);
+        write(&ram, 0x3000, 0x4000 | 0x67);
+        write(&ram, 0x3000 + 8, 0x60_0000 | 0xe7); // 2 MiB
+        write(&ram, 0x4000 + 5 * 8, 0x7000 | 0x67);
+        write(&ram, 0x4000 + 6 * 8, 0x9000 | 0x67);
+        write(&ram, 0x4000 + 7 * 8, 0x40_0000 | 0x67); // the other node
+        write(&ram, 0x4000 + 9 * 8, 0x9000 | 0x66); // not present
+        write(&ram, 0x4000 + 10 * 8, 0xf000_0000 | 0x67); // a device
+        let found: Vec<_> = (ram.resident(0x1000).iter())
+            .map(|run| (run.page, run.pages, run.first.slow, run.first.huge))
+            .collect();
+        let wanted = [
+            (5, 2, false, false),
+            (7, 1, true, false),
+            (512, 512, true, true),
+        ];
+        assert_eq!(found, wanted);
     }
 
     fn read(ram: &Ram, pa: u64) -> u64 {

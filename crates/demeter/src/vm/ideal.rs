@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use demeter_machine::accesses::AccessesConfig;
 use demeter_machine::heat::HeatConfig;
 use demeter_machine::placement::{self, NameBy, Recording};
 use demeter_machine::watch::WatchConfig;
@@ -30,6 +31,8 @@ use crate::testbed::Testbed;
 const RECORDING: &str = "pages.bin";
 /// Heat, among a run's results.
 pub const HEAT: &str = "heat.json";
+/// Recorded accesses, among a run's results.
+pub const ACCESSES: &str = "accesses.bin";
 const POLL: Duration = Duration::from_millis(50);
 /// Shares of a shorter way than this part of `none`'s time say nothing: there is hardly
 /// anything to gain. (So has `lab/demeter_lab/seven.py`.)
@@ -48,6 +51,9 @@ pub struct Watch {
     /// Heat is recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub heat: Option<HeatConfig>,
+    /// Accesses are recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accesses: Option<AccessesConfig>,
 }
 
 /// A chosen placement.
@@ -96,11 +102,15 @@ impl Watch {
         let heat = (self.heat.clone())
             .map(|heat| Ok::<_, Error>((absolute(results.join(HEAT))?, heat)))
             .transpose()?;
+        let accesses = (self.accesses.clone())
+            .map(|config| Ok::<_, Error>((absolute(results.join(ACCESSES))?, config)))
+            .transpose()?;
         Ok(WatchConfig {
             names: self.names,
             record: record.map(absolute).transpose()?,
             place,
             heat,
+            accesses,
         })
     }
 }

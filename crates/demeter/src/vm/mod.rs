@@ -20,6 +20,7 @@ mod outcome;
 mod policy;
 mod process;
 mod qemu;
+mod record;
 mod run;
 mod session;
 mod settings;
@@ -31,10 +32,12 @@ mod tmm;
 mod workplace;
 
 pub use heat_view::{Picture, SHADES};
+pub use ideal::ACCESSES;
 pub use manager::supported as manager_supported;
 pub use policy::managers as peer_managers;
-pub use tmm::Tmm;
-pub use workplace::{free_space, write_atomically};
+pub use settings::parse_pair;
+pub use tmm::{DEMETER_SCALED, Tmm};
+pub use workplace::{free_space, to_json, write_atomically};
 
 use crate::error::Error;
 
@@ -49,6 +52,8 @@ pub enum Verb {
     Demo(demo::Arguments),
     /// Map the heat of COMMAND's memory over time, by virtual and by physical address
     Heat(heat::Arguments),
+    /// Record what COMMAND accesses, for `demeter sim`
+    Record(record::Arguments),
 }
 
 impl Verb {
@@ -59,6 +64,7 @@ impl Verb {
             Self::Compare(arguments) => compare::execute(arguments),
             Self::Demo(arguments) => demo::execute(arguments),
             Self::Heat(arguments) => heat::execute(arguments),
+            Self::Record(arguments) => record::execute(arguments),
         }
     }
 }

@@ -359,14 +359,17 @@ impl Options {
 
 /// A value of an option that is not of its form.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum Malformed {
+pub enum Malformed {
+    /// Of a pair.
     #[error("'{0}' is not NAME=VALUE")]
     Pair(String),
+    /// Of a file to copy.
     #[error("'{0}' is not HOST:GUEST with an absolute path in the guest")]
     Copy(String),
 }
 
-fn parse_pair(text: &str) -> Result<(String, String), Malformed> {
+/// `NAME=VALUE`.
+pub fn parse_pair(text: &str) -> Result<(String, String), Malformed> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(Malformed::Pair(text.to_owned())),

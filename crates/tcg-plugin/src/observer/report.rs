@@ -5,6 +5,8 @@ use demeter_machine::bar::ModelCounters;
 use demeter_machine::digest::Fnv;
 use demeter_machine::series::{Counters, RowKind, SERIES_FORMAT, SeriesRow, Summary, VcpuCounters};
 
+use demeter_recording::Resident;
+
 use super::{Observer, Vcpu};
 use crate::{NEXT_DISK, bar, output};
 
@@ -108,6 +110,51 @@ impl Observer {
             Some(started) if self.on => self.last_ns.max(started.clock.settled_ns()),
             _ => self.last_off_ns,
         };
+        if self.on {
+            self.pause_recording(end_ns);
+        }
+        if let Err(error) = self.recorder.finish() {
+            cannot_record(&error);
+        }
         self.summary(end_ns);
     }
+
+    /// Writes what the address space of `vcpu` has when the model is switched on first.
+    pub(super) fn record_resident(&mut self, vcpu: usize) {
+        if self.first_on_ns.is_some() || !self.recorder.is_on() {
+            return;
+        }
+        let (Some(own), Some(watch)) = (self.vcpus.get(vcpu), &mut self.machine.watch) else {
+            return;
+        };
+        let resident = Resident {
+            space: watch.space(vcpu),
+            runs: self.ram.resident(own.cr3),
+        };
+        if let Some(accesses) = &mut watch.accesses {
+            accesses.resident(&resident);
+        }
+        if let Err(error) = self.recorder.resident(&resident) {
+            cannot_record(&error);
+        }
+    }
+
+    /// Writes windows of recorded accesses that are complete.
+    pub(super) fn write_windows(&mut self) {
+        if let Err(error) = self.recorder.windows(self.machine.watch.as_mut()) {
+            cannot_record(&error);
+        }
+    }
+
+    /// Ends the running window of recorded accesses.
+    pub(super) fn pause_recording(&mut self, now_ns: u64) {
+        if let Some(watch) = &mut self.machine.watch {
+            watch.pause(now_ns);
+        }
+        self.write_windows();
+    }
+}
+
+fn cannot_record(error: &std::io::Error) -> ! {
+    crate::fatal(&format!("cannot write the recording: {error}"), NEXT_DISK);
 }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter vm record` and `demeter sim`: a simulated manager does what the live one
+//! does. What boots guests is ignored but for `tests/suites/vm`.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn demeter(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_demeter"))
+        .args(arguments)
+        .output()
+        .expect("demeter starts")
+}
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn assert_one_error(output: &Output, status: i32, told: &str) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains(told) && text.contains("; next: "), "{text}");
+}
+
+#[test]
+fn what_is_no_record_is_refused_in_one_line() {
+    assert_one_error(&demeter(&["sim", "/no/such/record"]), 1, "No such file");
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("accesses.bin");
+    std::fs::write(&file, "{}").unwrap();
+    for record in [&file, &place.path().to_owned()] {
+        let output = demeter(&["sim", record.to_str().unwrap()]);
+        assert_one_error(&output, 1, "no recording of accesses");
+    }
+    let sockets = ["vm", "record", "out", "--sockets", "2", "--", "true"];
+    assert_one_error(&demeter(&sockets), 2, "one socket");
+}
+
+fn number(of: &Value, field: &str) -> f64 {
+    let value = of.pointer(field).and_then(Value::as_f64);
+    value.unwrap_or_else(|| panic!("{field}: {of}"))
+}
+
+fn assert_close(what: &str, simulated: f64, live: f64) {
+    println!("{what}: simulated {simulated:.4}, live {live:.4}");
+    assert!(
+        (simulated - live).abs() <= 0.05 * live.abs(),
+        "{what}: {simulated} in the simulator, {live} in the guest"
+    );
+}
+
+/// A short GUPS, recorded under first touch and run live: the same is gained, to within a
+/// twentieth, and what is hot ends in FMEM to the same share. A record that is cut short
+/// is told.
+#[test]
+#[ignore = "boots guests: tests/suites/vm"]
+fn simulator_and_guest_agree() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let (record, live) = (path("record"), path("live"));
+    let options = "--json --roi self --kernel 7.x --fmem 64M --smem 288M --";
+    let gups = "/demeter/workloads gups --footprint 280M --hot 20M --updates 12000000 --pages huge";
+    let guest: Vec<&str> = options.split(' ').chain(gups.split(' ')).collect();
+    let recorded = json(&demeter(
+        &[&["vm", "record", record.as_str()][..], &guest].concat(),
+    ));
+    let options = ["vm", "run", "--tmm", "demeter", "--out", live.as_str()];
+    let live = json(&demeter(&[&options[..], &guest].concat()));
+    let simulated = json(&demeter(&["sim", &record, "--json"]));
+    let row = simulated.pointer("/rows/0").unwrap();
+
+    // What was recorded, played as it was, takes what it took.
+    let (none_s, recorded_s) = (number(row, "/none_s"), number(&recorded, "/time_s"));
+    assert!(
+        (none_s / recorded_s - 1.0).abs() < 0.001,
+        "{none_s} {recorded_s}"
+    );
+    let live_s = number(&live, "/whole/time_s");
+    assert_close("gain", none_s - number(row, "/time_s"), recorded_s - live_s);
+    assert_close(
+        "last quarter's fills from FMEM",
+        number(row, "/fmem_share_last_quarter"),
+        number(&live, "/last_quarter/fmem_share"),
+    );
+    let again = demeter(&["sim", &record, "--json"]);
+    assert_eq!(json(&again), simulated);
+
+    let file = Path::new(&record).join("accesses.bin");
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    assert_one_error(&demeter(&["sim", &record]), 1, "cut short");
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The module's pipeline, once a tick: samples into ranges, ends of epochs, ranking,
+//! plan, moves (`guest/tmm/classify.c`, `pacing.c`, `publish.c`, `routes.c`).
+
+use std::collections::BTreeMap;
+
+use demeter_core::{
+    Areas, FMEM, Pace, PaceEpoch, PaceTick, Plan, PlanEnd, PlanParams, Planner, Ranges,
+    RangesParams, Ranking, SMEM, Step,
+};
+
+use crate::memory::Memory;
+use crate::relocate::{Cursors, Moved, Mover};
+use crate::{Costs, Error, PAGE_SHIFT, Params};
+
+/// As the module begins: `DEMETER_FIRST_SWAP_COST_NS` and `..._MOVE_...` of `tmm.h`.
+const FIRST_SWAP_COST_NS: u64 = 3000;
+const FIRST_MOVE_COST_NS: u64 = 2000;
+/// The gap between the tiers while nothing is measured, in picoseconds (`classify.c`).
+const LATENCY_GAP_PS: u64 = 108_000;
+/// Samples of each tier from which on it is (`latency_gap.c`).
+const GAP_SAMPLES: u64 = 128;
+/// Room for ranges of an address space, and for a plan (`targets.c`, `classify.c`).
+const MOST_RANGES: u32 = 16384;
+const FIRST_ENTRIES: u64 = 512;
+const ENTRIES_PER_STEP: u64 = 8;
+const LEAST_STEPS: u64 = 512;
+const MOST_STEPS: u64 = 1024;
+/// Gaps that divide areas, in granules (`areas.c`).
+const GAP_GRANULES: u64 = 32;
+/// Part of a fast node that is left free, as a shift (`routes.c`).
+const HEADROOM_SHIFT: u32 = 6;
+/// Epochs in which an unused cost is forgotten (`execute.c`).
+const FORGET_EPOCHS: u64 = 64;
+/// Log2 of the most ticks of an epoch.
+const MOST_PACE: u32 = 3;
+
+/// One sampled load.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Address space.
+    pub space: u64,
+    /// Page.
+    pub page: u64,
+    /// Tier that served it.
+    pub tier: usize,
+}
+
+struct Target {
+    ranges: Ranges,
+    chunks: usize,
+}
+
+/// Counts since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Samples that fell into a range.
+    pub samples: u64,
+    /// Epochs ended.
+    pub epochs: u64,
+    /// Ranges now.
+    pub ranges: u64,
+    /// Pages moved.
+    pub moved: Moved,
+    /// Digest of all plans.
+    pub plans: u64,
+}
+
+/// The manager of a guest.
+pub struct Epochs {
+    params: Params,
+    costs: Costs,
+    collapse: bool,
+    /// SMEM latency less FMEM latency of the machine.
+    gap_ps: u64,
+    headroom_pages: u64,
+    targets: BTreeMap<u64, Target>,
+    pending: Vec<Sample>,
+    tier_samples: [u64; 2],
+    pace: Pace,
+    planner: Planner,
+    cursors: Cursors,
+    entries: u64,
+    swap_cost_ns: u64,
+    move_cost_ns: u64,
+    splits: u64,
+    /// What it has come to.
+    pub counts: Counts,
+}
+
+/// What a guest's manager is told once.
+pub struct Ground {
+    /// Parameters.
+    pub params: Params,
+    /// Costs.
+    pub costs: Costs,
+    /// The kernel makes huge pages.
+    pub huge_pages: bool,
+    /// SMEM latency less FMEM latency.
+    pub gap_ps: u64,
+    /// Pages of the fast node.
+    pub node_pages: u64,
+}
+
+impl Epochs {
+    /// Begins at full pace.
+    pub fn new(ground: &Ground) -> Self {
+        Self {
+            params: ground.params,
+            costs: ground.costs,
+            collapse: ground.huge_pages,
+            gap_ps: ground.gap_ps,
+            headroom_pages: ground.node_pages >> HEADROOM_SHIFT,
+            targets: BTreeMap::new(),
+            pending: Vec::new(),
+            tier_samples: [0; 2],
+            pace: Pace::new(MOST_PACE),
+            planner: Planner::new(PlanParams::default(), LEAST_STEPS as u32),
+            cursors: Cursors::default(),
+            entries: FIRST_ENTRIES,
+            swap_cost_ns: FIRST_SWAP_COST_NS,
+            move_cost_ns: FIRST_MOVE_COST_NS,
+            splits: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Loads that one sample stands for at the present pace.
+    pub fn period(&self) -> u64 {
+        self.pace.period(self.params.sample_period)
+    }
+
+    /// Nanoseconds between ticks.
+    pub fn tick_ns(&self) -> u64 {
+        self.params.epoch_ms * 1_000_000
+    }
+
+    /// A sample has been taken.
+    pub fn sample(&mut self, sample: Sample) {
+        self.pending.push(sample);
+    }
+
+    fn ranges_params(&self) -> RangesParams {
+        RangesParams {
+            split_samples: self.params.split_samples as u32,
+            significance: self.params.significance as u32,
+            vcpus: 1,
+            merge_epochs: self.params.merge_epochs as u32,
+            granule_bytes: self.params.granule_bytes,
+        }
+    }
+
+    /// Follows address spaces as they come and grow.
+    fn refresh(&mut self, memory: &Memory) -> Result<(), Error> {
+        let granule = self.params.granule_bytes;
+        let params = self.ranges_params();
+        for (&number, space) in &memory.spaces {
+            let target = match self.targets.entry(number) {
+                std::collections::btree_map::Entry::Occupied(target) => target.into_mut(),
+                std::collections::btree_map::Entry::Vacant(place) => place.insert(Target {
+                    ranges: Ranges::new(MOST_RANGES, &params)?,
+                    chunks: 0,
+                }),
+            };
+            if target.chunks == space.chunks() {
+                continue;
+            }
+            let mut areas = Areas::new(granule, granule * GAP_GRANULES)?;
+            for run in space.runs() {
+                areas.add(run.start << PAGE_SHIFT, run.end << PAGE_SHIFT)?;
+            }
+            target.ranges.set_areas(areas.as_slice())?;
+            target.chunks = space.chunks();
+        }
+        Ok(())
+    }
+
+    /// A tick of the worker at `now_ns`; what it cost.
+    pub fn tick(&mut self, memory: &mut Memory, now_ns: u64) -> Result<u64, Error> {
+        self.refresh(memory)?;
+        let mut tick = PaceTick {
+            resident_pages: (memory.spaces.values())
+                .map(|space| space.resident[FMEM] + space.resident[SMEM])
+                .sum(),
+            ..PaceTick::default()
+        };
+        for sample in self.pending.drain(..) {
+            let Some(target) = self.targets.get_mut(&sample.space) else {
+                continue;
+            };
+            if target.ranges.sample(sample.page << PAGE_SHIFT) {
+                tick.samples[sample.tier] += 1;
+                self.tier_samples[sample.tier] += 1;
+                self.counts.samples += 1;
+            }
+        }
+        if !self.pace.tick(&tick) {
+            return Ok(0);
+        }
+        self.epoch(memory, now_ns)
+    }
+
+    fn epoch(&mut self, memory: &mut Memory, now_ns: u64) -> Result<u64, Error> {
+        let mut ranking = Ranking::default();
+        let mut splits = 0;
+        for (&number, target) in &mut self.targets {
+            target.ranges.end_epoch();
+            splits += target.ranges.counters().splits;
+            let Ok(space) = u32::try_from(number) else {
+                continue;
+            };
+            let before = ranking.entries.len();
+            ranking.gather(&target.ranges, space);
+            let Some(space) = memory.spaces.get(&number) else {
+                continue;
+            };
+            for entry in &mut ranking.entries[before..] {
+                entry.pages = space.count(&(entry.start >> PAGE_SHIFT..entry.end >> PAGE_SHIFT));
+            }
+        }
+        self.counts.ranges = ranking.entries.len() as u64;
+        self.cursors.retain(|&(space, start, end), _| {
+            (self.targets.get(&space))
+                .and_then(|target| target.ranges.find(start))
+                .is_some_and(|range| (range.start, range.end) == (start, end))
+        });
+        ranking.sort();
+        let plan = self.plan(&ranking, memory, now_ns)?;
+        let moved = self.execute(&plan, &ranking, memory);
+        self.counts.moved.add(&moved);
+        self.counts.epochs += 1;
+        self.pace.end_epoch(&PaceEpoch {
+            moved_pages: moved.promoted + moved.demoted,
+            splits: splits - self.splits,
+            ranges: self.counts.ranges,
+            waiting: matches!(plan.end, PlanEnd::NoTokens | PlanEnd::Full),
+        });
+        self.splits = splits;
+        Ok(moved.cost_ns + self.costs.epoch_ns)
+    }
+
+    fn latency_gap_ps(&self) -> u64 {
+        if self.params.latency_gap_ns > 0 {
+            self.params.latency_gap_ns * 1000
+        } else if self
+            .tier_samples
+            .iter()
+            .all(|&samples| samples >= GAP_SAMPLES)
+        {
+            // As the module has it when it has measured nothing but noise.
+            self.gap_ps.max(1)
+        } else {
+            LATENCY_GAP_PS
+        }
+    }
+
+    fn plan(&mut self, ranking: &Ranking, memory: &Memory, now_ns: u64) -> Result<Plan, Error> {
+        while self.entries < self.counts.ranges {
+            self.entries *= 2;
+        }
+        let steps = (self.entries / ENTRIES_PER_STEP).clamp(LEAST_STEPS, MOST_STEPS);
+        self.planner.set_max_steps(steps as u32);
+        self.planner.params = PlanParams {
+            sample_period: self.period(),
+            epoch_ns: self.tick_ns() << self.pace.shift(),
+            latency_gap_ps: self.latency_gap_ps(),
+            remote_ps: 0,
+            horizon_ns: self.params.horizon_ms * 1_000_000,
+            swap_cost_ns: self.swap_cost_ns,
+            move_cost_ns: self.move_cost_ns,
+            hysteresis_permille: self.params.hysteresis_permille as u32,
+            significance: self.params.significance as u32,
+            rate_pages_per_s: self.params.rate_pages_per_s,
+            burst_pages: self.params.rate_pages_per_s,
+        };
+        let free = memory.free_pages().saturating_sub(self.headroom_pages);
+        let plan = (self.planner).make(ranking, free, now_ns, self.counts.plans)?;
+        self.counts.plans = plan.digest;
+        Ok(plan)
+    }
+
+    fn execute(&mut self, plan: &Plan, ranking: &Ranking, memory: &mut Memory) -> Moved {
+        let mut sum = Moved::default();
+        let mut mover = Mover {
+            memory,
+            cursors: &mut self.cursors,
+            costs: &self.costs,
+            collapse: self.collapse,
+        };
+        if plan.steps.is_empty() {
+            forget(&mut self.swap_cost_ns, FIRST_SWAP_COST_NS);
+            forget(&mut self.move_cost_ns, FIRST_MOVE_COST_NS);
+        }
+        let entry = |at: u32| &ranking.entries[at as usize];
+        for step in &plan.steps {
+            let moved = match *step {
+                Step::Swap { hot, cold, pages } => {
+                    let moved = mover.swap(entry(hot), entry(cold), pages);
+                    learn(&mut self.swap_cost_ns, moved.cost_ns, moved.promoted);
+                    moved
+                }
+                Step::Fill { hot, pages } => {
+                    let moved = mover.fill(entry(hot), pages);
+                    learn(&mut self.move_cost_ns, moved.cost_ns, moved.promoted);
+                    moved
+                }
+                Step::Demote { cold, pages } => mover.demote(entry(cold), pages),
+            };
+            sum.add(&moved);
+        }
+        sum
+    }
+
+    /// Ranges of all address spaces by address, each with its rate.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64, u64)> {
+        self.targets.iter().flat_map(|(&space, target)| {
+            (target.ranges.as_slice().iter())
+                .map(move |range| (space, range.start, range.end, range.rate))
+        })
+    }
+}
+
+fn learn(average_ns: &mut u64, spent_ns: u64, pages: u64) {
+    if let Some(each_ns) = spent_ns.checked_div(pages) {
+        *average_ns = ((*average_ns * 7 + each_ns) / 8).max(1);
+    }
+}
+
+fn forget(average_ns: &mut u64, guess_ns: u64) {
+    *average_ns -= average_ns.saturating_sub(guess_ns).div_ceil(FORGET_EPOCHS);
+}

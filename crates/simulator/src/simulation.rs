@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! One guest under one manager, window by window.
+
+use demeter_core::{FMEM, SMEM, digest_add};
+use demeter_machine::MachineConfig;
+use demeter_recording::{Resident, Row, Window};
+
+use crate::manager::{Epochs, Ground, Sample};
+use crate::memory::{Chunk, Memory};
+use crate::report::{Placed, Report};
+use crate::sampler::Sampler;
+use crate::{Costs, Error, HUGE_SHIFT, Header, PAGE_SHIFT, Params};
+
+/// Who manages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// Nobody: first touch.
+    None,
+    /// demeter.ko, with these parameters and costs.
+    Demeter(Params, Costs),
+}
+
+/// What a fill costs more from SMEM than from FMEM: a random one, and one of a stream.
+#[must_use]
+pub fn dearer_ps(machine: &MachineConfig) -> [u64; 2] {
+    // As the machine's tiers have it.
+    let transfer_ps = |bytes_per_s: u64| 64 * 1_000_000_000_000 / bytes_per_s.max(1);
+    let tier = |latency_ps: u64, bytes_per_s: u64| {
+        let transfer_ps = transfer_ps(bytes_per_s);
+        [
+            latency_ps.max(transfer_ps),
+            transfer_ps.max(latency_ps / machine.stream_overlap.max(1)),
+        ]
+    };
+    let fast = tier(machine.fmem_latency_ps, machine.fmem_bandwidth_bytes_per_s);
+    let slow = tier(machine.smem_latency_ps, machine.smem_bandwidth_bytes_per_s);
+    [0, 1].map(|kind: usize| slow[kind].saturating_sub(fast[kind]))
+}
+
+/// Fills by tier, and the time at which.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    progress_ps: u64,
+    fills: [u64; 2],
+}
+
+/// A replay that goes on.
+pub struct Simulation {
+    dearer_ps: [u64; 2],
+    memory: Memory,
+    epochs: Option<Epochs>,
+    sampler: Sampler,
+    period: u64,
+    sample_ps: u64,
+    now_ps: u64,
+    next_tick_ps: u64,
+    at: Mark,
+    /// The mark before each window: what the last quarter began with.
+    marks: Vec<Mark>,
+    digest: u64,
+}
+
+/// What rows of one chunk came to.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    slow: [u64; 2],
+    fills: u64,
+    walks_saved: i64,
+}
+
+impl Simulation {
+    /// A guest as recorded but for its FMEM, its machine and its manager.
+    #[must_use]
+    pub fn new(
+        header: &Header,
+        fmem_bytes: u64,
+        machine: &MachineConfig,
+        manager: Manager,
+    ) -> Self {
+        let dearer_ps = dearer_ps(machine);
+        let node_bytes =
+            (header.node_bytes[FMEM] + fmem_bytes).saturating_sub(header.tier_bytes[FMEM]);
+        let (epochs, sample_ns) = match manager {
+            Manager::None => (None, 0),
+            Manager::Demeter(params, costs) => {
+                let ground = Ground {
+                    params,
+                    costs,
+                    huge_pages: header.huge_pages,
+                    gap_ps: dearer_ps[0],
+                    node_pages: node_bytes >> PAGE_SHIFT,
+                };
+                (Some(Epochs::new(&ground)), costs.sample_ns)
+            }
+        };
+        let period = epochs.as_ref().map_or(u64::MAX, Epochs::period);
+        let tick_ns = epochs.as_ref().map_or(0, Epochs::tick_ns);
+        Self {
+            dearer_ps,
+            memory: Memory::new(
+                fmem_bytes >> PAGE_SHIFT,
+                fmem_bytes != header.tier_bytes[FMEM],
+            ),
+            epochs,
+            sampler: Sampler::new(period),
+            period,
+            sample_ps: sample_ns * 1000,
+            now_ps: 0,
+            next_tick_ps: tick_ns * 1000,
+            at: Mark::default(),
+            marks: vec![Mark::default()],
+            digest: 0,
+        }
+    }
+
+    /// What is resident to begin with.
+    pub fn resident(&mut self, resident: &Resident) {
+        self.memory.populate(resident);
+    }
+
+    /// Plays a window, in which so many loads are eligible.
+    ///
+    /// # Errors
+    /// The core refused something.
+    pub fn window(&mut self, window: &Window, eligible: u64) -> Result<(), Error> {
+        if self.epochs.is_some() {
+            self.sampler.begin(eligible, self.period);
+        }
+        // What a fill of a base page costs more for its walk than one of a huge page.
+        let mean = |(ps, fills): (u64, u64)| ps.checked_div(fills).unwrap_or(0);
+        let walk_ps = mean(window.walks[0]).saturating_sub(mean(window.walks[1])) as i64;
+        let mut sum = Sum::default();
+        let mut before = 0;
+        let mut samples = 0u64;
+        let mut begin = 0;
+        for &(number, end) in &window.spaces {
+            let mut rows = &window.rows[begin..end];
+            begin = end;
+            while let Some(first) = rows.first() {
+                let at = first.page >> HUGE_SHIFT;
+                let count = rows
+                    .iter()
+                    .take_while(|row| row.page >> HUGE_SHIFT == at)
+                    .count();
+                let (own, rest) = rows.split_at(count);
+                rows = rest;
+                let space = self.memory.spaces.entry(number).or_default();
+                let mut chunk = space.chunk_mut(first.page);
+                if own.iter().any(|row| !chunk.has(row.page)) {
+                    self.arrivals(number, own);
+                    let space = self.memory.spaces.entry(number).or_default();
+                    chunk = space.chunk_mut(first.page);
+                }
+                for row in own {
+                    sum.add(chunk, row, walk_ps);
+                    before += u64::from(row.eligible);
+                    for _ in 0..self.sampler.picked(before) {
+                        samples += 1;
+                        if let Some(epochs) = &mut self.epochs {
+                            epochs.sample(Sample {
+                                space: number,
+                                page: row.page,
+                                tier: usize::from(chunk.is_slow(row.page)),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        let dearer: u64 = (0..2)
+            .map(|kind| sum.slow[kind] * self.dearer_ps[kind])
+            .sum();
+        let base_ps = window.base_ps.saturating_add_signed(-sum.walks_saved);
+        self.now_ps += base_ps + dearer + samples * self.sample_ps;
+        self.at.progress_ps += window.base_ps;
+        let slow = sum.slow[0] + sum.slow[1];
+        self.at.fills[SMEM] += slow;
+        self.at.fills[FMEM] += sum.fills - slow;
+        self.marks.push(self.at);
+        self.ticks()
+    }
+
+    /// Pages that come with these rows of a chunk.
+    fn arrivals(&mut self, number: u64, rows: &[Row]) {
+        for row in rows {
+            let space = self.memory.spaces.entry(number).or_default();
+            if space.chunk_mut(row.page).has(row.page) {
+                continue;
+            }
+            // Of rows that do not say, nothing was filled before: in FMEM while it has room.
+            let first = self.memory.first_touch(row.first.unwrap_or_default());
+            if let Some(space) = self.memory.spaces.get_mut(&number) {
+                space.arrive(row.page, first);
+            }
+        }
+    }
+
+    fn ticks(&mut self) -> Result<(), Error> {
+        let Some(epochs) = &mut self.epochs else {
+            return Ok(());
+        };
+        if self.now_ps < self.next_tick_ps {
+            return Ok(());
+        }
+        let cost_ns = epochs.tick(&mut self.memory, self.now_ps / 1000)?;
+        self.now_ps += cost_ns * 1000;
+        let tick_ps = epochs.tick_ns() * 1000;
+        self.next_tick_ps += tick_ps;
+        if self.next_tick_ps <= self.now_ps {
+            self.next_tick_ps = self.now_ps + tick_ps;
+        }
+        let period = epochs.period();
+        if period != self.period {
+            self.period = period;
+            self.sampler.restart(period);
+        }
+        self.digest = digest_add(self.digest, self.now_ps);
+        Ok(())
+    }
+
+    /// The end of the record.
+    #[must_use]
+    pub fn finish(self) -> Report {
+        let share = |from: &Mark| {
+            let fills = [FMEM, SMEM].map(|tier| self.at.fills[tier] - from.fills[tier]);
+            let all = fills[FMEM] + fills[SMEM];
+            (all > 0).then(|| fills[FMEM] as f64 / all as f64)
+        };
+        let quarter = (self.marks.iter())
+            .find(|mark| mark.progress_ps >= self.at.progress_ps / 4 * 3)
+            .unwrap_or(&self.at);
+        let mut digest = digest_add(self.digest, self.now_ps);
+        let mut placed = Vec::new();
+        for (&number, space) in &self.memory.spaces {
+            for run in areas(space.runs()) {
+                let pages = space.count(&run);
+                for value in [number, run.start, run.end, pages[0], pages[1]] {
+                    digest = digest_add(digest, value);
+                }
+            }
+        }
+        let counts = self
+            .epochs
+            .as_ref()
+            .map(|epochs| epochs.counts)
+            .unwrap_or_default();
+        match &self.epochs {
+            Some(epochs) => {
+                for (space, start, end, rate) in epochs.ranges() {
+                    let pages = self.memory.spaces.get(&space).map_or([0; 2], |space| {
+                        space.count(&(start >> PAGE_SHIFT..end >> PAGE_SHIFT))
+                    });
+                    placed.push(Placed::new(space, start, end, pages, rate));
+                }
+            }
+            None => {
+                for (&number, space) in &self.memory.spaces {
+                    for run in areas(space.runs()) {
+                        let (start, end) = (run.start << PAGE_SHIFT, run.end << PAGE_SHIFT);
+                        placed.push(Placed::new(number, start, end, space.count(&run), 0));
+                    }
+                }
+            }
+        }
+        digest = digest_add(digest, counts.plans);
+        Report {
+            time_s: self.now_ps as f64 * 1e-12,
+            none_s: None,
+            ideal_s: None,
+            ideal_share: None,
+            fmem_share: share(&Mark::default()),
+            fmem_share_last_quarter: share(quarter),
+            samples: counts.samples,
+            epochs: counts.epochs,
+            ranges: counts.ranges,
+            promoted_pages: counts.moved.promoted,
+            demoted_pages: counts.moved.demoted,
+            filled_pages: counts.moved.filled,
+            relocate_ms: counts.moved.cost_ns as f64 * 1e-6,
+            placed,
+            digest: format!("{digest:016x}"),
+        }
+    }
+}
+
+/// Neighbours as one.
+fn areas(
+    runs: impl Iterator<Item = std::ops::Range<u64>>,
+) -> impl Iterator<Item = std::ops::Range<u64>> {
+    let mut areas: Vec<std::ops::Range<u64>> = Vec::new();
+    for run in runs {
+        match areas.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => areas.push(run),
+        }
+    }
+    areas.into_iter()
+}
+
+impl Sum {
+    #[inline]
+    fn add(&mut self, chunk: &Chunk, row: &Row, walk_ps: i64) {
+        let fills = u64::from(row.random) + u64::from(row.streamed);
+        self.fills += fills;
+        if chunk.is_slow(row.page) {
+            self.slow[0] += u64::from(row.random);
+            self.slow[1] += u64::from(row.streamed);
+        }
+        if chunk.huge != chunk.recorded_huge {
+            let saved = walk_ps * fills as i64;
+            self.walks_saved += if chunk.huge { saved } else { -saved };
+        }
+    }
+}
