@@ -2,7 +2,7 @@
 /*
  * The half of a manager that all have: sysfs, and the order of events.
  *
- * Included once by each module (common.c of its folder), so that no objects are
+ * Included once by each module (frame.c of its folder), so that no objects are
  * shared between modules.
  */
 #include <linux/kernfs.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Replacement of kernel functions, see replace.h. Included by common.c of each module.
+ * Replacement of kernel functions, see replace.h. Included by frame.c of each module.
  */
 #include <linux/ftrace.h>
 #include <linux/module.h>
