@@ -81,6 +81,16 @@ bool demeter_delivery_tick(struct demeter_delivery *delivery,
 }
 
 /**
+ * demeter_delivery_try_batches - back to batches for some ticks, to measure what they cost
+ * @delivery: the CPU's; each record has an interrupt now
+ */
+void demeter_delivery_try_batches(struct demeter_delivery *delivery)
+{
+	delivery->each = false;
+	delivery->settled = DELIVERY_SETTLED;
+}
+
+/**
  * demeter_delivery_cost_ns - what the cheaper way costs at a pace
  * @delivery: the CPU's
  * @costs: what either way costs

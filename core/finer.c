@@ -680,8 +680,13 @@ u64 demeter_finer_undivided(const struct demeter_finer *f, u32 space, u64 start,
 	for (i = 0; i < demeter_min(nr, f->capacity); i++) {
 		const struct demeter_finer_granule *g = &f->granule[i];
 
-		if (nr <= f->capacity)
+		if (nr <= f->capacity) {
+			/* In their order: the first one is the answer. */
 			g = demeter_finer_find(f, space, at + (i << DEMETER_FINER_SHIFT));
+			if (g && g->state == DEMETER_FINER_DIVIDED)
+				return demeter_max(g->start, start);
+			continue;
+		}
 		if (g && g->state == DEMETER_FINER_DIVIDED && g->space == space && g->start >= at)
 			first = demeter_min(first, g->start);
 	}

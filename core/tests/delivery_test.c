@@ -147,6 +147,25 @@ static void dv_test_nasty(struct test_tally *tally)
 	}
 }
 
+static void dv_test_tried_again(struct test_tally *tally)
+{
+	/* A third of what batches are thought to cost: interrupts, unless batches are on trial. */
+	const struct demeter_delivery_costs costs = { .switch_ns = 9000, .record_ns = 3000 };
+	const struct demeter_delivery_tick tick = { .tick_ns = 50000000,
+						    .switches = 1000,
+						    .records = 1000 };
+	struct demeter_delivery delivery = {};
+	u32 i, ticks = 0;
+
+	for (i = 0; i < 20; i++)
+		demeter_delivery_tick(&delivery, &costs, &tick);
+	CHECK(delivery.each);
+	demeter_delivery_try_batches(&delivery);
+	for (i = 0; i < 20 && !delivery.each; i++, ticks++)
+		demeter_delivery_tick(&delivery, &costs, &tick);
+	CHECK(ticks > 4 && delivery.each);
+}
+
 static const struct test_case delivery_tests[] = {
 	{ "delivery: the cheaper way, back and forth", dv_test_both_ways },
 	{ "delivery: not changed for little", dv_test_steady },
@@ -154,5 +173,6 @@ static const struct test_case delivery_tests[] = {
 	{ "delivery: no interrupts where they are throttled", dv_test_throttled },
 	{ "delivery: what it costs at each pace", dv_test_costs },
 	{ "delivery: how sparse is affordable", dv_test_least_shift },
+	{ "delivery: batches for a while, to measure them", dv_test_tried_again },
 	{ "delivery: any numbers at all", dv_test_nasty },
 };

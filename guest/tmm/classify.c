@@ -167,7 +167,7 @@ static void make_room(struct demeter_context *ctx)
 	while (wanted < demeter_stats.ranges + demeter_finer_room())
 		wanted *= 2;
 	if (wanted != ctx->max_entries) {
-		entries = kvcalloc(wanted, sizeof(*entries), GFP_KERNEL | __GFP_NOWARN);
+		entries = demeter_table_alloc(wanted, sizeof(*entries));
 		if (entries) {
 			kvfree(ctx->entries);
 			ctx->entries = entries;

@@ -124,6 +124,15 @@ static bool is_full(const struct demeter_huge_source *from, u64 start)
 	return here + there == HPAGE_PMD_NR && here > there;
 }
 
+/* Not more than there are THPs by now: others take them, too, and a call takes its time. */
+static bool collapse_part(const struct demeter_huge_source *from, u64 start, u64 end)
+{
+	if (free_huge_pages(from->nid) < (end - start) >> PAGE_SHIFT)
+		return false;
+	static_call(demeter_sc_do_madvise)(from->mm, start, end - start, MADV_COLLAPSE);
+	return true;
+}
+
 /**
  * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
  * @from: the range; its @collapse_from to @end
@@ -131,7 +140,8 @@ static bool is_full(const struct demeter_huge_source *from, u64 start)
  *
  * Does nothing unless the system makes THPs of everything ("always"): whether a process
  * wants them is not for us to decide. Only where all pages are there, and while THPs are
- * free: nothing is filled up, swapped in, reclaimed or compacted for it. Not shared memory,
+ * free: nothing is filled up, swapped in or compacted for it, and nothing reclaimed unless
+ * the process is at its memcg's limit (new pages are charged before the old go). Not shared memory,
  * nor what a policy binds.
  *
  * Return: whether anything was tried.
@@ -152,16 +162,12 @@ bool demeter_huge_collapse(const struct demeter_huge_source *from, u64 max_pages
 		if (is_full(from, at))
 			continue;
 		/* As few calls as can be: each drains the LRU caches of all CPUs. */
-		tried |= start < at;
 		if (start < at)
-			static_call(demeter_sc_do_madvise)(from->mm, start, at - start,
-							   MADV_COLLAPSE);
+			tried |= collapse_part(from, start, at);
 		start = at + HPAGE_PMD_SIZE;
 	}
-	if (start < at) {
-		tried = true;
-		static_call(demeter_sc_do_madvise)(from->mm, start, at - start, MADV_COLLAPSE);
-	}
+	if (start < at)
+		tried |= collapse_part(from, start, at);
 	/* New THPs wait in this CPU's cache; only what is on the LRU can be isolated. */
 	if (tried)
 		demeter_call(lru_add_drain)();

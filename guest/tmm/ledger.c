@@ -453,6 +453,10 @@ static bool is_unseen(const struct demeter_placement_side *side, u32 space,
 /* What it gains from now on is not known, which is no proof that it was a mistake. */
 static void drop(struct decision *decision)
 {
+	/* Turned off, nothing more of the kind comes; else who divides in vain is to be stopped. */
+	if (READ_ONCE(demeter_params.finer) && !decision->imposed)
+		demeter_judge_conclude(&account_of(decision->placement.hot.space)->judge,
+				       &decision->placement, decision->time_ns);
 	decision->state = DROPPED;
 	totals.open--;
 	totals.dropped++;

@@ -70,7 +70,7 @@ static void make_room(struct demeter_target *target)
 
 	if (target->spare_capacity >= target->ranges.nr)
 		return;
-	longer = kvcalloc(target->ranges.capacity, sizeof(*longer), GFP_KERNEL | __GFP_NOWARN);
+	longer = demeter_table_alloc(target->ranges.capacity, sizeof(*longer));
 	if (!longer)
 		return;
 	kvfree(target->spare);

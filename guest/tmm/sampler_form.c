@@ -18,6 +18,7 @@
  * period is made longer, by way of the pace (pacing.c).
  */
 #include <linux/irqflags.h>
+#include <linux/ktime.h>
 #include <linux/percpu.h>
 #include <linux/sched/clock.h>
 #include <linux/sysfs.h>
@@ -40,6 +41,8 @@
 #define ROOM_SHIFT	    6u
 /* A new measurement counts for so much of the mean, as a power of two. */
 #define MEAN_SHIFT	    2u
+/* What was not measured for so many ticks is measured anew: it may have been wrong. */
+#define STALE_TICKS	    128u
 
 /**
  * struct form_cpu - a CPU
@@ -66,10 +69,19 @@ static u64 read_ns;
 static u64 interrupt_ns;
 static u32 least_shift;
 static u64 changes;
+/* Ticks since either was measured. */
+static u32 read_ticks;
+static u32 interrupt_ticks;
+/* When the last tick was over. */
+static u64 last_tick_ns;
 
 static void learn(u64 *mean, u64 value)
 {
 	u64 old = *mean;
+
+	/* The clock runs on while a host has taken the CPU away. */
+	if (old)
+		value = min(value, 2 * old);
 
 	WRITE_ONCE(*mean, old ? old - (old >> MEAN_SHIFT) + (value >> MEAN_SHIFT) : value);
 }
@@ -88,8 +100,34 @@ static void measure_read(void)
 	took_ns = local_clock() - start_ns;
 	empty = empty && before == this_cpu_read(demeter_cpu_stats.traced_records);
 	local_irq_restore(flags);
-	if (empty)
+	read_ticks++;
+	if (empty) {
 		learn(&read_ns, max(took_ns, 1ull));
+		read_ticks = 0;
+	}
+}
+
+/*
+ * Nothing times a form that no CPU is in: what was learned of it, be it wrong, would stay.
+ * Interrupts are estimated again, and the worker's CPU comes back to batches for a while.
+ */
+static void forget_stale(void)
+{
+	struct form_cpu *form;
+	int cpu;
+
+	if (++interrupt_ticks > STALE_TICKS)
+		WRITE_ONCE(interrupt_ns, 0);
+	if (read_ticks <= STALE_TICKS)
+		return;
+	cpu = raw_smp_processor_id();
+	form = per_cpu_ptr(&form_cpu, cpu);
+	if (!demeter_perf_is_each(cpu))
+		return;
+	read_ticks = 0;
+	demeter_delivery_try_batches(&form->delivery);
+	demeter_perf_set_each(cpu, false);
+	WRITE_ONCE(changes, changes + 1);
 }
 
 static struct demeter_delivery_costs costs(void)
@@ -111,17 +149,19 @@ static u64 passed(u64 *before, u64 now)
 }
 
 /* What a CPU has done since it was last looked at. */
-static struct demeter_delivery_tick look(unsigned int cpu, struct form_cpu *form)
+static struct demeter_delivery_tick look(unsigned int cpu, struct form_cpu *form, u64 tick_ns)
 {
 	const struct demeter_cpu_stats *stats = per_cpu_ptr(&demeter_cpu_stats, cpu);
 	u64 timed, took_ns;
 
 	timed = passed(&form->timed_interrupts, READ_ONCE(stats->timed_interrupts));
 	took_ns = passed(&form->interrupt_ns, READ_ONCE(stats->interrupt_ns));
-	if (timed)
-		learn(&interrupt_ns, div64_u64(took_ns, timed));
+	if (timed) {
+		learn(&interrupt_ns, max(div64_u64(took_ns, timed), 1ull));
+		interrupt_ticks = 0;
+	}
 	return (struct demeter_delivery_tick){
-		.tick_ns = READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC,
+		.tick_ns = tick_ns,
 		.switches = passed(&form->switches, READ_ONCE(stats->switches)),
 		.records = passed(&form->records, READ_ONCE(stats->traced_records) +
 							  READ_ONCE(stats->handled_records)),
@@ -143,10 +183,13 @@ void demeter_form_start(void)
 	for_each_possible_cpu(cpu) {
 		struct form_cpu *form = per_cpu_ptr(&form_cpu, cpu);
 
-		look(cpu, form);
+		look(cpu, form, 0);
 		form->delivery = (struct demeter_delivery){};
 	}
 	WRITE_ONCE(least_shift, 0);
+	read_ticks = 0;
+	interrupt_ticks = 0;
+	last_tick_ns = ktime_get_ns();
 }
 
 /**
@@ -158,15 +201,18 @@ void demeter_form_tick(void)
 {
 	u64 cost_ns[DEMETER_PACE_MAX_SHIFT + 1] = {};
 	struct demeter_delivery_costs known;
-	u64 room_ns = 0;
+	/* As long as it really was: an epoch that moves much is late. */
+	u64 now_ns = ktime_get_ns(), tick_ns = now_ns - last_tick_ns, room_ns = 0;
 	u32 shift;
 	int cpu;
 
+	last_tick_ns = now_ns;
+	forget_stale();
 	measure_read();
 	known = costs();
 	for_each_possible_cpu(cpu) {
 		struct form_cpu *form = per_cpu_ptr(&form_cpu, cpu);
-		struct demeter_delivery_tick tick = look(cpu, form);
+		struct demeter_delivery_tick tick = look(cpu, form, tick_ns);
 
 		/* A CPU that came up since, or was given other parameters, has begun anew. */
 		form->delivery.each = demeter_perf_is_each(cpu);

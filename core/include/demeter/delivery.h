@@ -59,6 +59,7 @@ struct demeter_delivery {
 bool demeter_delivery_tick(struct demeter_delivery *delivery,
 			   const struct demeter_delivery_costs *costs,
 			   const struct demeter_delivery_tick *tick);
+void demeter_delivery_try_batches(struct demeter_delivery *delivery);
 u64 demeter_delivery_cost_ns(const struct demeter_delivery *delivery,
 			     const struct demeter_delivery_costs *costs, u32 shift);
 u32 demeter_delivery_least_shift(const u64 *cost_ns, u64 room_ns, u32 least, u32 most);

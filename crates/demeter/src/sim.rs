@@ -142,7 +142,7 @@ fn variant(
     match swept {
         None => {}
         Some((name @ "fmem", value)) => {
-            fmem_bytes = size::parse(value).map_err(|error| invalid(name, error))?;
+            fmem_bytes = size::parse(value).map_err(|error| invalid(name, error.to_string()))?;
         }
         Some((name @ "smem-latency", value)) => {
             machine.smem_latency_ps = (value.parse::<u64>().ok())
