@@ -676,17 +676,12 @@ u64 demeter_finer_undivided(const struct demeter_finer *f, u32 space, u64 start,
 	u64 at = start >> DEMETER_FINER_SHIFT << DEMETER_FINER_SHIFT, first = end;
 	u64 nr = start < end && f->divided ? ((end - at) >> DEMETER_FINER_SHIFT) + 1 : 0, i;
 
-	/* A look at each granule of the range, or at each that is known: whichever are fewer. */
-	for (i = 0; i < demeter_min(nr, f->capacity); i++) {
+	/* A look at each granule of the range, in order, or at each that is known. */
+	for (i = 0; i < demeter_min(nr, f->capacity) && (nr > f->capacity || first == end); i++) {
 		const struct demeter_finer_granule *g = &f->granule[i];
 
-		if (nr <= f->capacity) {
-			/* In their order: the first one is the answer. */
+		if (nr <= f->capacity)
 			g = demeter_finer_find(f, space, at + (i << DEMETER_FINER_SHIFT));
-			if (g && g->state == DEMETER_FINER_DIVIDED)
-				return demeter_max(g->start, start);
-			continue;
-		}
 		if (g && g->state == DEMETER_FINER_DIVIDED && g->space == space && g->start >= at)
 			first = demeter_min(first, g->start);
 	}

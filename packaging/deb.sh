@@ -37,7 +37,8 @@ rm -rf "$out"
 tree=$out/demeter-$version
 mkdir -p "$tree"
 # What git knows, as it lies here: nothing that was built, nothing forgotten in a corner.
-git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -P -t "$tree" 2>/dev/null || true
+comm -z -23 <(git ls-files -z --cached --others --exclude-standard | sort -z) <(git ls-files -z --deleted | sort -z) |
+	xargs -0 cp --parents -P -t "$tree"
 cp -r packaging/debian "$tree/debian"
 sed -i "1s/($version)/($version${REVISION-})/" "$tree/debian/changelog"
 say "building in $tree"

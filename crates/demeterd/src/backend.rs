@@ -22,9 +22,10 @@ use virtio_bindings::bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::bindings::virtio_ring::{
     VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
 };
-use virtio_queue::{DescriptorChain, QueueOwnedT, Reader, Writer};
+use virtio_queue::desc::split::Descriptor;
+use virtio_queue::{DescriptorChain, QueueOwnedT, QueueT, Reader, Writer};
 use vm_memory::{
-    Address, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend, GuestMemoryLoadGuard,
+    Address, Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend, GuestMemoryLoadGuard,
     GuestMemoryMmap, GuestMemoryRegion,
 };
 use vmm_sys_util::epoll::EventSet;
@@ -36,9 +37,13 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use crate::lost;
 use crate::tiers::Handed;
-use crate::untouched::untouched_pages;
+use crate::untouched::{untouched_in, untouched_pages};
 use crate::vm::Vm;
 
+/// Of a ring's table, and of an indirect one.
+const DESCRIPTOR_BYTES: u64 = 16;
+/// Longest indirect table that is followed, in descriptors: a message has two.
+const MAX_INDIRECT: u64 = 64;
 /// Largest ring.
 const QUEUE_SIZE: usize = 256;
 /// Buffers of one queue that are handled before the next event is looked at.
@@ -145,8 +150,10 @@ impl Backend {
                 Ok(allowed) => allowed.min(left),
                 Err(wait) => return self.hold(queue, wait),
             };
+            let table;
             let chains: Vec<Chain> = {
                 let mut state = vring.get_mut();
+                table = state.get_queue().desc_table();
                 match state.get_queue_mut().iter(memory.clone()) {
                     Ok(chains) => chains.take(allowed).collect(),
                     // A guest that resets meanwhile is not a broken one.
@@ -162,7 +169,14 @@ impl Backend {
             left -= taken;
             for chain in chains {
                 let head = chain.head_index();
-                let written = handle(&memory, chain);
+                let written = match self.may_walk(&memory, table, head) {
+                    Ok(()) => handle(&memory, chain),
+                    Err(reason) => {
+                        self.vm.took(None);
+                        self.vm.violate(reason);
+                        0
+                    }
+                };
                 // Fails for a head outside the ring, which nobody waits for.
                 let _ = vring.add_used(head, written);
             }
@@ -176,6 +190,29 @@ impl Backend {
                 return;
             }
         }
+    }
+
+    /// Whether the chain at `head` may be walked: that reads its indirect table, which may
+    /// be long, and in memory that nobody has touched.
+    fn may_walk(&self, memory: &GuestMemoryMmap, table: u64, head: u16) -> Result<(), Reason> {
+        let Some(at) = table.checked_add(u64::from(head) * DESCRIPTOR_BYTES) else {
+            return Err(Reason::Chain);
+        };
+        // What cannot be read, the walk refuses by itself.
+        let Ok(first) = memory.read_obj::<Descriptor>(GuestAddress(at)) else {
+            return Ok(());
+        };
+        if !first.refers_to_indirect_table() {
+            return Ok(());
+        }
+        let bytes = u64::from(first.len());
+        if bytes > MAX_INDIRECT * DESCRIPTOR_BYTES {
+            return Err(Reason::Chain);
+        }
+        if !self.vm.may_touch(untouched_in(memory, first.addr(), bytes)) {
+            return Err(Reason::Untouched);
+        }
+        Ok(())
     }
 
     fn take_report(&self, node: u16, memory: &GuestMemoryMmap, chain: Chain) -> u32 {
@@ -248,8 +285,10 @@ impl Backend {
             if self.is_broken(QUEUE_REQUEST) || !self.vm.has_request() {
                 break;
             }
+            let table;
             let chain = {
                 let mut state = vring.get_mut();
+                table = state.get_queue().desc_table();
                 match state.get_queue_mut().iter(memory.clone()) {
                     Ok(mut chains) => chains.next(),
                     Err(virtio_queue::Error::QueueNotReady) => None,
@@ -262,7 +301,13 @@ impl Backend {
             };
             let Some(chain) = chain else { break };
             let head = chain.head_index();
-            let written = self.give_request(&memory, chain);
+            let written = match self.may_walk(&memory, table, head) {
+                Ok(()) => self.give_request(&memory, chain),
+                Err(reason) => {
+                    self.vm.violate(reason);
+                    0
+                }
+            };
             let _ = vring.add_used(head, written);
             gave = true;
         }

@@ -174,13 +174,16 @@ impl Fleet {
 
     /// Serves it no more. Its guest keeps what it has.
     fn end(&self, name: &str) {
-        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
-        let member = members.remove(name);
-        drop(members);
+        let member = self.take(name);
         if let Some(member) = member {
             member.server.stop();
         }
         self.changed();
+    }
+
+    fn take(&self, name: &str) -> Option<Member> {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        members.remove(name)
     }
 
     fn changed(&self) {
@@ -215,7 +218,16 @@ impl Fleet {
             Some(true) => {}
         }
         stored.change(|changes| changes.vms.retain(|vm| vm.name != name))?;
-        self.end(name);
+        let member = self.take(name);
+        if let Some(member) = &member {
+            member.vm.ledger.retire();
+        }
+        // Its guest may take its time: others come and go meanwhile.
+        drop(stored);
+        if let Some(member) = member {
+            member.server.stop();
+        }
+        self.changed();
         tracing::info!(vm = name, "removed");
         Ok(())
     }

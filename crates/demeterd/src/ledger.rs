@@ -127,6 +127,17 @@ impl Ledger {
         })
     }
 
+    /// The guest is gone for good: the next one of its name starts without its sizes. Its
+    /// entries stay, as `NAME.removed`, until the next removal.
+    pub fn retire(&self) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.file = None;
+        if let Some(path) = &self.path {
+            let _ = fs::rename(path, path.with_extension("removed"));
+            let _ = fs::remove_file(rotated(path));
+        }
+    }
+
     /// One more line. That the disk is full must not stop the guests: it is told
     /// once and the file is given up.
     pub fn add(&self, entry: Entry) {

@@ -33,7 +33,8 @@ pub fn untouched_pages(
     pages
 }
 
-fn untouched_in(memory: &GuestMemoryMmap, from: GuestAddress, bytes: u64) -> u64 {
+/// The same of a stretch.
+pub fn untouched_in(memory: &GuestMemoryMmap, from: GuestAddress, bytes: u64) -> u64 {
     let mut at = from;
     let mut left = bytes;
     let mut pages = 0;

@@ -152,7 +152,7 @@ fn render(now: &Summary, earlier: Option<&Summary>, seconds: Option<f64>) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use demeter_extmem_statistics::{About, Statistics};
+    use demeter_extmem_statistics::{About, Place, Statistics};
 
     #[test]
     fn rates_are_differences() {
@@ -164,7 +164,7 @@ mod tests {
             dram_bytes: 64 << 20,
             swap_bytes: 0,
         };
-        let statistics = Statistics::open(None, &about).unwrap();
+        let statistics = Statistics::open(Place::Private, &about).unwrap();
         statistics.block().counters.faults_swap.add(100);
         let earlier = Summary::of(statistics.board());
         statistics.block().counters.faults_swap.add(500);

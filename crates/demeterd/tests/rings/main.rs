@@ -367,6 +367,31 @@ fn answers_into_memory_that_was_never_touched_are_bounded() {
 }
 
 #[test]
+fn indirect_tables_in_memory_that_was_never_touched_are_bounded() {
+    let daemon = Daemon::start(&["a"], &["--violation-limit", "100000"]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    let allocated = |guest: &Guest| guest.allocated_pages(0) + guest.allocated_pages(1);
+    let before = allocated(&guest);
+    // A table across the end of each page: to walk it allocates two pages.
+    for page in (64..1023).chain((64..1023).map(|page| guest.first_page(1) + page)) {
+        guest.offer_chain(
+            FMEM,
+            &[Descriptor {
+                addr: ((page + 1) << 12) - 8,
+                len: 16,
+                flags: INDIRECT,
+                next: 0,
+            }],
+        );
+        assert_eq!(guest.wait_used(FMEM), Some(0));
+    }
+    let more = allocated(&guest) - before;
+    assert!(more <= 1024 + 8, "{more} pages were allocated");
+    assert!(daemon.view("a")["violations"]["untouched"].as_u64() > Some(1));
+}
+
+#[test]
 fn memory_that_goes_away_costs_its_own_machine_only() {
     let daemon = Daemon::start(&["a", "b"], &[]);
     let mut broken = Guest::connect(&daemon, "a");
