@@ -374,7 +374,8 @@ fn indirect_tables_in_memory_that_was_never_touched_are_bounded() {
     let allocated = |guest: &Guest| guest.allocated_pages(0) + guest.allocated_pages(1);
     let before = allocated(&guest);
     // A table across the end of each page: to walk it allocates two pages.
-    for page in (64..1023).chain((64..1023).map(|page| guest.first_page(1) + page)) {
+    let second = guest.first_page(1);
+    for page in (64..1023).chain(second + 64..second + 1023) {
         guest.offer_chain(
             FMEM,
             &[Descriptor {
