@@ -25,8 +25,8 @@ use virtio_bindings::bindings::virtio_ring::{
 use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{DescriptorChain, QueueOwnedT, QueueT, Reader, Writer};
 use vm_memory::{
-    Address, Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend, GuestMemoryLoadGuard,
-    GuestMemoryMmap, GuestMemoryRegion,
+    Address, Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend,
+    GuestMemoryLoadGuard, GuestMemoryMmap, GuestMemoryRegion,
 };
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
