@@ -224,6 +224,7 @@ pub struct PaceEpoch {
 pub struct Pace {
     pub shift: u32,
     pub most: u32,
+    pub least: u32,
     pub ticks: u32,
     pub quiet_epochs: u32,
     pub changed: bool,
