@@ -36,6 +36,8 @@ pub struct Guest {
     pub module: Option<PathBuf>,
     /// Whether a device shows it the memory of its node 0.
     pub window: bool,
+    /// What a register of the PMU costs, if not as the preset has it.
+    pub pmu_msr_ns: Option<u64>,
 }
 
 impl Drop for Guest {
@@ -144,6 +146,7 @@ impl Guest {
             kernel: "6.12",
             module: None,
             window: false,
+            pmu_msr_ns: None,
         }
     }
 
@@ -155,7 +158,7 @@ impl Guest {
     pub fn boot(&self, tests: &str, icount: &str, plugin_argument: Option<&str>) -> Output {
         let testbed = testbed();
         let kernel = self.kernel_entry(&testbed);
-        let config = json!({
+        let mut config = json!({
             "bar": self.path("bar"),
             "nodes": [{"path": self.path("n0"), "size_bytes": NODE_BYTES},
                       {"path": self.path("n1"), "size_bytes": NODE_BYTES}],
@@ -165,6 +168,9 @@ impl Guest {
             "machine": {"preset": self.preset},
             "pmu": self.pmu,
         });
+        if let Some(ns) = self.pmu_msr_ns {
+            config["machine"]["pmu_msr_ns"] = ns.into();
+        }
         fs::write(self.path("config.json"), config.to_string()).unwrap();
         let argument = plugin_argument.map_or_else(
             || format!("config={}", self.path("config.json")),
