@@ -62,7 +62,7 @@ systemctl stop demeterd
 
 # One program.
 # shellcheck disable=SC2016 # of perl
-check extmem "$(demeter extmem run --dram 32M --swap /var/tmp -- perl -e 'my $held = "x" x (64 << 20); print length $held' 2>/tmp/extmem.log)"
+check extmem "$(demeter extmem run --dram 64M --swap /var/tmp -- perl -e 'my $n = 64 << 20; my $held = "x" x $n; print length $held' 2>/tmp/extmem.log)"
 cat /tmp/extmem.log
 check badlog "$(dmesg | grep -cE 'BUG:|Bad page|rss-counter|\[demeter')"
 check failed "$(systemctl --failed --no-legend | grep -c demeter)"
