@@ -29,11 +29,6 @@ static const unsigned long *orders_inherit;
 static bool can_collapse;
 static bool can_split;
 
-/**
- * demeter_huge_resolve() - find the functions; call once, after the symbols
- *
- * Not finding them is no error: sizes are then not matched.
- */
 void demeter_huge_resolve(void)
 {
 	thp_flags = (const unsigned long *)demeter_symbol_address("transparent_hugepage_flags");
@@ -133,19 +128,6 @@ static bool collapse_part(const struct demeter_huge_source *from, u64 start, u64
 	return true;
 }
 
-/**
- * demeter_huge_collapse() - make THPs of the 4 KiB pages of a range
- * @from: the range; its @collapse_from to @end
- * @max_pages: about so many 4 KiB pages, and no more
- *
- * Does nothing unless the system makes THPs of everything ("always"): whether a process
- * wants them is not for us to decide. Only where all pages are there, and while THPs are
- * free: nothing is filled up, swapped in or compacted for it, and nothing reclaimed unless
- * the process is at its memcg's limit (new pages are charged before the old go). Not shared memory,
- * nor what a policy binds.
- *
- * Return: whether anything was tried.
- */
 bool demeter_huge_collapse(const struct demeter_huge_source *from, u64 max_pages)
 {
 	u64 start = round_up(from->collapse_from, HPAGE_PMD_SIZE);
@@ -183,13 +165,6 @@ static int split_folio_onto(struct folio *folio, struct list_head *tails)
 #endif
 }
 
-/**
- * demeter_huge_split() - split isolated THPs
- * @list: THPs move from @list->huge to @list->small
- * @max_pages: stop after this many 4 KiB pages
- *
- * Return: 4 KiB pages split.
- */
 u64 demeter_huge_split(struct demeter_folio_list *list, u64 max_pages)
 {
 	struct folio *folio, *next;

@@ -54,9 +54,11 @@ struct demeter_huge_source {
  * @from: the range; its @collapse_from to @end
  * @max_pages: about so many 4 KiB pages, and no more
  *
- * Does nothing unless the system makes THPs of everything ("always"): whether a
- * process wants them is not for us to decide. Private anonymous memory only, where all
- * pages are there, and while THPs are free.
+ * Does nothing unless the system makes THPs of everything ("always"): whether a process
+ * wants them is not for us to decide. Only where all pages are there, and while THPs are
+ * free: nothing is filled up, swapped in or compacted for it, and nothing reclaimed unless
+ * the process is at its memcg's limit (new pages are charged before the old go). Not
+ * shared memory, nor what a policy binds.
  *
  * Return: whether anything was tried.
  */

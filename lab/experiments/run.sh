@@ -15,10 +15,12 @@ managers=none,nbt-default,nbt,damon,demeter,ideal,fast
 case $experiment in
 seven)
 	# The evaluation's workloads; what is complete in OUT is kept.
+	testbed/build-modules.sh 7.x
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven --out "$out"
 	;;
 seven-cxl)
 	# The same with the nearer slow memory.
+	testbed/build-modules.sh 7.x
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
 		--guest "--slow cxl" --out "$out"
 	;;

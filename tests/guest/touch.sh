@@ -107,31 +107,6 @@ done
 [ "$isolated" = 0 ] || fail "$isolated pages are still isolated"
 ok "no page is isolated"
 
-# What an MMU that is not KVM's uses is left alone: its driver may stop a GPU for each page.
-insmod /tmp/demeter_hammer.ko || fail "insmod demeter_hammer.ko"
-for kind in none notifier interval; do
-	/tmp/secondary 16 $kind busy >/tmp/said &
-	neighbour=$!
-	until grep -q ready /tmp/said; do
-		kill -0 $neighbour || fail "the program with $kind has ended"
-		sleep 0.1
-	done
-	insmod /tmp/demeter.ko rate_pages_per_s=0 epoch_ms=20 || fail "$kind: insmod"
-	echo $neighbour >$sysfs/targets/pid_add
-	echo 1 >$sysfs/enabled || fail "$kind: cannot be enabled"
-	sleep 2
-	armed=$(get touch/armed) skipped=$(get touch/skipped_spaces)
-	case $kind:$armed:$skipped in
-	none:??*:0 | notifier:0:1 | interval:0:1) ;;
-	*) fail "$kind: $armed pages were armed, $skipped programs skipped" ;;
-	esac
-	echo 0 >$sysfs/enabled
-	rmmod demeter || fail "$kind: rmmod"
-	kill $neighbour
-	wait $neighbour 2>/dev/null || true
-done
-ok "programs whose memory others than KVM use are left alone"
-
 # manage KIND [busy]: a program of 16 MiB in $neighbour, managed by touch
 manage() {
 	/tmp/secondary 16 "$@" >/tmp/said &
@@ -150,6 +125,21 @@ give_up() {
 	kill $neighbour
 	wait $neighbour 2>/dev/null || true
 }
+
+# What an MMU that is not KVM's uses is left alone: its driver may stop a GPU for each page.
+insmod /tmp/demeter_hammer.ko || fail "insmod demeter_hammer.ko"
+for kind in none notifier interval; do
+	manage $kind busy
+	sleep 2
+	armed=$(get touch/armed) skipped=$(get touch/skipped_spaces)
+	case $kind:$armed:$skipped in
+	none:??*:0 | notifier:0:1 | interval:0:1) ;;
+	*) fail "$kind: $armed pages were armed, $skipped programs skipped" ;;
+	esac
+	echo 0 >$sysfs/enabled
+	give_up $kind
+done
+ok "programs whose memory others than KVM use are left alone"
 
 now_ms() {
 	awk '{ printf "%d", $1 * 1000 }' /proc/uptime

@@ -54,15 +54,15 @@ static int start_module(const char *parameters, const char *period)
 /* Lets it take what it has sampled, stops it and tells what it counted. */
 static void stop_module(const char *name)
 {
-
 	nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
 	set("enabled", "0");
 	MAGIC(DEMETER_OP_MARK, MARK_ENDED);
 	printf("RESULT %s traced=%ld handled=%ld unused=%ld lost_records=%ld throttled=%ld samples=%ld stray=%ld "
 	       "lost_samples=%ld fmem=%ld smem=%ld\n",
-	       name, get("sampler/traced_records"), get("sampler/handled_records"), get("sampler/unused_records"),
-	       get("sampler/lost_records"), get("sampler/throttled"), get("samples"), get("stray_samples"),
-	       get("lost_samples"), get("fmem_samples"), get("smem_samples"));
+	       name, get("sampler/traced_records"), get("sampler/handled_records"),
+	       get("sampler/unused_records"), get("sampler/lost_records"), get("sampler/throttled"),
+	       get("samples"), get("stray_samples"), get("lost_samples"), get("fmem_samples"),
+	       get("smem_samples"));
 	syscall(SYS_delete_module, "demeter", O_NONBLOCK);
 	bar_taken = 0;
 }
@@ -78,8 +78,8 @@ static void updates_with_sleeps(uint64_t *words, size_t bytes, long rounds)
 }
 
 /* demeter.ko samples this process; beside it, if asked, a perf event of its own does. */
-static void test_module(const char *name, const char *parameters, uint64_t *words, size_t bytes, long rounds,
-			int beside)
+static void test_module(const char *name, const char *parameters, uint64_t *words, size_t bytes,
+			long rounds, int beside)
 {
 	int error;
 
@@ -137,6 +137,30 @@ static void partner_end(const struct partner *partner)
 	waitpid(partner->pid, NULL, 0);
 }
 
+/* The module samples a task that takes turns with a partner. Return: as start_module(). */
+static int begin_with(struct partner *partner)
+{
+	int error;
+
+	partner_start(partner);
+	MAGIC(DEMETER_OP_MODEL_ON, 0);
+	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
+	bar_taken = 1;
+	error = start_module("", "511");
+	if (error)
+		printf("RESULT refused errno=%d\n", error);
+	return error;
+}
+
+/* @error: what begin_with() returned */
+static void end_with(const struct partner *partner, int error, const char *name)
+{
+	if (!error)
+		stop_module(name);
+	partner_end(partner);
+	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+}
+
 /*
  * A task with a perf event of its own, one that has nothing to do with the PMU, and
  * takes turns with a task that is not managed: what it sampled before each switch is
@@ -154,21 +178,12 @@ static void test_turns(const char *name, uint64_t *words, size_t bytes, long rou
 
 	if (syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0) < 0)
 		printf("no event\n");
-	partner_start(&partner);
-	MAGIC(DEMETER_OP_MODEL_ON, 0);
-	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
-	bar_taken = 1;
-	error = start_module("", "511");
-	if (error)
-		printf("RESULT refused errno=%d\n", error);
+	error = begin_with(&partner);
 	for (int turn = 0; turn < 250; turn++) {
 		loads(words, bytes / 8, rounds / 250);
 		partner_turn(&partner);
 	}
-	if (!error)
-		stop_module(name);
-	partner_end(&partner);
-	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+	end_with(&partner, error, name);
 }
 
 static void say_form(const char *name)
@@ -176,8 +191,8 @@ static void say_form(const char *name)
 	printf("RESULT %s interrupt_cpus=%ld changes=%ld switch_cost_ns=%ld record_cost_ns=%ld handled=%ld "
 	       "traced=%ld\n",
 	       name, get("sampler/interrupt_cpus"), get("sampler/form_changes"),
-	       get("sampler/switch_cost_ns"), get("sampler/record_cost_ns"), get("sampler/handled_records"),
-	       get("sampler/traced_records"));
+	       get("sampler/switch_cost_ns"), get("sampler/record_cost_ns"),
+	       get("sampler/handled_records"), get("sampler/traced_records"));
 }
 
 /* Many switches and few samples, then few switches and many samples. */
@@ -186,13 +201,7 @@ static void test_form(const char *name, uint64_t *words, size_t bytes, long roun
 	struct partner partner;
 	int error;
 
-	partner_start(&partner);
-	MAGIC(DEMETER_OP_MODEL_ON, 0);
-	MAGIC(DEMETER_OP_MARK, MARK_BEGUN);
-	bar_taken = 1;
-	error = start_module("", "511");
-	if (error)
-		printf("RESULT refused errno=%d\n", error);
+	error = begin_with(&partner);
 	for (int turn = 0; turn < 4000; turn++) {
 		loads(words, bytes / 8, 20);
 		partner_turn(&partner);
@@ -200,8 +209,5 @@ static void test_form(const char *name, uint64_t *words, size_t bytes, long roun
 	say_form("switches");
 	updates(words, bytes / 8, 2 * rounds);
 	say_form("computes");
-	if (!error)
-		stop_module(name);
-	partner_end(&partner);
-	MAGIC(DEMETER_OP_MODEL_OFF, 0);
+	end_with(&partner, error, name);
 }
