@@ -71,13 +71,20 @@ def seven(
     seed: Annotated[int, typer.Option(help="of each workload")] = 1,
     jobs: Annotated[int, typer.Option(help="guests at a time", min=1)] = 2,
     guest: Annotated[str, typer.Option(help="more options of `demeter vm compare`")] = "",
+    managers: Annotated[str, typer.Option(help="the rows")] = ",".join(seven_workloads.MANAGERS),
     demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
 ) -> None:
     """Compare managers on the seven workloads; a comparison that is complete is kept."""
     try:
         workloads = [workload_of(text) for text in workload] if workload else SEVEN
         times = seven_workloads.run(
-            demeter.absolute(), workloads, seed, jobs, out, shlex.split(guest)
+            demeter.absolute(),
+            workloads,
+            seed,
+            jobs,
+            out,
+            shlex.split(guest),
+            managers.split(","),
         )
         text = seven_workloads.table(times)
         (out / "table.txt").write_text(text)

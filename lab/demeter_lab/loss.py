@@ -35,6 +35,8 @@ PROGRAMS = (
     Program("scattered", f"{_GUPS} --place scattered --updates 15000000"),
     Program("flip", f"{_FLIPS} --updates 36000000"),
     Program("flip-slow", f"{_FLIPS} --updates 48000000", ("--set", "epoch_ms=500")),
+    # Four times as long: is what is lost bounded?
+    Program("flip-long", f"{_FLIPS} --updates 192000000", ("--set", "epoch_ms=500")),
 )
 
 #: Fields of a row of `compare.json`, by manager.

@@ -30,6 +30,7 @@ def run(
     jobs: int,
     out: Path,
     guest: Sequence[str] = (),
+    managers: Sequence[str] = MANAGERS,
 ) -> dict[str, Times]:
     """Run every workload under every manager; what is complete in ``out`` is kept.
 
@@ -40,19 +41,21 @@ def run(
         jobs: guests at a time.
         out: results, one folder a workload.
         guest: more options of ``demeter vm compare``, as ``--slow cxl``.
+        managers: the rows.
 
     Raises:
-        ResultError: a comparison failed, or ``out`` is of another seed, guest, build or testbed.
+        ResultError: a comparison failed, or ``out`` is of another seed, guest, build or testbed,
+            or of other rows.
 
     """
     options = [*GUEST, *guest]
-    plan = {"seed": seed, "managers": MANAGERS, "guest": options}
+    plan = {"seed": seed, "managers": list(managers), "guest": options}
     claim(out, {**plan, "inputs_sha256": inputs_of(demeter)})
     times = {}
     for workload in workloads:
         place = out / workload.name
         if not (place / "compare.json").is_file():
-            line = [str(demeter), "vm", "compare", "--tmm", ",".join(MANAGERS)]
+            line = [str(demeter), "vm", "compare", "--tmm", ",".join(managers)]
             line += ["--jobs", str(jobs), "--roi", workload.roi, "--out", str(place), *options]
             done = subprocess.run(
                 [*line, "--", *workload.command_of(seed)], stdout=subprocess.DEVNULL, check=False
@@ -61,7 +64,7 @@ def run(
                 raise ResultError(
                     f"{workload.name} failed, as said above; the same command goes on"
                 )
-        times[workload.name] = read_times(place / "compare.json")
+        times[workload.name] = read_times(place / "compare.json", managers)
     return times
 
 
@@ -71,13 +74,13 @@ def claim(out: Path, plan: dict[str, object]) -> None:
     text = json.dumps(plan, indent=2, sort_keys=True) + "\n"
     if path.exists() and path.read_text() != text:
         raise ResultError(
-            f"{path} is of another seed, guest, build or testbed; choose another --out"
+            f"{path} is of another seed, guest, build, testbed or rows; choose another --out"
         )
     out.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def read_times(path: Path) -> Times:
+def read_times(path: Path, managers: Sequence[str] = MANAGERS) -> Times:
     """Return the time of each row of a comparison.
 
     Raises:
@@ -86,7 +89,7 @@ def read_times(path: Path) -> Times:
     """
     try:
         rows = json.loads(path.read_text())["rows"]
-        return {name: float(rows[name]["time_s"]) for name in MANAGERS}
+        return {name: float(rows[name]["time_s"]) for name in managers}
     except FileNotFoundError:
         raise ResultError(f"{path} is missing; run `lab/experiments/run.sh seven`") from None
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
@@ -95,6 +98,8 @@ def read_times(path: Path) -> Times:
 
 def share(times: Times, row: str) -> float | None:
     """Return how much of the way from `none` to `ideal` a row went; None where there is none."""
+    if not {"none", "ideal"} <= times.keys():
+        return None
     way_s = times["none"] - times["ideal"]
     if way_s < LEAST_WAY * times["none"]:
         return None
@@ -103,21 +108,24 @@ def share(times: Times, row: str) -> float | None:
 
 def table(times: dict[str, Times]) -> str:
     """Return the table: each row's time in seconds and its share of the way in percent."""
-    between = [name for name in MANAGERS if name not in ("none", "ideal")]
-    header = ["workload", "none s", "ideal s"]
+    rows = list(next(iter(times.values()), {}))
+    ends = [name for name in ("none", "ideal") if name in rows]
+    between = [name for name in rows if name not in ends]
+    header = ["workload", *(f"{name} s" for name in ends)]
     for name in between:
         header += [f"{name} s", "ideal %"]
     lines = [header]
     for workload, of in times.items():
-        cells = [workload, f"{of['none']:.3f}", f"{of['ideal']:.3f}"]
+        cells = [workload, *(f"{of[name]:.3f}" for name in ends)]
         for name in between:
             went = share(of, name)
             cells += [f"{of[name]:.3f}", "-" if went is None else f"{100 * went:.0f}"]
         lines.append(cells)
-    cells = ["mean of none's", "1.000", _mean(times, "ideal")]
-    for name in between:
-        cells += [_mean(times, name), ""]
-    lines.append(cells)
+    if "none" in rows:
+        cells = ["mean of none's", *(_mean(times, name) for name in ends)]
+        for name in between:
+            cells += [_mean(times, name), ""]
+        lines.append(cells)
     return aligned(lines)
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/run.sh seven|seven-cxl|redis|liblinear|uniform|loss|spread [OUT]
+# usage: lab/experiments/run.sh seven|seven-cxl|seven-touch|redis|liblinear|uniform|loss|spread|vcpus [OUT]
 # The comparisons of the README beside the demo, each a table on standard output
 # and a results directory. DEMETER_CACHE names the cache if it is not the default.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
-experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|redis|liblinear|uniform|loss|spread [OUT]}
+experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|seven-touch|redis|liblinear|uniform|loss|spread|vcpus [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
 managers=none,nbt-default,nbt,damon,demeter,ideal,fast
@@ -23,6 +23,12 @@ seven-cxl)
 	testbed/build-modules.sh 7.x
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
 		--guest "--slow cxl" --out "$out"
+	;;
+seven-touch)
+	# Demeter alone where there is no PMU.
+	testbed/build-modules.sh 7.x
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
+		--guest "--pmu none" --managers demeter --out "$out"
 	;;
 redis)
 	# Half of the machine's use is reading, so only that is measured.
@@ -56,8 +62,15 @@ spread)
 		"$demeter" vm demo --tmm none,nbt,demeter,oracle --seed "$seed" --out "$out/$seed"
 	done
 	;;
+vcpus)
+	# The demo's program with a thread on each of 1, 4 and 8 vCPUs.
+	for vcpus in 1 4 8; do
+		"$demeter" vm compare --vcpus "$vcpus" --tmm none,demeter,ideal --roi self --out "$out/$vcpus" -- \
+			/demeter/workloads gups --updates 30000000 --threads "$vcpus"
+	done
+	;;
 *)
-	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, redis, liblinear, uniform, loss or spread" >&2
+	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, seven-touch, redis, liblinear, uniform, loss, spread or vcpus" >&2
 	exit 2
 	;;
 esac

@@ -37,4 +37,4 @@ def test_a_row_that_is_missing(tmp_path: Path) -> None:
 
 
 def test_every_program_has_its_own_place() -> None:
-    assert len({program.name for program in PROGRAMS}) == len(PROGRAMS) == 6
+    assert len({program.name for program in PROGRAMS}) == len(PROGRAMS) == 7

@@ -100,3 +100,12 @@ def test_nothing_to_gain_has_no_share() -> None:
     assert " - " in table({"flat": times})
     # Slower than none is less than nothing.
     assert share(times | {"ideal": 5.0, "nbt": 11.0}, "nbt") == pytest.approx(-0.2)
+
+
+def test_other_rows_are_compared_without_the_ends_of_the_way(fake: Path) -> None:
+    status, output = seven(fake, "--managers", "demeter", "--guest", "--pmu none")
+    assert status == 0, output
+    line = next(line for line in output.splitlines() if line.startswith("silo"))
+    assert line.split() == ["silo", "10.000", "-"]
+    assert "mean of" not in output
+    assert seven(fake)[0] == 1  # these are other rows
