@@ -10,6 +10,7 @@ mod doctor;
 mod error;
 mod extmem;
 mod interrupt;
+mod live;
 mod manual;
 mod observe;
 mod progress;

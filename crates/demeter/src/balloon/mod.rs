@@ -2,11 +2,13 @@
 //! `demeter balloon`: what each guest has of each tier, and how to change it.
 
 pub mod client;
+mod frame;
 mod get;
 mod policy;
 pub mod qmp;
 mod replug;
 mod set;
+mod top;
 mod watch;
 
 use std::path::PathBuf;
@@ -26,6 +28,8 @@ pub enum Verb {
     Set(set::Arguments),
     /// Tell every change
     Watch(watch::Arguments),
+    /// All guests, live: both tiers, what was asked and reached, pressure
+    Top(top::Arguments),
     /// Who decides sizes; with a name, who shall
     Policy(policy::Arguments),
     /// Put the device of a running guest in anew, after its daemon was restarted
@@ -41,12 +45,16 @@ impl Verb {
             Self::Get(arguments) => get::execute(&arguments),
             Self::Set(arguments) => set::execute(&arguments),
             Self::Watch(arguments) => watch::execute(&arguments),
+            Self::Top(arguments) => top::execute(&arguments),
             Self::Policy(arguments) => policy::execute(&arguments),
             Self::Replug(arguments) => replug::execute(&arguments),
             Self::Unplug(arguments) => replug::unplug(&arguments),
         }
     }
 }
+
+/// Where the daemon listens unless it is told otherwise.
+pub const DEFAULT_CONTROL: &str = "/run/demeter/demeterd.sock";
 
 /// How to reach the daemon, and how to speak.
 #[derive(Args)]
@@ -55,7 +63,7 @@ pub struct Common {
     #[arg(
         long,
         value_name = "PATH",
-        default_value = "/run/demeter/demeterd.sock"
+        default_value = DEFAULT_CONTROL
     )]
     control: PathBuf,
     /// JSON, with sizes in bytes

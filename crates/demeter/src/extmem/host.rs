@@ -44,7 +44,7 @@ pub fn check() -> Result<(), Error> {
             ),
             _ => refuse(
                 format!("userfaultfd does not work: {error}"),
-                "see `demeter doctor`",
+                "see `demeter extmem doctor`",
             ),
         });
     }

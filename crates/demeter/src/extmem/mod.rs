@@ -9,7 +9,10 @@ mod swap;
 mod top;
 mod tree;
 
+use crate::doctor;
 use crate::error::Error;
+
+pub use host::check as check_host;
 
 /// Verbs of `demeter extmem`.
 #[derive(clap::Subcommand)]
@@ -18,6 +21,8 @@ pub enum Verb {
     Run(run::Arguments),
     /// Watch running programs through their statistics file
     Top(top::Arguments),
+    /// Can programs be paged here, and why not: `demeter doctor extmem`
+    Doctor(doctor::Form),
 }
 
 impl Verb {
@@ -26,6 +31,7 @@ impl Verb {
         match self {
             Self::Run(arguments) => run::execute(arguments),
             Self::Top(arguments) => top::execute(arguments),
+            Self::Doctor(form) => doctor::execute(&form.of_extmem()),
         }
     }
 }
