@@ -178,6 +178,7 @@ impl Hypervisor {
     pub fn resident(&mut self, pa: u64) {
         if let Some(page) = self.host.ept.page(pa) {
             self.place(page);
+            self.host.ept.put(page, Mark::Accessed, true);
         }
     }
 
@@ -297,7 +298,8 @@ pub(crate) mod tests {
         let mut hypervisor = hypervisor(1000, &[]);
         hypervisor.resident(0x5000);
         let has = |hypervisor: &Hypervisor, mark| hypervisor.host.ept.has(5, mark);
-        assert!(!has(&hypervisor, Mark::Accessed));
+        assert!(has(&hypervisor, Mark::Accessed), "touched before");
+        assert!(hypervisor.host.age(5) && !hypervisor.host.age(5));
         assert_eq!(hypervisor.node(0x5000), 0);
         assert!(!has(&hypervisor, Mark::Accessed));
         hypervisor.walked(0x5008, true, false);

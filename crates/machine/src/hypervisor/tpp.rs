@@ -293,6 +293,7 @@ impl Policy for Tpp {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ept::{Mark, Page};
     use super::super::tests::{PAGE, hypervisor};
     use super::super::{Hypervisor, HypervisorCounters};
 
@@ -303,6 +304,7 @@ mod tests {
         let mut hypervisor = hypervisor(100, set);
         for page in 0..200 {
             hypervisor.resident(page * PAGE);
+            hypervisor.host.ept.put(page as Page, Mark::Accessed, false);
         }
         hypervisor
     }
@@ -345,7 +347,7 @@ mod tests {
         let ps = walk(&mut hypervisor, 150);
         // Exit, violation, fault, the path of moving, 64 lines from SMEM and to FMEM.
         let copy_ps = 64 * (11_037 + 4_293);
-        assert_eq!(ps, 1_000_000 * 2 + 683_000 + 1_500_000 + copy_ps);
+        assert_eq!(ps, 1_000_000 * 2 + 683_000 + 2_500_000 + copy_ps);
         let counters = hypervisor.counters();
         assert_eq!(counters.promoted_pages, 1);
         assert_eq!(counters.repeat_faults, 16);
