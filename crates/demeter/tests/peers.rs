@@ -94,7 +94,12 @@ fn tpp_in_the_hypervisor_promotes_and_flushes() {
         whole["tlb_full"].as_u64().unwrap() + whole["tlb_single"].as_u64().unwrap()
     };
     assert!(flushes(&old, 1) > 1000, "{old}");
-    assert!(flushes(&old, 1) > 100 * own(&old).max(1), "{old}");
+    // The order of the paper's Table 1: the same manager in the guest flushes less, and is faster.
+    let guest = gups(&["--tmm", "tpp"]);
+    assert!(guest["whole"].get("hypervisor").is_none());
+    assert!(flushes(&old, 1) > 10 * own(&guest), "{guest}");
+    let time_s = |summary: &Value| summary["whole"]["time_s"].as_f64().unwrap();
+    assert!(time_s(&guest) < time_s(&new) && time_s(&new) < time_s(&old));
     assert_eq!(flushes(&new, 1), 0);
     for by in [0, 2] {
         assert!(flushes(&old, by) > 0 && flushes(&new, by) > 0);
