@@ -64,6 +64,48 @@ fn tpp_promotes_the_hot_set_at_its_hint_faults() {
     assert!(stage_ns("track") > 0 && stage_ns("classify") > 0 && stage_ns("migrate") > 0);
 }
 
+/// In the hypervisor: the hot set comes, too, by hint faults. What tells it from the guest's
+/// own are whole flushes of the TLB by the thousand, most of them to see who was accessed.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn tpp_in_the_hypervisor_promotes_and_flushes() {
+    const HOT_PAGES: u64 = (16 << 20) / 4096;
+    let [old, new] = ["tpp-h", "tpp-h-noflush"].map(|row| gups(&["--tmm", row]));
+    for summary in [&old, &new] {
+        assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+        let free_bytes = summary["free_bytes"].as_object().unwrap();
+        assert_eq!(free_bytes.len(), 1, "the guest has one node");
+        let promoted = summary["promoted_pages"].as_u64().unwrap();
+        assert!(promoted >= HOT_PAGES / 4, "{promoted} pages");
+        let share = |phase: &str| summary[phase]["fmem_share"].as_f64().unwrap();
+        assert!(share("last_quarter") > share("whole"), "{summary}");
+        // Its worker is the host's: nothing of it is the guest kernel's.
+        let hypervisor = &summary["whole"]["hypervisor"];
+        let hint_faults = hypervisor["hint_faults"].as_u64().unwrap();
+        assert!(hint_faults >= promoted, "{hint_faults} {promoted}");
+        assert!(hypervisor["violations"].as_u64().unwrap() >= hint_faults);
+    }
+    let flushes = |summary: &Value, by: usize| {
+        let asked = &summary["whole"]["hypervisor"]["flushes_asked"];
+        asked[by].as_u64().unwrap()
+    };
+    let own = |summary: &Value| {
+        let whole = &summary["whole"];
+        whole["tlb_full"].as_u64().unwrap() + whole["tlb_single"].as_u64().unwrap()
+    };
+    assert!(flushes(&old, 1) > 1000, "{old}");
+    // The order of the paper's Table 1: the same manager in the guest flushes less, and is faster.
+    let guest = gups(&["--tmm", "tpp"]);
+    assert!(guest["whole"].get("hypervisor").is_none());
+    assert!(flushes(&old, 1) > 10 * own(&guest), "{guest}");
+    let time_s = |summary: &Value| summary["whole"]["time_s"].as_f64().unwrap();
+    assert!(time_s(&guest) < time_s(&new) && time_s(&new) < time_s(&old));
+    assert_eq!(flushes(&new, 1), 0);
+    for by in [0, 2] {
+        assert!(flushes(&old, by) > 0 && flushes(&new, by) > 0);
+    }
+}
+
 /// Without repeated faults a page has to be found by three scans first.
 #[test]
 #[ignore = "boots guests: tests/suites/peers"]

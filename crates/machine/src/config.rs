@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hypervisor::HypervisorConfig;
 use crate::pmu::Kind;
 use crate::watch::WatchConfig;
 
@@ -382,6 +383,9 @@ pub struct PluginConfig {
     /// Other guests to keep in step with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepConfig>,
+    /// A hypervisor that places the guest's pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<HypervisorConfig>,
     /// Line fills to follow by page.
     #[serde(default, skip_serializing_if = "WatchConfig::is_empty")]
     pub watch: WatchConfig,
@@ -435,6 +439,10 @@ impl PluginConfig {
                 value: step.index as u64,
                 reason: "not below the number of guests, of which there are 1 to 64",
             });
+        }
+        if let Some(hypervisor) = &self.hypervisor {
+            hypervisor.validate()?;
+            hypervisor.fits(&self.machine)?;
         }
         if let Some((_, heat)) = &self.watch.heat
             && (!heat.granule_bytes.is_power_of_two()

@@ -18,6 +18,9 @@
 //! (`walk.rs`). Exceptions, interrupts, `pause`, invalidations and writes of CR3 cost
 //! what [`config::MachineConfig`] says ([`Machine::event`]).
 //!
+//! Where a hypervisor places the guest's pages, its own table says which tier serves a
+//! line ([`hypervisor`]).
+//!
 //! Line filter, TLBs, L2 and stream detector are each vCPU's own, the LLC is
 //! shared. What is left out: instruction fetches, write-backs of dirty lines, the
 //! second line of an access that straddles two, and between vCPUs coherence (a
@@ -32,6 +35,7 @@ pub mod config;
 pub mod digest;
 pub mod filter;
 pub mod heat;
+pub mod hypervisor;
 pub mod layout;
 pub mod machine;
 pub mod placement;
@@ -45,6 +49,7 @@ mod walk;
 pub mod watch;
 
 pub use config::{ConfigError, MachineConfig, PluginConfig, Preset};
+pub use hypervisor::{Hypervisor, HypervisorConfig, HypervisorCounters};
 pub use layout::{MemoryLayout, Place};
 pub use machine::{Access, Event, Machine, Served, Translation, Walker};
 pub use sockets::Sockets;

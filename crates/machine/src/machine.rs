@@ -4,7 +4,9 @@
 use crate::cache::{Cache, LINE_BYTES};
 use crate::config::MachineConfig;
 use crate::filter::LineFilter;
+use crate::hypervisor::Hypervisor;
 use crate::layout::{MemoryLayout, Place};
+use crate::placement::is_kernel;
 use crate::series::{Counters, VcpuCounters};
 use crate::sockets::Sockets;
 use crate::stream::Streams;
@@ -69,6 +71,11 @@ impl EventCosts {
 pub trait Walker {
     /// Translates `va` in the current address space; `None` for what is not memory.
     fn walk(&mut self, va: u64) -> Option<Translation>;
+
+    /// Whether the access that needs the walk is a store; asked for a hypervisor only.
+    fn store(&self) -> bool {
+        false
+    }
 }
 
 /// What served a line.
@@ -109,7 +116,7 @@ pub struct Access {
 
 /// Cost of a line from one tier.
 #[derive(Clone, Copy, Debug)]
-struct TierCost {
+pub(crate) struct TierCost {
     random_ps: u64,
     stream_ps: u64,
 }
@@ -124,7 +131,23 @@ impl TierCost {
         }
     }
 
-    const fn fill_ps(&self, streamed: bool) -> u64 {
+    /// Of FMEM and SMEM.
+    pub(crate) fn both(config: &MachineConfig) -> [Self; 2] {
+        [
+            Self::new(
+                config.fmem_latency_ps,
+                config.fmem_bandwidth_bytes_per_s,
+                config.stream_overlap,
+            ),
+            Self::new(
+                config.smem_latency_ps,
+                config.smem_bandwidth_bytes_per_s,
+                config.stream_overlap,
+            ),
+        ]
+    }
+
+    pub(crate) const fn fill_ps(&self, streamed: bool) -> u64 {
         if streamed {
             self.stream_ps
         } else {
@@ -162,6 +185,8 @@ pub struct Machine {
     events: EventCosts,
     /// Which memory is another socket's.
     pub sockets: Option<Sockets>,
+    /// Decides which tier pages lie in, in place of the guest's two nodes.
+    pub hypervisor: Option<Box<Hypervisor>>,
     /// Follows line fills by page.
     pub watch: Option<Watch>,
     /// What happened so far. `insn`, `kernel_insn` and the PEBS counters are the caller's.
@@ -181,20 +206,13 @@ impl Machine {
             fractured: false,
             counters: VcpuCounters::default(),
         };
+        let [fmem, smem] = TierCost::both(config);
         Self {
             vcpus: vec![vcpu; vcpus],
             llc: Cache::new(config.llc_bytes),
             layout,
-            fmem: TierCost::new(
-                config.fmem_latency_ps,
-                config.fmem_bandwidth_bytes_per_s,
-                config.stream_overlap,
-            ),
-            smem: TierCost::new(
-                config.smem_latency_ps,
-                config.smem_bandwidth_bytes_per_s,
-                config.stream_overlap,
-            ),
+            fmem,
+            smem,
             remote: TierCost {
                 random_ps: config.remote_latency_ps,
                 stream_ps: config.remote_latency_ps / config.stream_overlap.max(1),
@@ -205,6 +223,7 @@ impl Machine {
             walk: WalkCosts::new(config),
             events: EventCosts::new(config),
             sockets: None,
+            hypervisor: None,
             watch: None,
             counters: Counters::default(),
         }
@@ -257,11 +276,15 @@ impl Machine {
                 } else {
                     counters.walk_4k += 1;
                 }
+                if let Some(hypervisor) = &mut self.hypervisor {
+                    cost_ps += hypervisor.walked(found.pa, !is_kernel(va), walker.store());
+                }
                 let mut memory = Memory {
                     costs: &self.walk,
                     l2: &mut vcpu.l2,
                     llc: &mut self.llc,
                     layout: &self.layout,
+                    hypervisor: self.hypervisor.as_deref(),
                     counters,
                 };
                 walk_ps = vcpu.walks.walk(va, &found, &mut memory);
@@ -289,7 +312,10 @@ impl Machine {
         } else {
             streamed = vcpu.streams.miss(va);
             counters.stream_loads += u64::from(streamed);
-            let found = self.layout.locate(pa);
+            let mut found = self.layout.locate(pa);
+            if let (Some(hypervisor), Place::Node { node, .. }) = (&self.hypervisor, &mut found) {
+                *node = hypervisor.node(pa);
+            }
             let mut place = found;
             if let (Some(watch), Place::Node { node, .. }) = (&mut self.watch, &mut place) {
                 *node = watch.fill(Fill {
@@ -473,6 +499,29 @@ impl Machine {
         own.counters.cr3_writes += 1;
         own.forget_user();
         self.charge_event(vcpu, self.events.cr3_write_ps, false)
+    }
+
+    /// The hypervisor's threads run up to `now_ns` of the guest's clock, and the flushes that
+    /// they asked for are carried out on every vCPU; what `vcpu`, which runs, pays for the
+    /// host's time and all of them for theirs, in picoseconds.
+    #[cold]
+    pub fn run_hypervisor(&mut self, vcpu: usize, now_ns: u64) -> u64 {
+        let Some(hypervisor) = &mut self.hypervisor else {
+            return 0;
+        };
+        let (mut ps, flush_ps) = hypervisor.run(now_ns);
+        if let Some(each_ps) = flush_ps {
+            for own in &mut self.vcpus {
+                own.forget_all();
+                own.walks.clear();
+                own.counters.charged_ps += each_ps;
+                self.counters.charged_ps += each_ps;
+                hypervisor.flushed(each_ps);
+            }
+        }
+        self.charge_ps(vcpu, ps);
+        ps += flush_ps.unwrap_or(0) * self.vcpus.len() as u64;
+        ps
     }
 
     /// Empties all caches and TLBs, when what they held may have changed unseen.

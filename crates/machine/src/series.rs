@@ -8,6 +8,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::hypervisor::HypervisorCounters;
+
 /// Version of the row and summary formats.
 pub const SERIES_FORMAT: u32 = 1;
 
@@ -117,6 +119,9 @@ pub struct Counters {
     /// Time charged for its records: part of `charged_ps`, but not of the kernel's.
     #[serde(default)]
     pub pmu_record_ps: u64,
+    /// What a hypervisor did that places the guest's pages; absent without one.
+    #[serde(default, skip_serializing_if = "HypervisorCounters::is_empty")]
+    pub hypervisor: HypervisorCounters,
 }
 
 /// The part of [`Counters`] that is known for each vCPU.

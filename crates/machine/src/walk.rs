@@ -16,6 +16,7 @@
 
 use crate::cache::Cache;
 use crate::config::MachineConfig;
+use crate::hypervisor::Hypervisor;
 use crate::layout::{MemoryLayout, Place};
 use crate::machine::Translation;
 use crate::series::Counters;
@@ -102,6 +103,7 @@ pub(crate) struct Memory<'a> {
     pub(crate) l2: &'a mut Cache<8>,
     pub(crate) llc: &'a mut Cache<16>,
     pub(crate) layout: &'a MemoryLayout,
+    pub(crate) hypervisor: Option<&'a Hypervisor>,
     pub(crate) counters: &'a mut Counters,
 }
 
@@ -115,7 +117,11 @@ impl Memory<'_> {
         if self.llc.access(pa) {
             return self.costs.llc_hit_ps;
         }
-        if let Place::Node { node: 1, .. } = self.layout.locate(pa) {
+        let mut place = self.layout.locate(pa);
+        if let (Some(hypervisor), Place::Node { node, .. }) = (self.hypervisor, &mut place) {
+            *node = hypervisor.node(pa);
+        }
+        if let Place::Node { node: 1, .. } = place {
             self.counters.walk_smem_loads += 1;
             self.costs.smem_ps
         } else {

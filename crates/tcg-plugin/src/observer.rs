@@ -9,7 +9,8 @@ use demeter_machine::pmu::Kind;
 use demeter_machine::series::RowKind;
 use demeter_machine::watch::WatchConfig;
 use demeter_machine::{
-    Event, Machine, MachineConfig, MemoryLayout, PluginConfig, Sockets, Translation, Walker,
+    Event, Hypervisor, Machine, MachineConfig, MemoryLayout, PluginConfig, Sockets, Translation,
+    Walker,
 };
 
 use crate::accessed;
@@ -29,10 +30,12 @@ use crate::step::Step;
 use crate::tasks::Tasks;
 use crate::{Failure, NEXT_FILES, NEXT_QEMU};
 
+mod hypervisor;
 mod report;
 mod requests;
 mod sampling;
 
+use hypervisor::Residents;
 use requests::{Excess, Requests};
 
 /// Charged time after which the clock is compared with the next tick.
@@ -97,6 +100,8 @@ pub struct Observer {
     recorder: Recorder,
     step: Option<Step>,
     pub tasks: Tasks,
+    /// For a hypervisor: who had memory before the model was on.
+    residents: Option<Residents>,
     watch: WatchConfig,
     config: MachineConfig,
     interval_ns: u64,
@@ -139,6 +144,11 @@ impl Walker for GuestWalker<'_> {
             }
         })
     }
+
+    fn store(&self) -> bool {
+        // SAFETY: `info` is that of the memory callback we are in.
+        unsafe { (self.api.qemu_plugin_mem_is_store)(self.info) }
+    }
 }
 
 impl Observer {
@@ -171,6 +181,11 @@ impl Observer {
         let mut machine = Machine::new(&config.machine, layout, vcpus);
         machine.watch = output::read_watch(&config.watch, vcpus)?;
         machine.sockets = Sockets::new(&config.sockets, vcpus);
+        let residents = config.hypervisor.as_ref().map(|hypervisor| {
+            let made = Hypervisor::new(hypervisor, &config.machine, layout);
+            machine.hypervisor = Some(Box::new(made));
+            Residents::default()
+        });
         Ok(Self {
             api,
             on: false,
@@ -200,6 +215,7 @@ impl Observer {
             recorder,
             step: config.step.map(Step::new).transpose()?,
             tasks: Tasks::new(vcpus),
+            residents,
             watch: config.watch,
             config: config.machine,
             interval_ns: config.series_interval_ns,
@@ -348,6 +364,7 @@ impl Observer {
             watch.at(now);
         }
         self.write_windows();
+        self.run_hypervisor(vcpu, now);
         self.grow_soft_tlb(vcpu, now);
         if now >= self.next_tick_ns {
             let missed = (now - self.next_tick_ns) / self.interval_ns;
@@ -443,6 +460,7 @@ impl Observer {
                 watch.at(now);
             }
             self.record_resident(vcpu);
+            self.resume_hypervisor(vcpu, now);
             self.first_on_ns.get_or_insert(now);
             self.on_since_ns = now;
             self.next_tick_ns = now + self.interval_ns;
@@ -463,6 +481,9 @@ impl Observer {
             }
             self.last_off_ns = now;
             self.pause_recording(now);
+            if let Some(hypervisor) = &mut self.machine.hypervisor {
+                hypervisor.pause(now);
+            }
             self.row(vcpu, RowKind::Off, 0);
             self.summary(now);
         }
@@ -501,6 +522,9 @@ impl Observer {
         };
         let same = value == own.cr3;
         own.cr3 = value;
+        if let Some(residents) = &mut self.residents {
+            residents.seen(value);
+        }
         if let Some(watch) = &mut self.machine.watch {
             watch.address_space(vcpu, value);
         }

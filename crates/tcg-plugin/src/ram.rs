@@ -307,6 +307,31 @@ impl Ram {
         }
     }
 
+    /// 4 KiB pages of user addresses that the table at `cr3` maps to a node, by address.
+    pub fn resident_pages(&self, cr3: u64, mut each: impl FnMut(u64)) {
+        for run in self.resident(cr3) {
+            for page in run.page..run.page + run.pages {
+                if let Some(found) = self.descend(cr3, page << 12, false) {
+                    each(found.pa);
+                }
+            }
+        }
+    }
+
+    /// Whether the table at `root` has the kernel's half of that at `cr3`: what a process
+    /// that has ended left behind, and others have overwritten, has not.
+    pub fn same_kernel(&self, root: u64, cr3: u64) -> bool {
+        let entry = |table: u64, index: u64| {
+            // Walks mark them.
+            let word = self.entry((table & FRAME) + index * 8)?;
+            Some(word.load(Relaxed) & !(ACCESSED | DIRTY))
+        };
+        (256..512).all(|index| {
+            let found = entry(root, index);
+            found.is_some() && found == entry(cr3, index)
+        })
+    }
+
     /// The entries on the way to `va` that are not marked accessed; `None` if all
     /// are, or the walk ends early.
     pub fn unaccessed(&self, cr3: u64, va: u64) -> Option<Unaccessed> {
@@ -395,6 +420,24 @@ mod tests {
         assert_eq!(at(0x6000), None);
         assert_eq!(at(1 << 39), None);
         assert_eq!(ram.walk(0xdead_beef_0000, 0), None);
+    }
+
+    #[test]
+    fn tables_of_processes_are_told_from_other_memory() {
+        let ram = ram();
+        for table in [0x1000, 0x2000] {
+            write(&ram, table + 300 * 8, 0x5000 | 0x63);
+            write(&ram, table, 0x3000 | 0x67);
+        }
+        write(&ram, 0x3000, 0x60_0000 | 0x67);
+        write(&ram, 0x60_0000, 0x7000 | 0x67);
+        write(&ram, 0x7000 + 5 * 8, 0x40_9000 | 0x67);
+        write(&ram, 0x2000 + 300 * 8, 0x5000 | 0x43); // a walk has marked the other one
+        assert!(ram.same_kernel(0x2000, 0x1000) && ram.same_kernel(0x1000 | 0x18, 0x2000));
+        assert!(!ram.same_kernel(0x3000, 0x1000) && !ram.same_kernel(0xf000_0000, 0x1000));
+        let mut found = Vec::new();
+        ram.resident_pages(0x1000, |pa| found.push(pa));
+        assert_eq!(found, [0x40_9000]);
     }
 
     #[test]

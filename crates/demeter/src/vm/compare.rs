@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::figures::{self, Job, Row};
-use super::ideal;
 use super::session::Finished;
 use super::settings::Options;
 use super::tmm::Tmm;
 use super::workplace::{RowsDir, to_json};
+use super::{hypervisor, ideal};
 use crate::error::Error;
 use crate::testbed::Testbed;
 
@@ -83,7 +83,9 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     let shown = if arguments.json {
         text
     } else {
-        let table = figures::render(&rows);
+        let hosts = hypervisor::render(&rows);
+        let hosts_gap = if hosts.is_empty() { "" } else { "\n" };
+        let table = format!("{}{hosts_gap}{hosts}", figures::render(&rows));
         let placements = ideal::render(&rows);
         let gap = if placements.is_empty() { "" } else { "\n" };
         format!("{table}{gap}{placements}").into_bytes()

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 
 use super::balloon::Seat;
+use super::hypervisor::HostPhase;
 use super::ideal::{self, Part, Promise};
 use super::session::{self, Finished, Show};
 use super::settings::Settings;
@@ -50,7 +51,7 @@ pub struct Row {
     pub refused_pages: u64,
     /// Guest CPU spent on management: what Demeter accounts for itself; for
     /// NUMA balancing and DAMON, whose work is spread over the kernel, the kernel's share of the
-    /// time minus the kernel's share under `none`.
+    /// time minus the kernel's share under `none`, and what a hypervisor made the guest pay.
     pub tmm_cpu_share: Option<f64>,
     /// The same after three quarters of the work.
     pub tmm_cpu_share_last_quarter: Option<f64>,
@@ -58,6 +59,10 @@ pub struct Row {
     pub tlb_full: u64,
     /// Single-page TLB invalidations.
     pub tlb_single: u64,
+    /// What a hypervisor did that places the guest's pages; its flushes are not in the
+    /// guest's above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<HostPhase>,
 }
 
 impl Row {
@@ -88,6 +93,7 @@ impl Row {
             ),
             tlb_full: summary.whole.tlb_full,
             tlb_single: summary.whole.tlb_single,
+            hypervisor: summary.whole.hypervisor,
         }
     }
 }
@@ -96,7 +102,11 @@ fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f6
     let phase = phase?;
     match tmm {
         Tmm::NbtDefault | Tmm::Nbt | Tmm::Damon | Tmm::DamonAuto | Tmm::Demeter | Tmm::Peer(_) => {
-            none.map(|none| (phase.kernel_share - none.kernel_share).max(0.0) + phase.record_share)
+            let host =
+                (phase.hypervisor).map_or(0.0, |of| (of.stolen_s + of.waited_s) / phase.time_s);
+            none.map(|none| {
+                (phase.kernel_share - none.kernel_share).max(0.0) + phase.record_share + host
+            })
         }
         Tmm::None | Tmm::Fast | Tmm::Oracle | Tmm::Ideal | Tmm::Ideal2m => Some(0.0),
     }

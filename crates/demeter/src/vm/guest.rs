@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use demeter_agent::protocol::{CopyIn, FORMAT, GUEST_DIR, Roi, Run, Tier};
+use demeter_agent::protocol::{CopyIn, FORMAT, GUEST_DIR, Roi, Run};
 
 use super::manager;
 use super::settings::Settings;
@@ -89,13 +89,7 @@ pub fn per_run(
         command: settings.command.clone(),
         env: settings.env.clone(),
         roi: settings.roi,
-        tiers: (0..)
-            .zip(settings.nodes())
-            .map(|(node, of)| Tier {
-                node,
-                free_bytes: of.free_bytes,
-            })
-            .collect(),
+        tiers: settings.guest_tiers(),
         manager: manager::manager(settings),
         clock_test_ns: match settings.roi {
             Roi::Nothing => 0,

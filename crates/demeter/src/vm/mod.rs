@@ -13,6 +13,7 @@ mod fleet;
 mod guest;
 mod heat;
 mod heat_view;
+mod hypervisor;
 mod ideal;
 mod manager;
 mod manifest;

@@ -74,6 +74,9 @@ const ONE_VCPU: &str = " noapictimer";
 /// Memory of a device is taken into use, and so that it can go again.
 const PLUGGED: &str = " memhp_default_state=online_movable";
 
+/// A guest whose hypervisor places pages: whatever firmware says, all memory is one node.
+const ONE_NODE: &str = " numa=off";
+
 /// Arguments after QEMU's own program name.
 pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     let [fmem, smem] = settings.node_bytes;
@@ -177,9 +180,13 @@ pub fn arguments(settings: &Settings, files: &Files) -> Vec<OsString> {
     list.two("-initrd", files.initrd.as_os_str());
     let one_vcpu = if settings.vcpus == 1 { ONE_VCPU } else { "" };
     let plugged = if devices == [0; 2] { "" } else { PLUGGED };
+    let one_node = match settings.hypervisor {
+        Some(_) => ONE_NODE,
+        None => "",
+    };
     list.two(
         "-append",
-        format!("{KERNEL_COMMAND_LINE}{NO_NEED_TO_ASK}{one_vcpu}{plugged}"),
+        format!("{KERNEL_COMMAND_LINE}{NO_NEED_TO_ASK}{one_vcpu}{plugged}{one_node}"),
     );
     list.0
 }

@@ -129,6 +129,7 @@ pub fn run(
         machine: settings.machine.clone(),
         pmu: settings.pmu,
         step: seat.and_then(|seat| seat.step.clone()),
+        hypervisor: settings.hypervisor.clone(),
         watch: settings.watch.config(&ram, &results)?,
     };
     results.write(PLUGIN_CONFIG, &to_json(&plugin_config)?)?;

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use demeter_agent::protocol::Roi;
+use demeter_agent::protocol::{Roi, Tier};
 use demeter_agent::size;
+use demeter_machine::HypervisorConfig;
 use demeter_machine::config::MachineConfig;
 use demeter_machine::pmu::Kind;
 use serde::Serialize;
@@ -206,6 +207,9 @@ pub struct Settings {
     /// Knobs of a published manager in force (none for other managers).
     #[serde(skip_serializing_if = "Knobs::is_empty")]
     pub peer_knobs: Knobs,
+    /// What places the guest's pages in its stead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<HypervisorConfig>,
     /// Host files put into the guest.
     pub copies: Vec<(PathBuf, String)>,
     /// Host folder that the guest sees as /data.
@@ -266,6 +270,17 @@ impl Options {
         } else {
             [0, 1].map(|tier: usize| sockets.iter().map(|socket| socket.node_bytes[tier]).sum())
         };
+        let peer_knobs = tmm.peer_knobs(&self.peer_set)?;
+        let hypervisor = tmm.hypervisor(&peer_knobs, self.fmem)?;
+        if hypervisor.is_some() && balloon.is_some() {
+            return Err(Error::Usage {
+                cause: format!(
+                    "--balloon knows tiers, and a guest under {} none",
+                    tmm.row()
+                ),
+                next: "leave out --balloon".into(),
+            });
+        }
         let mut env: BTreeMap<String, String> = self.env.iter().cloned().collect();
         env.extend(tmm.env());
         Ok(Settings {
@@ -289,12 +304,13 @@ impl Options {
             },
             timeout_s: self.timeout,
             series_interval_ns: self.series_interval * 1_000_000,
-            machine: self.machine_config(tmm)?,
+            machine: self.machine_config(tmm, hypervisor.as_ref())?,
+            hypervisor,
             demeter_params: tmm.demeter_params(&self.set),
             nbt_knobs: tmm.nbt_knobs(&self.nbt_set)?,
             damon_knobs: tmm.damon_knobs(&self.kernel, &self.damon_set)?,
             damon_auto_knobs: tmm.damon_auto_knobs(&self.damon_auto_set)?,
-            peer_knobs: tmm.peer_knobs(&self.peer_set)?,
+            peer_knobs,
             copies: self.copy.clone(),
             data: self.data.clone(),
             watch: Watch::default(),
@@ -327,7 +343,11 @@ impl Options {
             .collect()
     }
 
-    fn machine_config(&self, tmm: Tmm) -> Result<MachineConfig, Error> {
+    fn machine_config(
+        &self,
+        tmm: Tmm,
+        hypervisor: Option<&HypervisorConfig>,
+    ) -> Result<MachineConfig, Error> {
         let wrong = |cause: String| Error::Usage {
             cause: format!("--machine: {cause}"),
             next: "see crates/machine/src/config.rs for names and ranges".into(),
@@ -338,6 +358,10 @@ impl Options {
             Slow::Cxl => "cxl",
         };
         fields.insert("preset".into(), preset.into());
+        if hypervisor.is_some() {
+            // Its pages are of 4 KiB.
+            fields.insert("ept_2m".into(), 0.into());
+        }
         for (name, value) in &self.machine {
             let value: u64 = value
                 .parse()
@@ -352,8 +376,28 @@ impl Options {
         }
         machine
             .validate()
+            .and_then(|()| hypervisor.map_or(Ok(()), |of| of.fits(&machine)))
             .map_err(|error| wrong(error.to_string()))?;
         Ok(machine)
+    }
+}
+
+impl Settings {
+    /// What COMMAND finds free on each node that the guest knows of.
+    pub fn guest_tiers(&self) -> Vec<Tier> {
+        if self.hypervisor.is_some() {
+            return vec![Tier {
+                node: 0,
+                free_bytes: self.tier_bytes.iter().sum(),
+            }];
+        }
+        let nodes = (0..).zip(self.nodes());
+        nodes
+            .map(|(node, of)| Tier {
+                node,
+                free_bytes: of.free_bytes,
+            })
+            .collect()
     }
 }
 

@@ -10,6 +10,7 @@ use demeter_machine::series::{RowKind, SeriesRow};
 use demeter_machine::tasks::TaskTime;
 use serde::{Deserialize, Serialize};
 
+use super::hypervisor::HostPhase;
 use super::ideal::Promise;
 use super::outcome::Outcome;
 use super::policy::Peer;
@@ -67,7 +68,8 @@ pub struct Phase {
     pub time_s: f64,
     /// The part of it that kernel threads took, a manager's worker among them.
     pub kthread_s: f64,
-    /// What is left without it: the time if they ran on a spare vCPU.
+    /// What is left without it, and without what the host's threads took: the time if they ran
+    /// on a spare vCPU.
     pub spare_time_s: f64,
     /// Work reported, in the workload's unit.
     pub work: Option<u64>,
@@ -93,6 +95,9 @@ pub struct Phase {
     pub tlb_single: u64,
     /// Page walks.
     pub walks: u64,
+    /// What a hypervisor did that places the guest's pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<HostPhase>,
 }
 
 /// Computes the figures of a finished run.
@@ -110,10 +115,17 @@ pub fn summarise(
         cause,
     })?;
     let own = settings.tmm == Tmm::Demeter;
-    let whole = phase(&rows, &settings.machine, own);
-    let last_quarter =
-        last_quarter_of(&rows).map(|start| phase(&rows[start..], &settings.machine, own));
-    let moved = moved_pages(settings.tmm, &rows, outcome);
+    let below = settings.hypervisor.is_some();
+    let phase = |rows: &[SeriesRow]| phase(rows, &settings.machine, own, below);
+    let whole = phase(&rows);
+    let last_quarter = last_quarter_of(&rows).map(|start| phase(&rows[start..]));
+    let moved = match rows.last() {
+        Some(row) if below => {
+            let host = &row.counters.hypervisor;
+            [host.promoted_pages, host.demoted_pages, host.refused_pages]
+        }
+        _ => moved_pages(settings.tmm, &rows, outcome),
+    };
     let mut summary = Summary {
         format: FORMAT,
         tmm: settings.tmm.row(),
@@ -202,7 +214,7 @@ fn modelled_ns(rows: &[SeriesRow]) -> u64 {
     total
 }
 
-fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool) -> Phase {
+fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool, below: bool) -> Phase {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return Phase::default();
     };
@@ -248,10 +260,19 @@ fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool) -> Phas
         share_of_time(stages as f64 * 1000.0)
     });
     let kthread_s = delta(|c| c.kthread_ps) as f64 * 1e-12;
+    let hypervisor = below.then(|| {
+        let before = if inside {
+            a.hypervisor
+        } else {
+            Default::default()
+        };
+        HostPhase::new(&before, &b.hypervisor)
+    });
+    let stolen_s = hypervisor.map_or(0.0, |host| host.stolen_s);
     Phase {
         time_s,
         kthread_s,
-        spare_time_s: (time_s - kthread_s).max(0.0),
+        spare_time_s: (time_s - kthread_s - stolen_s).max(0.0),
         work,
         work_per_s: work
             .filter(|_| time_ns > 0)
@@ -265,6 +286,7 @@ fn phase(rows: &[SeriesRow], machine: &MachineConfig, own_manager: bool) -> Phas
         tlb_full: delta(|c| c.tlb_full) + delta(|c| c.cr3_writes),
         tlb_single: delta(|c| c.tlb_single),
         walks: delta(|c| c.walk_4k) + delta(|c| c.walk_2m),
+        hypervisor,
     }
 }
 
@@ -366,7 +388,7 @@ mod tests {
     fn whole_and_last_quarter() {
         let rows = rows();
         let machine = MachineConfig::preset(Preset::Pmem);
-        let whole = phase(&rows, &machine, true);
+        let whole = phase(&rows, &machine, true, false);
         assert_eq!(whole.time_s, 3.5);
         assert_eq!(whole.work, Some(100));
         assert_eq!(whole.fmem_share, Some(150.0 / 350.0));
@@ -375,7 +397,12 @@ mod tests {
         // 1 % in a stage
         assert!((whole.manager_share.unwrap() - 0.01).abs() < 1e-9);
 
-        let quarter = phase(&rows[last_quarter_of(&rows).unwrap()..], &machine, false);
+        let quarter = phase(
+            &rows[last_quarter_of(&rows).unwrap()..],
+            &machine,
+            false,
+            false,
+        );
         assert_eq!(quarter.time_s, 0.5);
         assert_eq!(quarter.work, Some(25));
         assert_eq!(quarter.work_per_s, Some(50.0));
@@ -399,9 +426,12 @@ mod tests {
     fn no_progress_no_quarter() {
         let rows = [row(0, RowKind::On, 0, 0, 0), row(9, RowKind::Off, 0, 0, 0)];
         assert_eq!(last_quarter_of(&rows), None);
-        assert_eq!(phase(&rows, &MachineConfig::default(), false).work, None);
         assert_eq!(
-            phase(&[], &MachineConfig::default(), false),
+            phase(&rows, &MachineConfig::default(), false, false).work,
+            None
+        );
+        assert_eq!(
+            phase(&[], &MachineConfig::default(), false, true),
             Phase::default()
         );
     }

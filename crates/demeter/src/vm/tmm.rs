@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use demeter_agent::protocol::BIND_HOT_ENV;
+use demeter_machine::HypervisorConfig;
 use serde::Serialize;
 
 use super::policy::{self, Peer};
@@ -131,7 +132,7 @@ pub enum Tmm {
     /// The same for aligned 2 MiB as one
     #[serde(rename = "ideal-2m")]
     Ideal2m,
-    /// A module of `guest/peers/`: its own rows, its own knobs
+    /// A published manager: its own rows, its own knobs
     #[serde(untagged)]
     Peer(Peer),
 }
@@ -225,16 +226,28 @@ impl Tmm {
     pub fn module(self) -> Option<&'static str> {
         match self {
             Self::Demeter => Some("demeter.ko"),
-            Self::Peer(peer) => Some(peer.module()),
+            Self::Peer(peer) => peer.module(),
             _ => None,
         }
     }
 
-    /// Knobs of a module of `guest/peers/`: its row's, then the user's.
+    /// Knobs of a published manager: its row's, then the user's.
     pub fn peer_knobs(self, set: &[(String, String)]) -> Result<Knobs, Error> {
         match self {
             Self::Peer(peer) => peer.knobs(set),
             _ => Ok(Knobs::new()),
+        }
+    }
+
+    /// The hypervisor that it is, if it is one.
+    pub fn hypervisor(
+        self,
+        knobs: &Knobs,
+        fmem_bytes: u64,
+    ) -> Result<Option<HypervisorConfig>, Error> {
+        match self {
+            Self::Peer(peer) => peer.hypervisor(knobs, fmem_bytes),
+            _ => Ok(None),
         }
     }
 

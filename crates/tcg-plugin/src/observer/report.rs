@@ -33,6 +33,9 @@ impl Observer {
     fn counters(&self) -> Counters {
         let mut counters = self.machine.counters;
         counters.kthread_ps = self.tasks.times.kernel_ps();
+        if let Some(hypervisor) = &self.machine.hypervisor {
+            counters.hypervisor = hypervisor.counters();
+        }
         for vcpu in self.vcpu_counters() {
             counters.insn += vcpu.insn;
             counters.kernel_insn += vcpu.kernel_insn;

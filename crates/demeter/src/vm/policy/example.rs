@@ -3,7 +3,7 @@
 
 use demeter_agent::protocol::Write;
 
-use super::{HINT_FAULT_KNOBS, Knob, Place, Policy, hint_faults};
+use super::{By, HINT_FAULT_KNOBS, Knob, Place, Policy, hint_faults};
 
 /// The example.
 pub struct Example;
@@ -20,8 +20,8 @@ impl Policy for Example {
         "The example of docs/peers.md: promotes a page of SMEM at its second hint fault"
     }
 
-    fn module(&self) -> &'static str {
-        "demeter_example.ko"
+    fn by(&self) -> By {
+        By::Module("demeter_example.ko")
     }
 
     fn knobs(&self) -> Vec<Knob> {

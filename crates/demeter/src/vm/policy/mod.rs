@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Managers that are modules of `guest/peers/`: one file here each, that says what the row
-//! is called, what can be set and where that is written. To add one, write its file and name
+//! Published managers: one file here each, that says what the row is called, who carries
+//! it out, what can be set and where that is written. To add one, write its file and name
 //! its rows in [`POLICIES`]: everything else (`--tmm`, `--peer-set`, `doctor`, set-up, figures)
 //! follows from the table. See docs/peers.md.
 
 mod example;
 mod tpp;
+mod tpp_h;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use demeter_agent::protocol::{self, Module, Write};
+use demeter_machine::HypervisorConfig;
 use serde::{Serialize, Serializer};
 
 use super::manager;
@@ -29,7 +31,23 @@ const KERNEL: (u32, u32) = (6, 12);
 const OPTION: &str = "--peer-set";
 
 /// Every row, in the order of `--help`.
-static POLICIES: [&dyn Policy; 3] = [&tpp::TPP, &tpp::TPP_CHARGED, &example::EXAMPLE];
+static POLICIES: [&dyn Policy; 5] = [
+    &tpp::TPP,
+    &tpp::TPP_CHARGED,
+    &tpp_h::TPP_H,
+    &tpp_h::TPP_H_NOFLUSH,
+    &example::EXAMPLE,
+];
+
+/// Who carries a row out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A module of `guest/peers/`, by its file name, in a guest with a node for each tier.
+    Module(&'static str),
+    /// The modelled machine, below a guest that has one node of memory. What of FMEM is for
+    /// it is still to be said.
+    Hypervisor(HypervisorConfig),
+}
 
 /// Where the value of a knob goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +62,8 @@ pub enum Place {
     Lists,
     /// Which huge pages: `always`, `madvise` or `never`.
     HugePages,
+    /// A number of the hypervisor's, of the same name.
+    Hypervisor,
 }
 
 /// Something that can be set.
@@ -77,14 +97,14 @@ impl Knob {
     }
 }
 
-/// A row that is made by a module of `guest/peers/`.
+/// A row.
 pub trait Policy: Sync {
     /// Name of the row in options, tables and results.
     fn row(&self) -> &'static str;
     /// One line for `--help`.
     fn about(&self) -> &'static str;
-    /// File name of the module.
-    fn module(&self) -> &'static str;
+    /// Who carries it out.
+    fn by(&self) -> By;
     /// What can be set, with the values of this row, in the order in which it is written.
     fn knobs(&self) -> Vec<Knob>;
     /// What the manager needs of the kernel beside its knobs, before it is switched on.
@@ -158,14 +178,40 @@ impl Peer {
         self.0.about()
     }
 
-    /// File name of its module.
-    pub fn module(self) -> &'static str {
-        self.0.module()
+    /// File name of its module, if it is one.
+    pub fn module(self) -> Option<&'static str> {
+        match self.0.by() {
+            By::Module(name) => Some(name),
+            By::Hypervisor(_) => None,
+        }
+    }
+
+    /// Its hypervisor, if it is one, with the values in force.
+    pub fn hypervisor(
+        self,
+        knobs: &Knobs,
+        fmem_bytes: u64,
+    ) -> Result<Option<HypervisorConfig>, Error> {
+        let By::Hypervisor(mut config) = self.0.by() else {
+            return Ok(None);
+        };
+        let wrong = |cause: String| Error::Usage {
+            cause: format!("{OPTION} {}: {cause}", self.row()),
+            next: "see docs/model.md for what can be set, and its default".into(),
+        };
+        config.fmem_bytes = fmem_bytes;
+        for (name, value) in knobs {
+            let value = (value.parse())
+                .map_err(|_| wrong(format!("{name}={value} is not a whole number")))?;
+            config.set(name, value);
+        }
+        (config.validate()).map_err(|error| wrong(error.to_string()))?;
+        Ok(Some(config))
     }
 
     /// Refuses a kernel for which the module is not made.
     pub fn supported(self, kernel: &Kernel) -> Result<(), Error> {
-        if kernel.version() == Some(KERNEL) {
+        if self.module().is_none() || kernel.version() == Some(KERNEL) {
             return Ok(());
         }
         Err(Error::Usage {
@@ -204,9 +250,12 @@ impl Peer {
 
     /// Completes what the agent does for this manager.
     pub fn set_up(self, manager: &mut protocol::Manager, settings: &Settings) {
+        let Some(module) = self.module() else {
+            return;
+        };
         let below = |name: &str| format!("{PEER_DIR}/{name}");
         manager.module = Some(Module {
-            path: manager::module_path(self.module()),
+            path: manager::module_path(module),
             params: String::new(),
         });
         for knob in self.0.knobs() {
@@ -218,6 +267,7 @@ impl Peer {
                 Place::File(path) => Write::new(path, value),
                 Place::Lists => Write::new(LRU_GEN, lru_word(value)),
                 Place::HugePages => Write::new(manager::THP_ENABLED, value),
+                Place::Hypervisor => continue,
                 Place::FmemShareAtRoi(path) => {
                     let value = manager::of_fmem(value, settings);
                     manager.at_roi.push(Write::new(path, value));
@@ -355,7 +405,7 @@ mod tests {
 
     #[test]
     fn what_is_needed_comes_before_it_is_switched_on() {
-        for tmm in managers() {
+        for tmm in managers().filter(|tmm| tmm.module().is_some()) {
             let settings = options("").settings(tmm, &["true".into()]).unwrap();
             let manager = manager(&settings);
             let at = |path: &str| manager.before.iter().rposition(|write| write.path == path);
@@ -364,6 +414,35 @@ mod tests {
             assert!(at(LRU_GEN) < Some(on), "{tmm:?}");
             assert_eq!(on, manager.before.len() - 1, "{tmm:?}");
             assert!(manager.module.unwrap().path.ends_with(".ko"));
+        }
+    }
+
+    #[test]
+    fn a_hypervisor_is_below_a_guest_that_does_nothing() {
+        let of = |line: &str, row| options(line).settings(peer(row), &["true".into()]);
+        for (row, flush) in [("tpp-h", 1), ("tpp-h-noflush", 0)] {
+            let line = "--fmem 64M --peer-set tpp-h.exit_ns=7 --peer-set tpp-h-noflush.exit_ns=7";
+            let settings = of(line, row).unwrap();
+            let hypervisor = settings.hypervisor.as_ref().unwrap();
+            assert_eq!(hypervisor.ageing_flush, flush);
+            assert_eq!((hypervisor.exit_ns, hypervisor.fmem_bytes), (7, 64 << 20));
+            assert_eq!((settings.machine.ept_2m, settings.machine.nested), (0, 1));
+            assert_eq!(settings.guest_tiers().len(), 1);
+            let guest = manager(&settings);
+            assert!(guest.module.is_none() && guest.at_roi.is_empty());
+            let none = options("").settings(Tmm::None, &["true".into()]).unwrap();
+            assert_eq!(guest.before, manager(&none).before);
+        }
+        for line in [
+            "--peer-set tpp-h.exit_ns=x",
+            "--peer-set tpp-h.steal_permille=1001",
+            "--peer-set tpp-h.lru=lists",
+            "--machine ept_2m=1",
+            "--machine nested=0",
+            "--balloon demeter",
+            "--sockets 2 --vcpus 2",
+        ] {
+            assert!(of(line, "tpp-h").is_err(), "{line} is taken");
         }
     }
 

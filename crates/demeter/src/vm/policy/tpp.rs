@@ -5,7 +5,7 @@
 
 use demeter_agent::protocol::Write;
 
-use super::{HINT_FAULT_KNOBS, Knob, Place, Policy, hint_faults};
+use super::{By, HINT_FAULT_KNOBS, Knob, Place, Policy, hint_faults};
 
 /// TPP.
 pub struct Tpp {
@@ -41,8 +41,8 @@ impl Policy for Tpp {
         self.about
     }
 
-    fn module(&self) -> &'static str {
-        "demeter_tpp.ko"
+    fn by(&self) -> By {
+        By::Module("demeter_tpp.ko")
     }
 
     fn knobs(&self) -> Vec<Knob> {

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! The figures of rows whose pages a hypervisor places: what it did beside the guest, whose
+//! own flushes and times are in the table.
+
+use demeter_machine::HypervisorCounters;
+use serde::Serialize;
+
+use super::figures::Row;
+use super::tmm::Tmm;
+
+/// What the hypervisor did during a part of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct HostPhase {
+    /// Whole TLB flushes asked for by scans, by ageing, by moving pages.
+    pub flushes_asked: [u64; 3],
+    /// Whole flushes that vCPUs carried out.
+    pub flushes_done: u64,
+    /// Accesses to pages that its table did not map.
+    pub violations: u64,
+    /// The part of them that told which pages of SMEM are used.
+    pub hint_faults: u64,
+    /// Time of the host's own threads.
+    pub host_s: f64,
+    /// The part of it that the guest paid.
+    pub stolen_s: f64,
+    /// What the guest waited for: violations, promotions, flushes.
+    pub waited_s: f64,
+}
+
+impl HostPhase {
+    /// Between two readings.
+    pub fn new(before: &HypervisorCounters, after: &HypervisorCounters) -> Self {
+        let delta =
+            |field: fn(&HypervisorCounters) -> u64| field(after).saturating_sub(field(before));
+        let seconds = |field| delta(field) as f64 * 1e-12;
+        Self {
+            flushes_asked: [
+                delta(|of| of.flush_scan),
+                delta(|of| of.flush_ageing),
+                delta(|of| of.flush_move),
+            ],
+            flushes_done: delta(|of| of.invept),
+            violations: delta(|of| of.violations),
+            hint_faults: delta(|of| of.hint_faults),
+            host_s: seconds(|of| of.host_scan_ps + of.host_ageing_ps + of.host_demotion_ps),
+            stolen_s: seconds(|of| of.stolen_ps),
+            waited_s: seconds(|of| of.violation_ps + of.invept_ps),
+        }
+    }
+}
+
+/// A line for each row that has a hypervisor.
+pub fn render(rows: &[(Tmm, Row)]) -> String {
+    let line = |(tmm, row): &(Tmm, Row)| {
+        let of = row.hypervisor?;
+        let [scans, ageing, moves] = of.flushes_asked;
+        Some(format!(
+            "hypervisor of {}: {} whole TLB flushes asked for ({scans} by scans, {ageing} by ageing, \
+             {moves} by moving pages), {} carried out; {} violations, {} hint faults; \
+             the guest waited {:.3} s and paid {:.3} of {:.3} s of the host's threads\n",
+            tmm.row(),
+            of.flushes_asked.iter().sum::<u64>(),
+            of.flushes_done,
+            of.violations,
+            of.hint_faults,
+            of.waited_s,
+            of.stolen_s,
+            of.host_s,
+        ))
+    };
+    rows.iter().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_is_what_came_between() {
+        let before = HypervisorCounters {
+            flush_scan: 1,
+            invept: 5,
+            ..HypervisorCounters::default()
+        };
+        let after = HypervisorCounters {
+            flush_scan: 3,
+            flush_ageing: 4,
+            invept: 9,
+            host_ageing_ps: 2_000_000_000_000,
+            stolen_ps: 1_000_000_000_000,
+            invept_ps: 500_000_000_000,
+            ..before
+        };
+        let phase = HostPhase::new(&before, &after);
+        assert_eq!(phase.flushes_asked, [2, 4, 0]);
+        assert_eq!(phase.flushes_done, 4);
+        assert_eq!(
+            (phase.host_s, phase.stolen_s, phase.waited_s),
+            (2.0, 1.0, 0.5)
+        );
+        let row = Row {
+            hypervisor: Some(phase),
+            ..Row::default()
+        };
+        let text = render(&[(Tmm::None, Row::default()), (Tmm::Demeter, row)]);
+        assert_eq!(text.lines().count(), 1);
+        assert!(text.contains("6 whole TLB flushes asked for"), "{text}");
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A machine whose pages a hypervisor places: who serves a line, what a flush empties, who pays.
+
+use demeter_machine::{
+    Access, Hypervisor, HypervisorConfig, Machine, MachineConfig, MemoryLayout, Served,
+    Translation, Walker,
+};
+
+const MIB: u64 = 1 << 20;
+const MS: u64 = 1_000_000;
+const PAGE: u64 = 4096;
+const KERNEL: u64 = 0xffff_8880_0000_0000;
+
+/// Maps every address to itself by a table of which no walk loads anything.
+struct Identity {
+    large: bool,
+}
+
+impl Walker for Identity {
+    fn walk(&mut self, va: u64) -> Option<Translation> {
+        Some(Translation {
+            pa: va & 0xffff_ffff,
+            large: self.large,
+            ..Translation::default()
+        })
+    }
+}
+
+/// So many pages of FMEM for a guest of two vCPUs whose first node is the larger one.
+fn machine(fmem_pages: u64, set: &[(&str, u64)]) -> Machine {
+    let mut config = HypervisorConfig {
+        fmem_bytes: fmem_pages * PAGE,
+        ..HypervisorConfig::default()
+    };
+    for (name, value) in set {
+        assert!(config.set(name, *value), "{name}");
+    }
+    config.validate().unwrap();
+    let machine = MachineConfig {
+        ept_2m: 0,
+        ..MachineConfig::default()
+    };
+    config.fits(&machine).unwrap();
+    let layout = MemoryLayout::new(512 * MIB, 128 * MIB);
+    let mut hypervisor = Hypervisor::new(&config, &machine, layout);
+    hypervisor.resume(0);
+    let mut made = Machine::new(&machine, layout, 2);
+    made.hypervisor = Some(Box::new(hypervisor));
+    made
+}
+
+fn touch(machine: &mut Machine, vcpu: usize, va: u64) -> Option<Access> {
+    if machine.filtered(vcpu, va) {
+        return None;
+    }
+    machine.access(vcpu, va, true, &mut Identity { large: false })
+}
+
+/// The table says which tier serves a line, not the guest's own nodes.
+#[test]
+fn the_table_serves() {
+    let mut machine = machine(100, &[]);
+    let served = |machine: &mut Machine, page: u64| touch(machine, 0, page * PAGE).unwrap().served;
+    // Two thirds of a percent stay free.
+    let fast = (1..150).filter(|&page| served(&mut machine, page) == Served::Fmem);
+    assert_eq!(fast.count(), 100);
+    // Of both nodes; the kernel's own is fast wherever it lies.
+    for page in [200, 600 * MIB / PAGE] {
+        assert_eq!(served(&mut machine, page), Served::Smem);
+    }
+    let kernel = machine.access(0, KERNEL + 620 * MIB, false, &mut Identity { large: true });
+    assert_eq!(kernel.unwrap().served, Served::Fmem);
+}
+
+/// Large pages of the guest take an entry for each page of the host's.
+#[test]
+fn an_entry_is_the_smaller_page() {
+    let mut machine = machine(100, &[]);
+    for page in 0..2 {
+        let access = machine.access(0, page * PAGE, true, &mut Identity { large: true });
+        assert!(access.unwrap().walked);
+    }
+    let again = machine.access(0, 8, true, &mut Identity { large: true });
+    assert!(!again.unwrap().walked);
+}
+
+/// A flush empties the TLB of every vCPU, and each of them pays for it.
+#[test]
+fn a_flush_is_everybodys() {
+    let mut machine = machine(100, &[("scan_delay_ms", 1), ("steal_permille", 0)]);
+    for vcpu in 0..2 {
+        touch(&mut machine, vcpu, 0x1000);
+        assert!(!touch(&mut machine, vcpu, 0x1040).unwrap().walked);
+    }
+    let before = machine.counters.charged_ps;
+    assert_eq!(machine.run_hypervisor(0, MS / 2), 0);
+    let ps = machine.run_hypervisor(0, MS);
+    assert_eq!(ps, 2 * (1_000_000 + 106_000));
+    assert_eq!(machine.counters.charged_ps - before, ps);
+    let own = [0, 1].map(|vcpu| machine.vcpu_counters(vcpu).charged_ps);
+    assert_eq!(own[0] + own[1], machine.counters.charged_ps);
+    for vcpu in 0..2 {
+        assert!(touch(&mut machine, vcpu, 0x1080).unwrap().walked, "{vcpu}");
+    }
+    let counters = machine.hypervisor.as_ref().unwrap().counters();
+    assert_eq!((counters.flushes(), counters.invept), (1, 2));
+    // The first to come finds the page unmapped, the second does not.
+    assert_eq!(counters.violations, 1);
+    assert_eq!(counters.violation_ps, 2_000_000);
+    // None of it is a flush of the guest's.
+    assert_eq!(machine.counters.tlb_full, 0);
+}
+
+/// The young bit of a page that the TLB has stays clear: what is used all the time looks
+/// cold, unless looking flushes.
+#[test]
+fn what_the_tlb_has_looks_cold_without_a_flush() {
+    for (flush, served) in [(1, Served::Fmem), (0, Served::Smem)] {
+        let mut machine = machine(
+            100,
+            &[
+                ("demote_basis_points", 1000),
+                ("ageing_flush", flush),
+                ("scan_delay_ms", 1_000_000),
+                ("steal_permille", 0),
+                ("wake_ms", 1),
+            ],
+        );
+        // Full; from here on the first page is used all the time, and no other.
+        for page in 1..=100 {
+            touch(&mut machine, 0, page * PAGE);
+        }
+        let mut line = 0;
+        for at_us in 0..3000 {
+            line = (line + 64) % 2048;
+            touch(&mut machine, 0, PAGE + line);
+            machine.run_hypervisor(0, 10 * MS + at_us * 1000);
+        }
+        let counters = machine.hypervisor.as_ref().unwrap().counters();
+        // Of ten that are to be free three were left.
+        assert_eq!(counters.demoted_pages, 7, "{counters:?}");
+        assert_eq!(counters.flush_ageing > 0, flush == 1);
+        let access = touch(&mut machine, 0, PAGE + 3072).unwrap();
+        assert_eq!(access.served, served, "flush {flush}");
+    }
+}
