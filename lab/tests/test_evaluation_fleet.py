@@ -69,6 +69,14 @@ def test_what_is_done_is_not_done_again_and_a_failure_is(client: Client, tmp_pat
     assert store.failure(tasks[1].key) is None
 
 
+def test_a_scheduler_of_somebody_else_is_used(client: Client, tmp_path: Path) -> None:
+    store, made = Store(tmp_path), task("echo n=7")
+    with client_of(client.scheduler.address, 1) as other:
+        assert other.scheduler_info()["id"] == client.scheduler_info()["id"]
+        assert run_all(other, [made], store, silent) == 0
+    assert store.files(made.key) == {"lines.txt": b"n=7\n"}
+
+
 def test_a_full_disk_is_a_failure_and_the_rest_goes_on(client: Client, tmp_path: Path) -> None:
     class Full(Store):
         def put(self, of: Task, outcome: Outcome) -> None:

@@ -87,8 +87,8 @@ def beside_the_paper(values: Iterable[Value]) -> alt.LayerChart | None:
     data = pl.DataFrame(
         rows, schema_overrides={"figure": pl.Float64, "paper": pl.Float64, "by paper": pl.Float64}
     )
-    x = alt.X("by paper:Q", scale=alt.Scale(type="log"), title="by the paper's (logarithm)")
-    y = alt.Y("value:N", sort=None, title=None, axis=alt.Axis(labelLimit=170))
+    x = alt.X("by paper:Q", scale=alt.Scale(type="log"), title="ours by the paper's, log")
+    y = alt.Y("value:N", sort=None, title=None, axis=alt.Axis(labelLimit=150))
     points = (
         alt.Chart(data)
         .mark_point(filled=True, size=110, opacity=0.9)
@@ -99,7 +99,7 @@ def beside_the_paper(values: Iterable[Value]) -> alt.LayerChart | None:
                 "whose:N",
                 title=None,
                 scale=alt.Scale(
-                    domain=["ours", "paper", "draft"], range=["circle", "stroke", "diamond"]
+                    domain=["ours", "paper", "draft"], range=["circle", "square", "diamond"]
                 ),
             ),
             color=alt.Color(
