@@ -181,6 +181,20 @@ def test_nothing_is_won_against_a_manager_that_moved_nothing() -> None:
     assert (idle.state, idle.ours) == (TOLD, 2.0) and "tpp moved no page" in idle.note
 
 
+def test_a_mean_over_some_of_the_runs_is_not_checked() -> None:
+    record = recorded()[0].record
+    assert {run.labels["seed"] for run in record.runs} == {"1"}
+    runs = [*record.runs, *(replace(run, labels=run.labels | {"seed": "2"}) for run in record.runs)]
+    found = [
+        replace(one, labels=one.labels | {"workload": "gups", "seed": "1"})
+        for one in points(demeter=(1, 9))
+    ]
+    spec = {"name": "x", "metric": "time_s", "of": {"system": "demeter"}, "at_least": 0}
+    whole = value_of(record, spec, found, {}, 0, {})
+    part = value_of(replace(record, runs=tuple(runs)), spec, found, {}, 5, {})
+    assert (whole.state, part.state) == (MET, TOLD) and "1 of 2 points" in part.note
+
+
 def test_a_part_of_the_values_is_said_to_be_a_part() -> None:
     curve = recorded()[0]
     met = replace(curve.values[0], state=MET)

@@ -10,8 +10,9 @@ _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 OR MIT -->
 # The paper's evaluation, made again
 
 Made by `make {target}` from its runs: [lab/evaluation](../lab/evaluation) has each record as data.
-{scale} Times of guests are modelled ([model.md](model.md)). What is missing is told as
-"not run", with the reason.
+{scale}
+Times of guests are modelled ([model.md](model.md)). What is missing is told as "not run", with the
+reason; what was run in part, or against a manager that moved no page, is told but not checked.
 
 `make evaluate` does what has not been done: each run is kept under the digest of its command and
 of all programs, modules and kernels that it is made of, so it can be interrupted at any point. A
@@ -22,9 +23,10 @@ workers of a Dask scheduler: checkouts of one commit with the same built program
 """
 _QUICK = """**These are the quick runs**: guests of a quarter of the memory, one seed, one guest in
 place of nine, fewer points. They show that the path works, not how far things go: a run is about a
-modelled second, too short for managers that need seconds of hint faults to know anything."""
+modelled second, too short for managers that need seconds of hint faults to know anything.
+"""
 _WHOLE = (
-    "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine."
+    "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine.\n"
 )
 
 

@@ -20,6 +20,7 @@ _MEANS: dict[str, Callable[[Sequence[float]], float]] = {
 }
 _BOUNDS: dict[str, Callable[[float, float], bool]] = {
     "above": operator.gt,
+    "below": operator.lt,
     "at least": operator.ge,
     "at most": operator.le,
 }
@@ -32,7 +33,7 @@ MET, MISSED, TOLD, NOT_RUN = "met", "missed", "no check", "not run"
 IN_PART = "in part"
 _FIELDS = {
     "name", "metric", "of", "by", "by_mean", "mean", "scale", "unit", "from",
-    "paper", "draft", "above", "at_least", "at_most", "note",
+    "paper", "draft", "above", "below", "at_least", "at_most", "note",
 }  # fmt: skip
 
 
@@ -162,8 +163,10 @@ def value_of(
                 f"{record.id}: {other['record']} has no value '{other['name']}' before it"
             )
         points = [] if source.ours is None else [source.ours]
+        spec = {**spec, "note": spec.get("note", source.note)}
     else:
         points = _points(record, spec, found)
+    planned = 0 if other is not None else len(_points(record, spec, _planned(record, spec)))
     ours = spread = None
     if points:
         scale = float(spec.get("scale", 1))
@@ -180,7 +183,13 @@ def value_of(
         state, note = NOT_RUN, _why(record, spec, failures, missing)
     elif idle:
         # To beat one who did nothing is no more than to beat `none`.
-        state, note = TOLD, f"{', '.join(idle)} moved no page here, so nothing is checked. {note}"
+        state, note = (
+            TOLD,
+            f"{', '.join(idle)} moved no page here: not checked; {note}".rstrip("; "),
+        )
+    elif 0 < len(points) < planned:
+        # A mean over some workloads is not the mean over all of them.
+        state, note = TOLD, f"only {len(points)} of {planned} points were run: not checked"
     elif not wanted:
         state = TOLD
     else:
@@ -192,6 +201,12 @@ def value_of(
         record.id, spec["name"], spec.get("unit", ""), spec.get("paper"), spec.get("draft"),
         ours, spread, len(points), state, wanted, note, _about(spec),
     )  # fmt: skip
+
+
+def _planned(record: Record, spec: Mapping) -> list[Measured]:
+    """Return the record's points as if each had been run."""
+    one = {spec["metric"]: 1.0}
+    return better_of([Measured(run.labels, one) for run in record.runs])
 
 
 def _moved_nothing(found: Sequence[Measured], system: str) -> bool:
