@@ -77,6 +77,11 @@ class Result:
     missing: int
 
     @property
+    def better(self) -> bool:
+        """Whether managers had a choice of pages."""
+        return any(_VARIANT in run.labels for run in self.record.runs)
+
+    @property
     def state(self) -> str:
         """What became of its checks."""
         states = {value.state for value in self.values}
