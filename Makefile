@@ -11,10 +11,11 @@ export DEMETER_CACHE
 
 LAB := $(DEMETER_CACHE)/lab-venv/bin
 PLOT := PYTHONPATH=lab $(LAB)/python -m demeter_lab.cli
+EVALUATE := PYTHONPATH=lab $(LAB)/python -m demeter_lab.evaluation
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
-.PHONY: help demo test test-debug testbed build lint fmt bench bench-epoch bench-balloon bench-extmem experiments figures man deb setup modules lab lab-lock clean
+.PHONY: help demo test test-debug testbed build lint fmt bench bench-epoch bench-balloon bench-extmem experiments evaluate evaluate-quick figures man deb setup modules lab lab-lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,8 +78,15 @@ bench-extmem: build lab ## the user-space pager against Linux swap at its best (
 experiments: build lab ## the other tables: seven workloads, redis, liblinear, uniform access, losses
 	for experiment in seven redis liblinear uniform loss spread; do lab/experiments/run.sh $$experiment; done
 
-figures: lab ## redraw figures from recorded results
-	$(PLOT) demo out/demo --out out/demo/throughput.svg
+evaluate: build lab ## every table and figure of the paper, made again (a day; what is done is kept): out/evaluation/index.html
+	$(EVALUATE) run
+
+evaluate-quick: build lab ## the same with smaller guests, one seed, fewer points (meant for an hour on two processors)
+	$(EVALUATE) run --quick
+
+figures: lab ## redraw figures from recorded results, of the demo and of the evaluation
+	[ ! -e out/evaluation/plan.json ] || $(EVALUATE) report
+	[ ! -e out/demo ] && [ -e out/evaluation/plan.json ] || $(PLOT) demo out/demo --out out/demo/throughput.svg
 
 deb: build ## Debian packages of the modules (DKMS), the daemon and the command, into out/deb
 	packaging/deb.sh out/deb

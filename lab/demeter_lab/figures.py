@@ -19,6 +19,14 @@ COLOURS = {
     "nbt-default": "#e9b872",
     "damon": "#54a24b",
     "damon-auto": "#9fce8f",
+    "tpp": "#b279a2",
+    "tpp-charged": "#d6a5c9",
+    "tpp-h": "#6b4c9a",
+    "memtis": "#1f9e89",
+    "memtis-unscaled": "#7fcdbb",
+    "nomad": "#8c6d31",
+    "nimble": "#e377c2",
+    "hemem": "#17becf",
     "none": "#333333",
 }
 

@@ -4,32 +4,38 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from demeter_lab.results import ResultError
 
 #: Beside the command, or in $DEMETER_LIBEXEC.
-PROGRAMS = ("demeter", "libdemeter_tcg_plugin.so", "demeter-agent", "demeter-workloads")
+PROGRAMS = (
+    "demeter",
+    "demeterd",
+    "libdemeter_tcg_plugin.so",
+    "demeter-agent",
+    "demeter-workloads",
+)
 MODULE = "demeter.ko"
 #: What ``testbed.json`` names for each kernel.
 OF_KERNEL = ("vmlinuz", "vmlinux", "initrd_base")
 
 
-def inputs_of(demeter: Path) -> dict[str, str]:
+def inputs_of(demeter: Path, modules: Sequence[str] = (MODULE,)) -> dict[str, str]:
     """Return the SHA-256 of everything that a guest of ``demeter`` is made of, by name.
 
     The command and the programs beside it, ``testbed.json``, QEMU, and each kernel that
-    it names with its ``demeter.ko``; what is not there has no part in a run.
+    it names with these ``modules``; what is not there has no part in a run.
 
     Raises:
         ResultError: ``testbed.json`` is damaged.
 
     """
-    return {name: _sha256(path) for name, path in _files(demeter) if path.is_file()}
+    return {name: _sha256(path) for name, path in _files(demeter, modules) if path.is_file()}
 
 
-def _files(demeter: Path) -> Iterator[tuple[str, Path]]:
+def _files(demeter: Path, modules: Sequence[str]) -> Iterator[tuple[str, Path]]:
     demeter = demeter.resolve()
     yield "demeter", demeter
     libexec = Path(os.environ.get("DEMETER_LIBEXEC") or demeter.parent)
@@ -50,7 +56,8 @@ def _files(demeter: Path) -> Iterator[tuple[str, Path]]:
             for name in OF_KERNEL:
                 if name in kernel:
                     yield f"{release} {name}", Path(kernel[name])
-            yield f"{release} {MODULE}", _module(demeter, release)
+            for name in modules:
+                yield f"{release} {name}", _module(demeter, release, name)
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ResultError(f"{contract} is damaged ({error}); run testbed/setup.sh") from None
 
@@ -62,13 +69,13 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "demeter"
 
 
-def _module(demeter: Path, release: str) -> Path:
+def _module(demeter: Path, release: str, name: str) -> Path:
     """Return the module that the command takes: the first that exists of where it looks."""
     places = [above / "build/modules" for above in demeter.parents]
     if chosen := os.environ.get("DEMETER_MODULES"):
         places.insert(0, Path(chosen))
     places.append(Path("build/modules"))
-    paths = [place / release / MODULE for place in places]
+    paths = [place / release / name for place in places]
     return next((path for path in paths if path.is_file()), paths[0])
 
 

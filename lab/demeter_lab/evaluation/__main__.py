@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""``python -m demeter_lab.evaluation``: run the records, and make the report of what was run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from demeter_lab.evaluation import document, fleet, pages, records
+from demeter_lab.evaluation.execute import DEMETER, Outcome, Task, task_of
+from demeter_lab.evaluation.records import DIRECTORY, ROOT, Record, RecordError
+from demeter_lab.evaluation.store import Plan, Store, write_text
+from demeter_lab.evaluation.values import label_of, results_of
+from demeter_lab.results import ResultError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+Out = Annotated[Path, typer.Option(help="results directory, kept between runs")]
+Quick = Annotated[bool, typer.Option("--quick", help="smaller memory, fewer seeds and points")]
+Records = Annotated[Path, typer.Option("--records", help="folder of the records")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="only this record, as F8")]
+OUT = Path("out/evaluation")
+
+
+@app.command()
+def run(
+    quick: Quick = False,
+    only: Only = None,
+    systems: Annotated[list[str] | None, typer.Option("--system", help="only this row")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="address of a Dask scheduler")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="guests at a time here")] = None,
+    limit_s: Annotated[float, typer.Option(help="for each run, in seconds of the host")] = 3600.0,
+    directory: Records = DIRECTORY,
+    out: Out = OUT,
+) -> None:
+    """Do the runs that have not been done, then make the report."""
+    with _errors():
+        known = records.systems_of(ROOT / DEMETER)
+        if odd := set(systems or []) - set(known):
+            raise RecordError(
+                f"no manager {', '.join(sorted(odd))}; choose from {', '.join(known)}"
+            )
+        every = records.load(known, quick, directory)
+        wanted = {record.id for record in _chosen(every, only)}
+        tasks, keys = {}, {}
+        for one in (one for record in every for one in record.runs):
+            task = task_of(one, limit_s=limit_s)
+            keys[one.digest] = task.key
+            of_rows = systems is None or one.system is None or one.system in systems
+            if one.record in wanted and of_rows:
+                tasks[task.key] = task
+        store = Store(out)
+        store.keep(Plan(quick, known, keys))
+        todo = [task for task in tasks.values() if store.files(task.key) is None]
+        typer.echo(f"evaluation: {len(tasks)} runs, {len(tasks) - len(todo)} of them done before")
+        failed = _execute(todo, store, scheduler, workers or fleet.default_workers()) if todo else 0
+        _report(out, directory, None)
+    if failed:
+        typer.echo(f"evaluation: {failed} runs failed; the same command tries them again", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    to: Annotated[Path | None, typer.Option("--document", help="the document to write")] = None,
+    directory: Records = DIRECTORY,
+    out: Out = OUT,
+) -> None:
+    """Make the pages and the document from what the last `run` had planned; runs nothing."""
+    with _errors():
+        _report(out, directory, to)
+
+
+class _errors:
+    """Say what is wrong in one line, and end with status 1."""
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Turn known errors into a message."""
+        if isinstance(error, RecordError | ResultError | OSError):
+            typer.echo(f"demeter-lab: error: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
+def _chosen(every: Sequence[Record], only: Sequence[str] | None) -> list[Record]:
+    if odd := set(only or []) - {record.id for record in every}:
+        known = ", ".join(record.id for record in every)
+        raise RecordError(f"no record {', '.join(sorted(odd))}; choose from {known}")
+    return [record for record in every if not only or record.id in only]
+
+
+def _execute(tasks: Sequence[Task], store: Store, scheduler: str | None, workers: int) -> int:
+    done = 0
+
+    def told(task: Task, outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        name = f"{task.run.record} {label_of(task.run.labels)}"
+        how = (
+            f"FAILED: {outcome.failure.splitlines()[-1]}"
+            if outcome.failure
+            else f"{outcome.host_s:.0f} s"
+        )
+        typer.echo(f"evaluation: {done}/{len(tasks)} {name}: {how}")
+
+    with fleet.client_of(scheduler, workers) as client:
+        return fleet.run_all(client, tasks, store, told)
+
+
+def _report(out: Path, directory: Path, to: Path | None) -> None:
+    store = Store(out)
+    plan = store.plan()
+    results = results_of(records.load(plan.systems, plan.quick, directory), store, plan.keys)
+    pages.write(results, out, plan.quick)
+    typer.echo(f"evaluation: {out / 'index.html'}")
+    text = document.text(results, plan.quick)
+    for path in (out / "evaluation.md", to):
+        if path is not None:
+            write_text(path, text)
+            typer.echo(f"evaluation: {path}")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""``docs/evaluation.md``: every record, ours beside the paper's, with what did not run and why."""
+
+import shlex
+from collections.abc import Sequence
+
+from demeter_lab.evaluation.values import NOT_RUN, Result, Value
+
+_HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 OR MIT -->
+# The paper's evaluation, made again
+
+Made by `make {target}` from its runs: [lab/evaluation](../lab/evaluation) has each record as data.
+{scale}
+Times of guests are modelled ([model.md](model.md)). What is missing is told as "not run", with the
+reason; what was run in part, or against a manager that moved no page, is told but not checked.
+
+`make evaluate` does what has not been done: each run is kept under the digest of its command and
+of all programs, modules and kernels that it is made of, so it can be interrupted at any point. A
+run that failed is recorded, the rest goes on, and the next call tries it again. `make figures`
+draws `out/evaluation/index.html` and this page's text from what was run, without running.
+`PYTHONPATH=lab python -m demeter_lab.evaluation run --scheduler ADDRESS` has the runs done by the
+workers of a Dask scheduler: checkouts of one commit with the same built programs and cache.
+"""
+_QUICK = """**These are the quick runs**: guests of a quarter of the memory, one seed, one guest in
+place of nine, fewer points. They show that the path works, not how far things go: a run is about a
+modelled second, too short for managers that need seconds of hint faults to know anything.
+"""
+_WHOLE = (
+    "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine.\n"
+)
+
+
+def text(results: Sequence[Result], quick: bool) -> str:
+    """Return the document."""
+    target = "evaluate-quick" if quick else "evaluate"
+    parts = [_HEAD.format(target=target, scale=_QUICK if quick else _WHOLE), _summary(results)]
+    parts += [_section(result) for result in results]
+    return "\n".join(parts)
+
+
+def figure(number: float | str | None) -> str:
+    """Return a number with what digits it is worth, or a dash."""
+    if number is None:
+        return "-"
+    if isinstance(number, str):
+        return number
+    return f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:.4g}"
+
+
+def ours(value: Value) -> str:
+    """Return our figure with its spread."""
+    if value.ours is None:
+        return "-"
+    text = figure(value.ours)
+    if value.spread is not None:
+        text += f" ({figure(value.spread[0])} to {figure(value.spread[1])}, of {value.points})"
+    return text
+
+
+def _summary(results: Sequence[Result]) -> str:
+    lines = [
+        "| record | what | state | met | missed | no check | not run |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        states = [value.state for value in result.values]
+        counts = " | ".join(
+            str(states.count(state)) for state in ("met", "missed", "no check", NOT_RUN)
+        )
+        record = result.record
+        lines.append(
+            f"| [{record.id}](#{_anchor(result)}) | {record.title} | {result.state} | {counts} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _anchor(result: Result) -> str:
+    kept = "".join(
+        letter for letter in _title(result).lower() if letter.isalnum() or letter in " -_"
+    )
+    return kept.replace(" ", "-")
+
+
+def _title(result: Result) -> str:
+    return f"{result.record.id}: {result.record.title}"
+
+
+def _section(result: Result) -> str:
+    record = result.record
+    lines = [
+        f"## {_title(result)}",
+        "",
+        f"{record.where}. {record.scaled} Check: {record.check}.",
+        "",
+    ]
+    lines += [
+        "| value | ours | paper | draft | ours / paper | wanted | check | remark |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for value in result.values:
+        ratio = "-" if value.ratio is None else f"{value.ratio:.2f}"
+        name = f"{value.name}, {value.unit}" if value.unit else value.name
+        cells = (
+            name,
+            ours(value),
+            figure(value.paper),
+            figure(value.draft),
+            ratio,
+            value.wanted or "-",
+            value.state,
+            value.note,
+        )
+        lines.append(
+            "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |"
+        )
+    lines.append("")
+    if record.absent:
+        lines += [f"Not implemented: {', '.join(f'`{name}`' for name in record.absent)}.", ""]
+    for name, reason in sorted(result.failures.items()):
+        lines += [f"Failed: {name}: {reason.splitlines()[-1][:300]}", ""]
+    if result.missing:
+        lines += [f"{result.missing} of {len(record.runs)} runs were not made.", ""]
+    if record.runs:
+        command = (
+            shlex.join(record.runs[0].argv)
+            .replace("'{demeter}'", "demeter")
+            .replace("'{out}'", "OUT")
+        )
+        lines += ["The first of its runs:", "", "```", command, "```", ""]
+    return "\n".join(lines)

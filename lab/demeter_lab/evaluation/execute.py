@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""One run, wherever it is executed: a command in a folder of its own, and what is kept of it.
+
+What is kept is decided by the command alone, not by the machine: times of the host are not in it.
+"""
+
+import hashlib
+import json
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from demeter_lab.evaluation.records import ROOT, Run
+from demeter_lab.inputs import MODULE, inputs_of
+
+#: Part of every key: another one makes all that was kept void.
+FORMAT = 1
+DEMETER = "target/release/demeter"
+#: Modules of a guest beside that of its manager.
+_MODULES = (MODULE, "demeter_balloon.ko")
+#: What is kept of a series: the work done over time.
+_SERIES_KINDS = ("on", "progress")
+_TAIL_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run with all that its outcome depends on."""
+
+    key: str
+    run: Run
+    inputs: dict[str, str]
+    limit_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a task: files by name, or why there are none."""
+
+    key: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    failure: str = ""
+    host_s: float = 0.0
+    host: str = ""
+
+
+class RunError(Exception):
+    """A run that left no result; the message says why."""
+
+
+def task_of(run: Run, root: Path = ROOT, limit_s: float = 3600.0) -> Task:
+    """Return the run with its key: the digest of its command and of all that it is made of."""
+    inputs = _inputs(run, root)
+    text = json.dumps({"format": FORMAT, "run": run.digest, "inputs": inputs}, sort_keys=True)
+    return Task(hashlib.sha256(text.encode()).hexdigest()[:32], run, inputs, limit_s)
+
+
+def execute(task: Task, root: Path = ROOT) -> Outcome:
+    """Run it, and return what is kept; a failure is an outcome too."""
+    began = time.monotonic()
+    place = Path(tempfile.mkdtemp(prefix="demeter-evaluation-"))
+    files: dict[str, bytes] = {}
+    failure = ""
+    try:
+        # Asked where it runs: another machine may have another build.
+        _same(task.inputs, _inputs(task.run, root))
+        files = _kept(task.run, _command(task, root, place / "out"), place / "out")
+    except (RunError, OSError, ValueError, KeyError, TypeError) as error:
+        failure = str(error) or repr(error)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return Outcome(task.key, files, failure, time.monotonic() - began, platform.node())
+
+
+def _command(task: Task, root: Path, out: Path) -> str:
+    words = {"demeter": str(root / DEMETER), "out": str(out)}
+    argv = [
+        word.replace("{demeter}", words["demeter"]).replace("{out}", words["out"])
+        for word in task.run.argv
+    ]
+    # Who started it may vanish: then it has to end as well.
+    guard = ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
+    try:
+        done = subprocess.run(
+            [*guard, *argv],
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=task.limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"was not done after {task.limit_s:.0f} s") from None
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip())[-_TAIL_CHARACTERS:]
+        raise RunError(f"exit status {done.returncode}: {said}")
+    return done.stdout
+
+
+def _kept(run: Run, said: str, out: Path) -> dict[str, bytes]:
+    if run.kind == "text":
+        lines = [
+            line
+            for line in said.splitlines()
+            if any(re.search(pattern, line) for pattern in run.patterns.values())
+        ]
+        if not lines:
+            raise RunError(f"it did not say what was looked for: {', '.join(run.patterns)}")
+        return {"lines.txt": ("\n".join(lines) + "\n").encode()}
+    if run.kind == "heat":
+        return {name: (out / name).read_bytes() for name in ("heat.json", "command.log")}
+    row = out / str(run.system)
+    files = {name: (row / name).read_bytes() for name in ("summary.json", "command.log")}
+    files["series.jsonl"] = _series((row / "series.jsonl").read_text())
+    return files
+
+
+def _series(text: str) -> bytes:
+    rows = (json.loads(line) for line in text.splitlines())
+    kept = (
+        {key: row[key] for key in ("t_ns", "kind", "value")}
+        for row in rows
+        if row["kind"] in _SERIES_KINDS
+    )
+    return "".join(json.dumps(row) + "\n" for row in kept).encode()
+
+
+def _same(wanted: dict[str, str], here: dict[str, str]) -> None:
+    odd = sorted(name for name in wanted.keys() | here.keys() if wanted.get(name) != here.get(name))
+    if odd:
+        raise RunError(
+            f"{platform.node()} has another {', '.join(odd)} than the one that asked; "
+            "copy target/, build/ and the cache there from one place"
+        )
+
+
+def _inputs(run: Run, root: Path) -> dict[str, str]:
+    if run.kind == "text" and "{demeter}" not in run.argv:
+        paths = sorted(path for glob in run.sources for path in root.glob(glob) if path.is_file())
+        return {
+            str(path.relative_to(root)): _sha256(path, path.stat().st_mtime_ns) for path in paths
+        }
+    peer = f"demeter_{(run.system or 'none').split('-')[0]}.ko"
+    return _guest_inputs(root / DEMETER, (*_MODULES, peer))
+
+
+@cache
+def _guest_inputs(demeter: Path, modules: tuple[str, ...]) -> dict[str, str]:
+    return inputs_of(demeter, modules)
+
+
+@cache
+def _sha256(path: Path, mtime_ns: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

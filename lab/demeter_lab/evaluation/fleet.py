@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Runs scaled out by Dask: over this machine's processors, or over those of a scheduler.
+
+A worker of another machine is started in a checkout of the same commit that is built, with the
+same cache: ``PYTHONPATH=lab dask worker ADDRESS --nthreads 1``. It sends back what is kept of
+a run; nothing is shared but the network.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from distributed import Client, LocalCluster, as_completed
+
+from demeter_lab.evaluation.execute import Outcome, Task, execute
+from demeter_lab.evaluation.store import Store
+
+
+def default_workers() -> int:
+    """Return how many guests this machine runs at a time: half of what it has processors."""
+    return max(1, (os.cpu_count() or 1) // 2)
+
+
+@contextmanager
+def client_of(scheduler: str | None, workers: int) -> Iterator[Client]:
+    """Connect to a scheduler, or start workers here."""
+    if scheduler:
+        with Client(scheduler) as client:
+            yield client
+        return
+    with (
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def run_all(
+    client: Client,
+    tasks: Sequence[Task],
+    store: Store,
+    told: Callable[[Task, Outcome], None],
+    work: Callable[[Task], Outcome] = execute,
+) -> int:
+    """Do what has not been done; return how many failed.
+
+    A task whose worker vanishes is given to another one; after Dask's number of attempts
+    (``distributed.scheduler.allowed-failures``) it has failed.
+    """
+    todo = {task.key: task for task in tasks if store.files(task.key) is None}
+    futures = {
+        client.submit(work, task, key=f"run-{key}", pure=False): task for key, task in todo.items()
+    }
+    failed = 0
+    for future in as_completed(list(futures)):
+        task = futures.pop(future)
+        try:
+            outcome = future.result()
+        except Exception as error:
+            # Whatever became of it, the rest goes on.
+            outcome = Outcome(task.key, failure=f"{type(error).__name__}: {error}")
+        future.release()
+        try:
+            store.put(task, outcome)
+        except OSError as error:
+            outcome = Outcome(task.key, failure=f"its result could not be kept: {error}")
+            _note(store, task, outcome)
+        failed += bool(outcome.failure)
+        told(task, outcome)
+    return failed
+
+
+def _note(store: Store, task: Task, outcome: Outcome) -> None:
+    """Record a failure if there is still room for that."""
+    try:
+        store.put(task, outcome)
+    except OSError:
+        return

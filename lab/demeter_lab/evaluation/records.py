@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""What is to be made again, as data: ``lab/evaluation/ID.toml``, and the runs it stands for.
+
+A record's ``[[run]]`` blocks each have a command and axes; a run is one combination of them.
+In a word of the command ``{name}`` is an axis' or a parameter's value; a word that is nothing
+but ``{name}`` becomes as many words as the value has. ``{demeter}`` and ``{out}`` stay, for
+whoever executes the run.
+"""
+
+import hashlib
+import itertools
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+DIRECTORY = ROOT / "lab/evaluation"
+COMMON = "common.toml"
+#: How commands are understood; what each leaves is in measure.py.
+KINDS = ("compare", "heat", "text")
+#: Left as they are: only where a run is executed is it known what they stand for.
+_LATER = {"demeter": "{demeter}", "out": "{out}"}
+
+Labels = dict[str, str]
+
+
+class RecordError(Exception):
+    """A record that cannot be used; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command, and what it is a point of."""
+
+    record: str
+    kind: str
+    argv: tuple[str, ...]
+    labels: Labels
+    #: ``text``: name of a number, and the expression whose group it is.
+    patterns: dict[str, str] = field(default_factory=dict)
+    #: ``text``: files that decide its outcome, as globs from the root; guests have inputs.py.
+    sources: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """What it is, whatever it is made of."""
+        text = json.dumps(
+            {"argv": self.argv, "kind": self.kind, "patterns": self.patterns}, sort_keys=True
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def system(self) -> str | None:
+        """The memory manager, if it is one of the axes."""
+        return self.labels.get("system")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One table, figure or number, its runs, and what is held against the paper's."""
+
+    id: str
+    title: str
+    where: str
+    kind: str
+    scaled: str
+    needs: str
+    check: str
+    paper: dict[str, object]
+    draft: dict[str, object]
+    parameters: dict[str, str]
+    runs: tuple[Run, ...]
+    #: Managers that it asks for and the command does not have.
+    absent: tuple[str, ...]
+    values: tuple[dict[str, object], ...]
+    figures: tuple[dict[str, object], ...]
+
+    @property
+    def workloads(self) -> list[str]:
+        """Names of the workloads of its runs."""
+        return list(
+            dict.fromkeys(run.labels["workload"] for run in self.runs if "workload" in run.labels)
+        )
+
+
+def load(systems: Sequence[str], quick: bool, directory: Path = DIRECTORY) -> list[Record]:
+    """Return all records, in the paper's order.
+
+    Args:
+        systems: rows that the command has; runs of others are left out and told.
+        quick: with the smaller axes and parameters of ``quick``.
+        directory: of the records.
+
+    Raises:
+        RecordError: one of them is not of this form.
+
+    """
+    common = _read(directory / COMMON)
+    names = common.get("records", [])
+    found = {path.stem for path in directory.glob("*.toml")} - {Path(COMMON).stem}
+    if set(names) != found:
+        odd = ", ".join(sorted(set(names) ^ found))
+        raise RecordError(f"{directory / COMMON} and the files beside it do not agree on: {odd}")
+    return [_record(directory / f"{name}.toml", common, systems, quick) for name in names]
+
+
+def systems_of(demeter: Path) -> list[str]:
+    """Return the managers that ``demeter vm compare`` knows.
+
+    Raises:
+        RecordError: the command cannot be asked.
+
+    """
+    try:
+        done = subprocess.run(
+            [str(demeter), "vm", "compare", "--help"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise RecordError(f"{demeter} cannot be asked ({error}); run make build") from None
+    option = re.search(r"^ +--tmm .*?(?=^ +--)", done.stdout, re.S | re.M)
+    rows = re.findall(r"^ +- ([a-z0-9-]+):", option[0], re.M) if option else []
+    if not rows:
+        raise RecordError(f"`{demeter} vm compare --help` lists no managers; run make build")
+    return rows
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise RecordError(f"{path}: {error}") from None
+
+
+def _record(path: Path, common: Mapping, systems: Sequence[str], quick: bool) -> Record:
+    data = _read(path)
+    try:
+        if data["id"] != path.stem:
+            raise RecordError(f"{path}: its id is {data['id']}; name it {path.stem}")
+        parameters = _parameters(common, quick) | _parameters(data, quick)
+        runs, absent = [], []
+        for block in data.get("run", []):
+            points, missing = _points(data["id"], block, parameters, systems, quick)
+            runs += points
+            absent += missing
+        return Record(
+            id=data["id"],
+            title=data["title"],
+            where=data["where"],
+            kind=data["kind"],
+            scaled=data["scaled"],
+            needs=data.get("needs", ""),
+            check=data["check"],
+            paper=data["paper"],
+            draft=data.get("draft", {}),
+            parameters={key: parameters[key] for key in data.get("parameters", {})},
+            runs=tuple(runs),
+            absent=tuple(dict.fromkeys(absent)),
+            values=tuple(data.get("value", [])),
+            figures=tuple(data.get("figure", [])),
+        )
+    except KeyError as error:
+        raise RecordError(f"{path} lacks {error}, or something in it asks for it") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"{path}: {error}") from None
+
+
+def _parameters(data: Mapping, quick: bool) -> dict[str, str]:
+    merged = {}
+    for table in ("parameters", "workloads"):
+        merged |= data.get(table, {})
+        merged |= data.get("quick", {}).get(table, {}) if quick else {}
+    return {key: str(value) for key, value in merged.items()}
+
+
+def _points(
+    record: str, block: Mapping, parameters: Mapping[str, str], systems: Sequence[str], quick: bool
+) -> tuple[list[Run], list[str]]:
+    if block["kind"] not in KINDS:
+        raise RecordError(f"{record}: no kind '{block['kind']}'; choose from {', '.join(KINDS)}")
+    axes = block.get("axes", {}) | (block.get("quick", {}) if quick else {})
+    fixed = {key: str(value) for key, value in block.get("labels", {}).items()}
+    options = block.get("options", {})
+    runs, absent = [], []
+    for point in itertools.product(*axes.values()):
+        labels = fixed | {key: str(value) for key, value in zip(axes, point, strict=True)}
+        system = labels.get("system")
+        if system is not None and system not in systems:
+            absent.append(system)
+            continue
+        values = {
+            **parameters,
+            **block.get("parameters", {}),
+            **labels,
+            **_LATER,
+            "options": options.get(system, ""),
+        }
+        if "workload" in labels and labels["workload"] in parameters:
+            values["command"] = parameters[labels["workload"]]
+        argv = tuple(itertools.chain.from_iterable(_words(word, values) for word in block["argv"]))
+        sources = tuple(block.get("sources", []))
+        runs.append(Run(record, block["kind"], argv, labels, block.get("patterns", {}), sources))
+    return runs, absent
+
+
+def _words(word: str, values: Mapping[str, str]) -> list[str]:
+    """Return what a word of a command becomes."""
+    alone = re.fullmatch(r"\{[a-z_]+\}", word) is not None and word[1:-1] not in _LATER
+    if not re.search(r"\{[a-z_]+\}", word):
+        return [word]
+    text = word
+    # A parameter's value may name another one: {command} has {footprint} in it.
+    for _ in range(3):
+        text = text.format_map(values)
+    return shlex.split(text) if alone else [text]

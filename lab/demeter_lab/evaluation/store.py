@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Results by key. What is here is whole: it is written beside its place and then renamed."""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from demeter_lab.evaluation.execute import Outcome, Task
+from demeter_lab.results import ResultError
+
+_ABOUT = "run.json"
+_PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was to be run last, with which keys: a report needs nothing else but results."""
+
+    quick: bool
+    #: Managers that the command had.
+    systems: list[str]
+    #: Of each run, by its digest.
+    keys: dict[str, str]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that is never seen half-written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+class Store:
+    """``runs/KEY/`` for what was done, ``failed/KEY.json`` for what failed."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open it, and remove what interrupted writers left."""
+        self.directory = directory
+        for name in ("runs", "failed", "tmp"):
+            (directory / name).mkdir(parents=True, exist_ok=True)
+        for left in (directory / "tmp").iterdir():
+            if not _alive(left.name.rpartition(".")[2]):
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+
+    def keep(self, plan: Plan) -> None:
+        """Say what is to be run."""
+        write_text(self.directory / _PLAN, _json(asdict(plan)))
+
+    def plan(self) -> Plan:
+        """Return what was to be run last.
+
+        Raises:
+            ResultError: nothing was, or the file is damaged.
+
+        """
+        path = self.directory / _PLAN
+        try:
+            return Plan(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise ResultError(f"{path} is missing; run `make evaluate-quick` first") from None
+        except (ValueError, TypeError) as error:
+            raise ResultError(f"{path} is damaged ({error}); run the evaluation again") from None
+
+    def files(self, key: str) -> dict[str, bytes] | None:
+        """Return what a run left; None if it was not done, or if its files are damaged."""
+        place = self.directory / "runs" / key
+        try:
+            digests = json.loads((place / _ABOUT).read_text())["sha256"]
+            files = {name: (place / name).read_bytes() for name in digests}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return files if digests == _digests(files) else None
+
+    def about(self, key: str) -> dict[str, object]:
+        """Return the command of a run that was done, where and how long it took."""
+        return json.loads((self.directory / "runs" / key / _ABOUT).read_text())
+
+    def failure(self, key: str) -> str | None:
+        """Return why a run failed when it was last tried."""
+        try:
+            return str(
+                json.loads((self.directory / "failed" / f"{key}.json").read_text())["reason"]
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, task: Task, outcome: Outcome) -> None:
+        """Keep what came of a task."""
+        about = {
+            "record": task.run.record,
+            "argv": task.run.argv,
+            "labels": task.run.labels,
+            "inputs_sha256": task.inputs,
+            "host": outcome.host,
+            "host_s": round(outcome.host_s, 3),
+        }
+        if outcome.failure:
+            path = self._temporary(task.key)
+            path.write_text(_json({**about, "reason": outcome.failure}))
+            path.replace(self.directory / "failed" / f"{task.key}.json")
+            return
+        place = self._temporary(task.key)
+        place.mkdir()
+        for name, content in outcome.files.items():
+            (place / name).write_bytes(content)
+        (place / _ABOUT).write_text(_json({**about, "sha256": _digests(outcome.files)}))
+        final = self.directory / "runs" / task.key
+        if final.exists():
+            # Damaged, or it would not have been done again.
+            damaged = self._temporary(f"{task.key}-damaged")
+            final.rename(damaged)
+            shutil.rmtree(damaged)
+        place.rename(final)
+        (self.directory / "failed" / f"{task.key}.json").unlink(missing_ok=True)
+
+    def _temporary(self, name: str) -> Path:
+        path = self.directory / "tmp" / f"{name}.{os.getpid()}"
+        if path.is_dir():
+            shutil.rmtree(path)
+        return path
+
+
+def _digests(files: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def _alive(pid: str) -> bool:
+    return pid.isdigit() and Path(f"/proc/{pid}").exists()
