@@ -139,7 +139,7 @@ pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
 }
 
 async fn list(State(fleet): State<Arc<Fleet>>) -> Json<Vec<VmView>> {
-    Json(fleet.views())
+    Json(fleet.views().await)
 }
 
 fn find(fleet: &Fleet, name: &str) -> Answer<Arc<Vm>> {
@@ -165,9 +165,10 @@ async fn add(
     wish: Result<Json<Description>, axum::extract::rejection::JsonRejection>,
 ) -> Answer<(StatusCode, Json<VmView>)> {
     let Json(description) = wish?;
-    let vm = aside(move || fleet.add(description)).await?;
+    let adding = fleet.clone();
+    let vm = aside(move || adding.add(description)).await?;
     replug::look_after(vm.clone());
-    Ok((StatusCode::CREATED, Json(vm.view())))
+    Ok((StatusCode::CREATED, Json(fleet.view_of(&vm).await)))
 }
 
 async fn remove(
@@ -182,7 +183,7 @@ async fn remove(
 pub async fn reload(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Answer<Json<Vec<VmView>>> {
     let again = fleet.clone();
     aside(move || again.reload(arguments.settings()?)).await?;
-    let views = fleet.views();
+    let views = fleet.views().await;
     for view in views.iter().filter(|view| view.stage == Stage::Waiting) {
         if let Ok(vm) = fleet.vm(&view.name) {
             replug::look_after(vm);
@@ -195,7 +196,8 @@ async fn one(
     State(fleet): State<Arc<Fleet>>,
     UrlPath(name): UrlPath<String>,
 ) -> Answer<Json<VmView>> {
-    Ok(Json(find(&fleet, &name)?.view()))
+    let vm = find(&fleet, &name)?;
+    Ok(Json(fleet.view_of(&vm).await))
 }
 
 async fn ledger(
@@ -278,7 +280,7 @@ async fn resize(
         // Not there yet is an answer as well: the view says so.
         let _ = tokio::time::timeout(limit, ended).await;
     }
-    Ok(Json(vm.view()))
+    Ok(Json(fleet.view_of(&vm).await))
 }
 
 /// One line a machine at first, then one for each that changed.
@@ -286,8 +288,11 @@ async fn watch(State(fleet): State<Arc<Fleet>>) -> Response {
     let mut last: Vec<VmView> = Vec::new();
     let lines = WatchStream::new(fleet.changes())
         .throttle(WATCH_PAUSE)
-        .map(move |_| {
-            let views = fleet.views();
+        .then(move |_| {
+            let fleet = fleet.clone();
+            async move { fleet.views().await }
+        })
+        .map(move |views| {
             let mut text = Vec::new();
             for view in &views {
                 let known = last.iter().any(|old| same(old, view));
@@ -335,7 +340,7 @@ async fn put_policy(
 
 async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
     let decisions = fleet.with_steering(|steering| steering.decisions);
-    match metrics::text(&fleet.views(), decisions) {
+    match metrics::text(&fleet.views().await, decisions) {
         Ok(text) => (
             [(
                 header::CONTENT_TYPE,

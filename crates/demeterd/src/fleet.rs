@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::args::Settings;
 use crate::error::Error;
 use crate::ledger::Ledger;
+use crate::measuring::Measuring;
 use crate::policy::{self, Policy, PolicyError};
 use crate::serve::{self, Server};
 use crate::sockets::Access;
@@ -78,6 +79,7 @@ pub struct Fleet {
     access: Access,
     state_dir: Option<PathBuf>,
     parameters: Parameters,
+    measuring: Measuring,
 }
 
 struct Stored {
@@ -122,6 +124,7 @@ impl Fleet {
             access: settings.access,
             state_dir: settings.state_dir,
             parameters: settings.parameters,
+            measuring: Measuring::default(),
             stored: Mutex::new(Stored {
                 store,
                 changes: stored.clone(),
@@ -332,9 +335,28 @@ impl Fleet {
         }
     }
 
-    /// As the control interface shows them.
-    pub fn views(&self) -> Vec<VmView> {
-        self.vms().iter().map(|vm| vm.view()).collect()
+    /// As the control interface shows them, with what is allocated now.
+    pub async fn views(&self) -> Vec<VmView> {
+        let seen = self.seen().await;
+        seen.into_iter().map(|(_, view)| view).collect()
+    }
+
+    /// As [`Self::views`], each with its machine.
+    pub async fn seen(&self) -> Vec<(Arc<Vm>, VmView)> {
+        let vms = self.vms();
+        self.measuring.measure(&vms).await;
+        (vms.into_iter())
+            .map(|vm| {
+                let view = vm.view();
+                (vm, view)
+            })
+            .collect()
+    }
+
+    /// As [`Self::views`], of one.
+    pub async fn view_of(&self, vm: &Arc<Vm>) -> VmView {
+        self.measuring.measure(std::slice::from_ref(vm)).await;
+        vm.view()
     }
 
     /// Counts changes.

@@ -9,6 +9,7 @@ mod error;
 mod fleet;
 mod ledger;
 mod lost;
+mod measuring;
 mod metrics;
 mod policy;
 mod quota;

@@ -113,7 +113,8 @@ pub async fn run(fleet: Arc<Fleet>) {
             || all_went_on(&fleet, &memories, interval)
         {
             decided = Instant::now();
-            round(&fleet, &mut memories);
+            let seen = fleet.seen().await;
+            round(&fleet, seen, &mut memories);
         }
         tokio::time::sleep_until(next.into()).await;
     }
@@ -176,14 +177,12 @@ fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32) -> bool {
     }
 }
 
-fn round(fleet: &Fleet, memories: &mut BTreeMap<String, Memory>) {
+fn round(fleet: &Fleet, seen: Vec<(Arc<Vm>, VmView)>, memories: &mut BTreeMap<String, Memory>) {
     let mut known = Vec::new();
     let mut kept_pages = 0;
-    let vms = fleet.vms();
     let (interval_ms, clock) = fleet.with_steering(|s| (s.interval_ms, s.clock));
-    memories.retain(|name, _| vms.iter().any(|vm| vm.spec.name == *name));
-    for vm in vms {
-        let mut view = vm.view();
+    memories.retain(|name, _| seen.iter().any(|(vm, _)| vm.spec.name == *name));
+    for (vm, mut view) in seen {
         let memory = memories.entry(view.name.clone()).or_default();
         forget_stale(&vm, &mut view, clock);
         memory.learn(&view, most_samples_per_s(vm.share().vcpus));
