@@ -26,7 +26,7 @@ use crate::vm::Vm;
 /// What is divided, and by whom.
 pub struct Steering {
     /// None: an external one, through the control interface.
-    pub policy: Option<Box<dyn Policy>>,
+    pub policy: Option<Arc<dyn Policy>>,
     /// FMEM of the host.
     pub fmem_pool_bytes: u64,
     /// Period of decisions.
@@ -301,7 +301,7 @@ impl Fleet {
             steering.interval_ms = wish.interval_ms;
             steering.clock = wish.clock;
         });
-        let listens = ["guaranteed", "pressure"].contains(&wish.name.as_str());
+        let listens = ["guaranteed", "pressure", "working-set"].contains(&wish.name.as_str());
         for vm in self.vms().iter().filter(|_| listens) {
             if vm.share().fmem_ceiling_bytes.is_none() {
                 tracing::warn!(

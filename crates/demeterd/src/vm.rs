@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use demeter_balloon::device::Parameters;
 use demeter_balloon::regions::Piece;
-use demeter_balloon::view::{LastView, Stage, TierView, VmView, tier_name, tier_node};
+use demeter_balloon::view::{LastView, Sizing, Stage, TierView, VmView, tier_name, tier_node};
 use demeter_balloon::wire::{Ack, PAGE_SHIFT, Request};
 use demeter_balloon::{Device, Event, Reason, Taken, TargetError};
 use tokio::sync::watch;
@@ -28,6 +28,7 @@ struct State {
     problem: Option<String>,
     connected: bool,
     statistics_at: Option<Instant>,
+    sizing: Option<Sizing>,
     /// What the host has allocated for each tier, when it was last measured.
     backing_bytes: Vec<Option<u64>>,
     /// Somebody asks the system for that since then.
@@ -97,6 +98,7 @@ impl Vm {
                 problem: None,
                 connected: false,
                 statistics_at: None,
+                sizing: None,
                 backing_bytes: Vec::new(),
                 measuring_since: None,
                 wake: None,
@@ -159,6 +161,7 @@ impl Vm {
         state.problem = None;
         state.connected = false;
         state.statistics_at = None;
+        state.sizing = None;
         state.backing_bytes.clear();
         state.measuring_since = None;
         state.wake = None;
@@ -365,6 +368,16 @@ impl Vm {
         Ok(ticket)
     }
 
+    /// What the policy makes of it, for whoever looks.
+    pub fn set_sizing(&self, sizing: Option<Sizing>) {
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.sizing, sizing);
+        drop(state);
+        if before != sizing {
+            self.changed();
+        }
+    }
+
     fn changed(&self) {
         self.changes
             .send_modify(|count| *count = count.wrapping_add(1));
@@ -530,6 +543,7 @@ impl Vm {
                 .statistics_at
                 .map(|at| at.elapsed().as_millis() as u64),
             churn: state.quota.churn(),
+            sizing: state.sizing,
         }
     }
 }
