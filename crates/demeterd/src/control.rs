@@ -114,6 +114,13 @@ impl From<SetPolicyError> for Failure {
     }
 }
 
+/// What is served on TCP: metrics, and nothing that changes anything.
+pub fn public_routes(fleet: Arc<Fleet>) -> Router {
+    Router::new()
+        .route("/metrics", get(prometheus))
+        .with_state(fleet)
+}
+
 /// All routes. `arguments` are read anew when somebody asks for that.
 pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
     let again = move |State(fleet): State<Arc<Fleet>>| reload(fleet, arguments.clone());
@@ -339,8 +346,13 @@ async fn put_policy(
 }
 
 async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
-    let decisions = fleet.with_steering(|steering| steering.decisions);
-    match metrics::text(&fleet.views().await, decisions) {
+    let decided = fleet.with_steering(|steering| metrics::Decided {
+        policy: (steering.policy.as_ref()).map_or(policy::EXTERNAL, |policy| policy.name()),
+        pool_bytes: steering.fmem_pool_bytes,
+        decisions: steering.decisions,
+        deciding: steering.deciding,
+    });
+    match metrics::text(&fleet.views().await, decided) {
         Ok(text) => (
             [(
                 header::CONTENT_TYPE,

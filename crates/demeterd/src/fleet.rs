@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use demeter_balloon::Parameters;
 use demeter_balloon::view::{PolicyClock, PolicyView, VmView};
@@ -35,6 +36,8 @@ pub struct Steering {
     pub clock: PolicyClock,
     /// How often a policy has decided.
     pub decisions: u64,
+    /// How long that took, with the requests, together.
+    pub deciding: Duration,
 }
 
 /// Why the fleet stays as it is.
@@ -119,6 +122,7 @@ impl Fleet {
                 interval_ms: policy.interval_ms,
                 clock: policy.clock,
                 decisions: 0,
+                deciding: Duration::ZERO,
             }),
             changes: watch::channel(0).0,
             access: settings.access,

@@ -140,7 +140,10 @@ pub async fn run(fleet: Arc<Fleet>) {
         {
             decided = Instant::now();
             if coordinator.decide(fleet.seen().await, &orders) {
-                fleet.with_steering(|steering| steering.decisions += 1);
+                fleet.with_steering(|steering| {
+                    steering.decisions += 1;
+                    steering.deciding += decided.elapsed();
+                });
             }
         }
         tokio::time::sleep_until(next.into()).await;
