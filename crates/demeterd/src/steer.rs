@@ -469,7 +469,21 @@ fn apply(known: &[Known], sizes: &[u64], policy: &str, pool_pages: u64) {
         (known.iter().zip(sizes))
             .filter(move |(known, size)| (**size < known.wanted_pages) == loses)
     };
+    let missing: u64 = order(false)
+        .filter(|(known, size)| {
+            is_worth(
+                &known.view.tiers[0],
+                **size,
+                known.steady_rounds,
+                known.dead_band,
+            )
+        })
+        .map(|(known, size)| size.saturating_sub(known.held_pages()))
+        .sum();
+    // What one guest misses may be very little of each of many.
+    let is_short = missing > pool_pages.saturating_sub(taken);
     for (known, &size) in order(true).chain(order(false)) {
+        let gives = is_short && size < known.wanted_pages;
         let has = known.held_pages();
         let more = size
             .saturating_sub(has)
@@ -482,7 +496,7 @@ fn apply(known: &[Known], sizes: &[u64], policy: &str, pool_pages: u64) {
         let by_memory = known.dead_band == FINE_BAND
             && smem(known, size << PAGE_SHIFT)
                 .is_some_and(|(tier, size_bytes)| worth(tier, size_bytes >> PAGE_SHIFT));
-        if worth(&known.view.tiers[0], size) || by_memory {
+        if gives || worth(&known.view.tiers[0], size) || by_memory {
             taken += more;
             give(known, size, &why);
         }

@@ -608,6 +608,21 @@ impl Guest {
         self.offer(QUEUE_REQUEST, &[descriptor]);
     }
 
+    /// Where its queues stand: used and available buffers, and as the guest knows them.
+    pub fn rings(&self) -> String {
+        let state = |(at, queue): (usize, &Queue)| {
+            let base = at as u64 * QUEUE_BYTES;
+            let used = u16::from_le_bytes(self.read(base + USED + 2));
+            let available = u16::from_le_bytes(self.read(base + AVAILABLE + 2));
+            format!(
+                "queue {at}: used {used} ({}), available {available} ({})",
+                queue.used, queue.available
+            )
+        };
+        let states: Vec<String> = self.queues.iter().enumerate().map(state).collect();
+        states.join("; ")
+    }
+
     /// A request, if one is there.
     pub fn poll_request(&mut self) -> Option<[u8; REQUEST_BYTES]> {
         let base = QUEUE_REQUEST as u64 * QUEUE_BYTES + USED;
