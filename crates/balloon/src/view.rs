@@ -84,6 +84,59 @@ pub struct VmView {
     /// What it would have had more of.
     #[serde(default)]
     pub churn: Churn,
+    /// What the policy wants its memory to be, if it sizes memory as a whole.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sizing: Option<Sizing>,
+}
+
+/// How a guest's memory is sized, and why not otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizing {
+    /// All tiers together.
+    pub memory_bytes: u64,
+    /// Why that much.
+    pub why: Why,
+    /// FMEM that it has a use for.
+    pub fmem_useful_bytes: u64,
+    /// FMEM that it is given.
+    pub fmem_bytes: u64,
+    /// Why it is given less than it has a use for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub fmem_short: Option<Short>,
+}
+
+/// Why a guest's memory has its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// Free memory is taken back.
+    Free,
+    /// Cold memory is looked for, step by step.
+    Cold,
+    /// Nothing is left to take.
+    Settled,
+    /// It allocates, and is given room.
+    Grows,
+    /// It missed pages, stalled or ran out: it is given back more than that.
+    Suffers,
+    /// It has suffered, and is left alone for a while.
+    Waits,
+    /// It stopped before its size: it needs the rest itself.
+    Kept,
+    /// It has not ended the last request.
+    Moving,
+    /// It does not say what it needs.
+    Silent,
+}
+
+/// Why a guest has less FMEM than it has a use for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Short {
+    /// Others have a right to the rest of the pool.
+    Pool,
+    /// It may not have more.
+    Ceiling,
 }
 
 /// How often a guest met the limits of what it can make the daemon do.
@@ -127,7 +180,7 @@ pub enum PolicyClock {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyView {
-    /// `external`, `static`, `proportional`, `guaranteed`, `pressure`.
+    /// `external`, `static`, `proportional`, `guaranteed`, `pressure`, `working-set`.
     pub name: String,
     /// FMEM of the host that the guests share.
     pub fmem_pool_bytes: u64,

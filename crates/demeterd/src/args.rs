@@ -4,6 +4,7 @@
 //! one machine; `--vm` and the file serve many.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -60,7 +61,11 @@ pub struct Arguments {
     /// one nothing survives a restart
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// external, static, proportional, guaranteed or pressure [default: external]
+    /// Metrics on TCP too, for Prometheus: ADDRESS:PORT; no password, no encryption
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_listen: Option<SocketAddr>,
+    /// external, static, proportional, guaranteed, pressure or working-set
+    /// [default: external]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// FMEM that the policy divides
@@ -88,6 +93,7 @@ struct File {
     statistics_ms: Option<u32>,
     violation_limit: Option<u64>,
     policy: FilePolicy,
+    metrics: FileMetrics,
     /// Defaults of a service class, with a machine's keys.
     class: BTreeMap<String, Entitlement>,
     vm: Vec<Description>,
@@ -101,6 +107,12 @@ struct FilePolicy {
     interval_ms: Option<u64>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct FileMetrics {
+    listen: Option<SocketAddr>,
+}
+
 /// All that the daemon is told.
 #[derive(Debug)]
 pub struct Settings {
@@ -110,6 +122,8 @@ pub struct Settings {
     pub classes: BTreeMap<String, Entitlement>,
     /// Control interface.
     pub control: PathBuf,
+    /// Metrics on TCP.
+    pub metrics_listen: Option<SocketAddr>,
     /// Of the machines' sockets.
     pub access: Access,
     /// Ledgers and changes.
@@ -188,6 +202,7 @@ impl Arguments {
             vms,
             classes: file.class,
             control: (self.control.clone().or(file.control)).unwrap_or_else(|| CONTROL.into()),
+            metrics_listen: self.metrics_listen.or(file.metrics.listen),
             access: Access::parse(mode.as_deref(), group.as_deref())?,
             state_dir,
             policy,
@@ -270,6 +285,7 @@ mod tests {
         assert_eq!(settings.vms[0].name, "vm");
         assert_eq!(settings.parameters.violation_limit, 3);
         assert_eq!(settings.policy.name, "external");
+        assert_eq!(settings.metrics_listen, None);
     }
 
     #[test]
@@ -300,6 +316,8 @@ mod tests {
             [policy]
             name = "guaranteed"
             fmem-pool = "2G"
+            [metrics]
+            listen = "[::1]:9464"
             [class.gold]
             weight = 300
             fmem-floor = "512M"
@@ -318,6 +336,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(settings.policy.fmem_pool_bytes, 2 << 30);
+        assert_eq!(settings.metrics_listen, "[::1]:9464".parse().ok());
         assert_eq!(settings.vms[0].share.weight, 300);
         assert_eq!(settings.vms[0].share.fmem_floor_bytes, 256 << 20);
         let two = Tier::Files(vec!["/fb".into(), "/fc".into()]);
@@ -336,6 +355,8 @@ mod tests {
             "[[vm]]\nname='a'\nsocket='/s'\nfmem=1.5",
             "[[vm]]\nname='a'\nsocket='/s'\nfmem='/f'\nfmem-floor='2 apples'",
             "[class.tin]\nweight=-1",
+            "[metrics]\nlisten='9464'",
+            "[metrics]\nlisten='example.org:9464'",
         ] {
             assert!(with_file(text).is_err(), "{text}");
         }

@@ -114,6 +114,13 @@ impl From<SetPolicyError> for Failure {
     }
 }
 
+/// What is served on TCP: metrics, and nothing that changes anything.
+pub fn public_routes(fleet: Arc<Fleet>) -> Router {
+    Router::new()
+        .route("/metrics", get(prometheus))
+        .with_state(fleet)
+}
+
 /// All routes. `arguments` are read anew when somebody asks for that.
 pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
     let again = move |State(fleet): State<Arc<Fleet>>| reload(fleet, arguments.clone());
@@ -139,7 +146,7 @@ pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
 }
 
 async fn list(State(fleet): State<Arc<Fleet>>) -> Json<Vec<VmView>> {
-    Json(fleet.views())
+    Json(fleet.views().await)
 }
 
 fn find(fleet: &Fleet, name: &str) -> Answer<Arc<Vm>> {
@@ -165,9 +172,10 @@ async fn add(
     wish: Result<Json<Description>, axum::extract::rejection::JsonRejection>,
 ) -> Answer<(StatusCode, Json<VmView>)> {
     let Json(description) = wish?;
-    let vm = aside(move || fleet.add(description)).await?;
+    let adding = fleet.clone();
+    let vm = aside(move || adding.add(description)).await?;
     replug::look_after(vm.clone());
-    Ok((StatusCode::CREATED, Json(vm.view())))
+    Ok((StatusCode::CREATED, Json(fleet.view_of(&vm).await)))
 }
 
 async fn remove(
@@ -182,7 +190,7 @@ async fn remove(
 pub async fn reload(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Answer<Json<Vec<VmView>>> {
     let again = fleet.clone();
     aside(move || again.reload(arguments.settings()?)).await?;
-    let views = fleet.views();
+    let views = fleet.views().await;
     for view in views.iter().filter(|view| view.stage == Stage::Waiting) {
         if let Ok(vm) = fleet.vm(&view.name) {
             replug::look_after(vm);
@@ -195,7 +203,8 @@ async fn one(
     State(fleet): State<Arc<Fleet>>,
     UrlPath(name): UrlPath<String>,
 ) -> Answer<Json<VmView>> {
-    Ok(Json(find(&fleet, &name)?.view()))
+    let vm = find(&fleet, &name)?;
+    Ok(Json(fleet.view_of(&vm).await))
 }
 
 async fn ledger(
@@ -278,7 +287,7 @@ async fn resize(
         // Not there yet is an answer as well: the view says so.
         let _ = tokio::time::timeout(limit, ended).await;
     }
-    Ok(Json(vm.view()))
+    Ok(Json(fleet.view_of(&vm).await))
 }
 
 /// One line a machine at first, then one for each that changed.
@@ -286,8 +295,11 @@ async fn watch(State(fleet): State<Arc<Fleet>>) -> Response {
     let mut last: Vec<VmView> = Vec::new();
     let lines = WatchStream::new(fleet.changes())
         .throttle(WATCH_PAUSE)
-        .map(move |_| {
-            let views = fleet.views();
+        .then(move |_| {
+            let fleet = fleet.clone();
+            async move { fleet.views().await }
+        })
+        .map(move |views| {
             let mut text = Vec::new();
             for view in &views {
                 let known = last.iter().any(|old| same(old, view));
@@ -334,8 +346,13 @@ async fn put_policy(
 }
 
 async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
-    let decisions = fleet.with_steering(|steering| steering.decisions);
-    match metrics::text(&fleet.views(), decisions) {
+    let decided = fleet.with_steering(|steering| metrics::Decided {
+        policy: (steering.policy.as_ref()).map_or(policy::EXTERNAL, |policy| policy.name()),
+        pool_bytes: steering.fmem_pool_bytes,
+        decisions: steering.decisions,
+        deciding: steering.deciding,
+    });
+    match metrics::text(&fleet.views().await, decided) {
         Ok(text) => (
             [(
                 header::CONTENT_TYPE,

@@ -3,6 +3,7 @@
 //! virtual machine or to one call of the interface, and are told there.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::fleet::FleetError;
@@ -34,6 +35,14 @@ pub enum Error {
     /// A socket cannot be listened on.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Metrics cannot be served.
+    #[error("cannot listen on {address} for metrics: {cause}")]
+    Metrics {
+        /// Where.
+        address: SocketAddr,
+        /// The system's words.
+        cause: io::Error,
+    },
     /// A machine is not described well.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -83,6 +92,12 @@ impl Error {
             Self::Policy(error) => error.next(),
             Self::File { .. } => "check the path and its permissions".into(),
             Self::Socket(error) => error.next().into(),
+            Self::Metrics { cause, .. } => match cause.kind() {
+                io::ErrorKind::AddrInUse => "choose another port for [metrics] listen",
+                io::ErrorKind::AddrNotAvailable => "choose an address of this host",
+                _ => "let the service use the network: packaging/monitoring/demeterd-metrics.conf",
+            }
+            .into(),
             Self::System { .. } => "check the limits of this process".into(),
         }
     }

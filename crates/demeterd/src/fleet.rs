@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use demeter_balloon::Parameters;
 use demeter_balloon::view::{PolicyClock, PolicyView, VmView};
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use crate::args::Settings;
 use crate::error::Error;
 use crate::ledger::Ledger;
+use crate::measuring::Measuring;
 use crate::policy::{self, Policy, PolicyError};
 use crate::serve::{self, Server};
 use crate::sockets::Access;
@@ -25,7 +27,7 @@ use crate::vm::Vm;
 /// What is divided, and by whom.
 pub struct Steering {
     /// None: an external one, through the control interface.
-    pub policy: Option<Box<dyn Policy>>,
+    pub policy: Option<Arc<dyn Policy>>,
     /// FMEM of the host.
     pub fmem_pool_bytes: u64,
     /// Period of decisions.
@@ -34,6 +36,8 @@ pub struct Steering {
     pub clock: PolicyClock,
     /// How often a policy has decided.
     pub decisions: u64,
+    /// How long that took, with the requests, together.
+    pub deciding: Duration,
 }
 
 /// Why the fleet stays as it is.
@@ -78,6 +82,7 @@ pub struct Fleet {
     access: Access,
     state_dir: Option<PathBuf>,
     parameters: Parameters,
+    measuring: Measuring,
 }
 
 struct Stored {
@@ -117,11 +122,13 @@ impl Fleet {
                 interval_ms: policy.interval_ms,
                 clock: policy.clock,
                 decisions: 0,
+                deciding: Duration::ZERO,
             }),
             changes: watch::channel(0).0,
             access: settings.access,
             state_dir: settings.state_dir,
             parameters: settings.parameters,
+            measuring: Measuring::default(),
             stored: Mutex::new(Stored {
                 store,
                 changes: stored.clone(),
@@ -298,7 +305,7 @@ impl Fleet {
             steering.interval_ms = wish.interval_ms;
             steering.clock = wish.clock;
         });
-        let listens = ["guaranteed", "pressure"].contains(&wish.name.as_str());
+        let listens = ["guaranteed", "pressure", "working-set"].contains(&wish.name.as_str());
         for vm in self.vms().iter().filter(|_| listens) {
             if vm.share().fmem_ceiling_bytes.is_none() {
                 tracing::warn!(
@@ -332,9 +339,28 @@ impl Fleet {
         }
     }
 
-    /// As the control interface shows them.
-    pub fn views(&self) -> Vec<VmView> {
-        self.vms().iter().map(|vm| vm.view()).collect()
+    /// As the control interface shows them, with what is allocated now.
+    pub async fn views(&self) -> Vec<VmView> {
+        let seen = self.seen().await;
+        seen.into_iter().map(|(_, view)| view).collect()
+    }
+
+    /// As [`Self::views`], each with its machine.
+    pub async fn seen(&self) -> Vec<(Arc<Vm>, VmView)> {
+        let vms = self.vms();
+        self.measuring.measure(&vms).await;
+        (vms.into_iter())
+            .map(|vm| {
+                let view = vm.view();
+                (vm, view)
+            })
+            .collect()
+    }
+
+    /// As [`Self::views`], of one.
+    pub async fn view_of(&self, vm: &Arc<Vm>) -> VmView {
+        self.measuring.measure(std::slice::from_ref(vm)).await;
+        vm.view()
     }
 
     /// Counts changes.

@@ -9,10 +9,12 @@ mod error;
 mod fleet;
 mod ledger;
 mod lost;
+mod measuring;
 mod metrics;
 mod policy;
 mod quota;
 mod replug;
+mod scrape;
 mod serve;
 mod sockets;
 mod spec;
@@ -94,8 +96,15 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
         .set_nonblocking(true)
         .and_then(|()| tokio::net::UnixListener::from_std(listener))
         .map_err(system("serve the control interface"))?;
+    let scraped = match settings.metrics_listen {
+        Some(address) => Some(scrape::listen(address).await?),
+        None => None,
+    };
     {
         let fleet = Arc::new(Fleet::start(settings)?);
+        if let Some(listener) = scraped {
+            tokio::spawn(scrape::serve(listener, fleet.clone()));
+        }
         tokio::spawn(steer::run(fleet.clone()));
         tokio::spawn(reload_on(
             catch(SignalKind::hangup())?,

@@ -3,6 +3,7 @@
 //! a monitor takes commands (`qmp`), its device is put in anew without anybody's
 //! help.
 
+use std::io;
 use std::sync::Arc;
 use std::thread;
 
@@ -22,7 +23,7 @@ pub fn look_after(vm: Arc<Vm>) {
             .name(format!("qmp {name}"))
             .spawn(move || match Qmp::connect(&path, || false) {
                 // Not started yet: it will connect by itself.
-                Err(QmpError::Connect { cause, .. }) => {
+                Err(QmpError::Connect { cause, .. }) if is_absent(&cause) => {
                     tracing::info!(vm = vm.spec.name, "no monitor takes commands: {cause}");
                 }
                 Err(error) => tell(&vm, &error),
@@ -35,6 +36,13 @@ pub fn look_after(vm: Arc<Vm>) {
     if let Err(error) = looked {
         tracing::error!(vm = name, "cannot start a thread: {error}");
     }
+}
+
+fn is_absent(cause: &io::Error) -> bool {
+    matches!(
+        cause.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
 }
 
 fn tell(vm: &Vm, error: &QmpError) {

@@ -46,13 +46,34 @@ impl SocketError {
         match self {
             Self::NoSocket(_) => "choose another path, or remove what is there",
             Self::InUse(_) => "stop it, or choose another path",
-            Self::System { .. } => "check the path and its permissions",
+            Self::System { action, cause, .. } => system_next(action, cause.kind()),
             Self::NotListening(_) => "give a listening Unix socket, or a path with --socket-path",
             Self::Group(_) => "choose one from `getent group`, or give its number",
             Self::Mode(_) => "write it in octal, for example 0660",
         }
     }
 }
+
+/// What to do about the system's refusal.
+fn system_next(action: &str, cause: io::ErrorKind) -> &'static str {
+    match (action, cause) {
+        (SET_GROUP, io::ErrorKind::PermissionDenied) => {
+            "let the daemon's user be in that group (SupplementaryGroups= of the service)"
+        }
+        (LOOK_AT, io::ErrorKind::PermissionDenied) => {
+            "another user's daemon may listen there: stop that one, or choose another path"
+        }
+        (_, io::ErrorKind::PermissionDenied) => {
+            "let the daemon's user write to its directory, or choose another path"
+        }
+        (_, io::ErrorKind::NotFound) => "make its directory, or choose another path",
+        _ => "check the path and its permissions",
+    }
+}
+
+/// Of [`SocketError::System`].
+const SET_GROUP: &str = "set the group of";
+const LOOK_AT: &str = "look at";
 
 /// Who may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +152,7 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> 
             // Nobody listens any more.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("look at")(error)),
+            Err(error) => return Err(failed(LOOK_AT)(error)),
             Ok(_) => return Err(SocketError::InUse(path.to_path_buf())),
         }
         fs::remove_file(path).map_err(failed("replace"))?;
@@ -139,7 +160,7 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> 
     // Nobody can connect before the mode is set: see the umask in main.
     let listener = UnixListener::bind(path).map_err(failed("listen on"))?;
     if access.group.is_some() {
-        chown(path, None, access.group).map_err(failed("set the group of"))?;
+        chown(path, None, access.group).map_err(failed(SET_GROUP))?;
     }
     fs::set_permissions(path, fs::Permissions::from_mode(access.mode))
         .map_err(failed("set the mode of"))?;
@@ -197,6 +218,24 @@ mod tests {
         assert!(matches!(error, SocketError::InUse(_)), "{error}");
         drop(first);
         listen(&path, Access::OWNER).unwrap();
+    }
+
+    #[test]
+    fn what_is_forbidden_has_its_own_way_out() {
+        let next = |action, cause: io::ErrorKind| {
+            let (path, cause) = ("/run/s".into(), cause.into());
+            SocketError::System {
+                action,
+                path,
+                cause,
+            }
+            .next()
+        };
+        let forbidden = io::ErrorKind::PermissionDenied;
+        assert!(next(SET_GROUP, forbidden).contains("in that group"));
+        assert!(next(LOOK_AT, forbidden).contains("another user's daemon"));
+        assert!(next("listen on", forbidden).contains("write to its directory"));
+        assert!(next("listen on", io::ErrorKind::NotFound).contains("make its directory"));
     }
 
     #[test]

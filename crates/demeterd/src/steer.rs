@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use demeter_balloon::NodeStatistics;
-use demeter_balloon::view::{PolicyClock, Stage, TierView, VmView};
-use demeter_balloon::wire::PAGE_SHIFT;
+use demeter_balloon::view::{PolicyClock, Short, Sizing, Stage, TierView, VmView, Why};
+use demeter_balloon::wire::{Outcome, PAGE_SHIFT};
 
 use crate::fleet::Fleet;
-use crate::policy::{self, Account, Claim, Guest};
+use crate::policy::{self, Account, Claim, Guest, Policy, Probe, Told};
 use crate::spec::Share;
 use crate::vm::Vm;
 
@@ -19,6 +19,8 @@ const FMEM: u16 = 0;
 const SMEM: u16 = 1;
 /// Differences below this part of a tier are not worth a request.
 const DEAD_BAND: u64 = 64;
+/// The same where memory as a whole is sized, step by step.
+const FINE_BAND: u64 = 512;
 /// How often guests' clocks are looked at.
 const LOOK: Duration = Duration::from_millis(5);
 /// A decision comes after so long on the host, wherever the guests' clocks are:
@@ -48,6 +50,18 @@ struct Memory {
     steady_rounds: u32,
     size_pages: u64,
     account: Account,
+    refaults: u64,
+    ooms: u64,
+    news: News,
+    probe: Probe,
+}
+
+/// What the newest statistics add to those of the decision before.
+#[derive(Debug, Clone, Copy, Default)]
+struct News {
+    elapsed_s: f64,
+    refaults: u64,
+    oom: bool,
 }
 
 impl Memory {
@@ -60,12 +74,25 @@ impl Memory {
                 account: self.account,
                 steady_rounds: self.steady_rounds,
                 size_pages: self.size_pages,
+                probe: self.probe,
                 ..Self::default()
             };
             return;
         };
         let elapsed_ns = now.guest_time_ns.saturating_sub(self.guest_time_ns);
         let known = self.guest_time_ns > 0;
+        let ooms = now.oom_kills.saturating_add(now.oom_deflated_pages);
+        self.news = News {
+            elapsed_s: elapsed_ns as f64 / 1e9,
+            refaults: now.refaults.saturating_sub(self.refaults),
+            oom: ooms > self.ooms,
+        };
+        if !known {
+            // Of the time before anybody looked.
+            self.news = News::default();
+        }
+        self.refaults = now.refaults;
+        self.ooms = ooms;
         if elapsed_ns > 0 {
             let fast = now.fmem_samples.checked_sub(self.fast_samples);
             let slow = now.smem_samples.checked_sub(self.slow_samples);
@@ -98,46 +125,48 @@ impl Memory {
 
 /// Decides for ever.
 pub async fn run(fleet: Arc<Fleet>) {
-    let mut memories = BTreeMap::new();
+    let mut coordinator = Coordinator::default();
     let mut decided = Instant::now();
     loop {
-        let (interval_ms, clock) =
-            fleet.with_steering(|steering| (steering.interval_ms, steering.clock));
-        let interval = Duration::from_millis(interval_ms);
-        let next = match clock {
+        let orders = Orders::of(&fleet);
+        let interval = Duration::from_millis(orders.interval_ms);
+        let next = match orders.clock {
             PolicyClock::Host => Instant::now() + interval,
             PolicyClock::Guests => Instant::now() + LOOK,
         };
-        if clock == PolicyClock::Host
+        if orders.clock == PolicyClock::Host
             || decided.elapsed() >= PATIENCE
-            || all_went_on(&fleet, &memories, interval)
+            || coordinator.all_went_on(&fleet.vms(), interval)
         {
             decided = Instant::now();
-            round(&fleet, &mut memories);
+            if coordinator.decide(fleet.seen().await, &orders) {
+                fleet.with_steering(|steering| {
+                    steering.decisions += 1;
+                    steering.deciding += decided.elapsed();
+                });
+            }
         }
         tokio::time::sleep_until(next.into()).await;
     }
 }
 
-/// By their own clocks, has all that can be told something gone on for so long
-/// since the last decision? A guest that was rebooted has.
-fn all_went_on(fleet: &Fleet, memories: &BTreeMap<String, Memory>, interval: Duration) -> bool {
-    let mut any = false;
-    for vm in fleet.vms() {
-        let view = vm.view();
-        if view.stage != Stage::Driven {
-            continue;
-        }
-        any = true;
-        let now_ns = view.statistics.map_or(0, |now| now.guest_time_ns);
-        let then_ns = (memories.get(&view.name)).map_or(0, |memory| memory.guest_time_ns);
-        if (now_ns.checked_sub(then_ns))
-            .is_some_and(|gone_ns| u128::from(gone_ns) < interval.as_nanos())
-        {
-            return false;
-        }
+/// What a decision goes by, beside the guests.
+struct Orders {
+    policy: Option<Arc<dyn Policy>>,
+    fmem_pool_bytes: u64,
+    interval_ms: u64,
+    clock: PolicyClock,
+}
+
+impl Orders {
+    fn of(fleet: &Fleet) -> Self {
+        fleet.with_steering(|steering| Self {
+            policy: steering.policy.clone(),
+            fmem_pool_bytes: steering.fmem_pool_bytes,
+            interval_ms: steering.interval_ms,
+            clock: steering.clock,
+        })
     }
-    any
 }
 
 /// A guest that can be told something.
@@ -148,6 +177,10 @@ struct Known {
     wanted_pages: u64,
     /// Decisions since that changed.
     steady_rounds: u32,
+    /// All tiers together, as the policy or its entitlement says.
+    memory_pages: Option<u64>,
+    /// Differences below this part of a tier are not worth a request.
+    dead_band: u64,
 }
 
 impl Known {
@@ -164,8 +197,8 @@ impl Known {
 /// Is that size worth a request, `steady_rounds` decisions after the last one? A
 /// guest that stopped before its size is asked again now and then: it may have room
 /// by now.
-fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32) -> bool {
-    let band = ((tier.total_bytes >> PAGE_SHIFT) / DEAD_BAND).max(1);
+fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32, dead_band: u64) -> bool {
+    let band = ((tier.total_bytes >> PAGE_SHIFT) / dead_band).max(1);
     let differs = |bytes: u64| (bytes >> PAGE_SHIFT).abs_diff(size_pages) >= band;
     let stopped = tier.ended_ticket == tier.ticket && differs(tier.size_bytes);
     match tier.wanted_size_bytes {
@@ -176,61 +209,172 @@ fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32) -> bool {
     }
 }
 
-fn round(fleet: &Fleet, memories: &mut BTreeMap<String, Memory>) {
-    let mut known = Vec::new();
-    let mut kept_pages = 0;
-    let vms = fleet.vms();
-    let (interval_ms, clock) = fleet.with_steering(|s| (s.interval_ms, s.clock));
-    memories.retain(|name, _| vms.iter().any(|vm| vm.spec.name == *name));
-    for vm in vms {
-        let mut view = vm.view();
-        let memory = memories.entry(view.name.clone()).or_default();
-        forget_stale(&vm, &mut view, clock);
-        memory.learn(&view, most_samples_per_s(vm.share().vcpus));
-        let Some(tier) = view.tiers.first().filter(|tier| tier.total_bytes > 0) else {
-            continue;
-        };
-        let wanted_bytes = tier.wanted_size_bytes.unwrap_or(tier.size_bytes);
-        if view.stage != Stage::Driven {
-            // It cannot be told anything: what it has is not there to divide.
-            kept_pages += tier.size_bytes.max(wanted_bytes) >> PAGE_SHIFT;
-            continue;
+/// Decides for all guests, and remembers what that takes.
+#[derive(Default)]
+struct Coordinator {
+    memories: BTreeMap<String, Memory>,
+}
+
+impl Coordinator {
+    /// By their own clocks, has all that can be told something gone on for so long
+    /// since the last decision? A guest that was rebooted has.
+    fn all_went_on(&self, vms: &[Arc<Vm>], interval: Duration) -> bool {
+        let mut any = false;
+        for vm in vms {
+            let view = vm.view();
+            if view.stage != Stage::Driven {
+                continue;
+            }
+            any = true;
+            let now_ns = view.statistics.map_or(0, |now| now.guest_time_ns);
+            let then_ns = (self.memories.get(&view.name)).map_or(0, |memory| memory.guest_time_ns);
+            if (now_ns.checked_sub(then_ns))
+                .is_some_and(|gone_ns| u128::from(gone_ns) < interval.as_nanos())
+            {
+                return false;
+            }
         }
-        let wanted_pages = wanted_bytes >> PAGE_SHIFT;
-        memory.steady_rounds = if memory.size_pages == wanted_pages {
-            memory.steady_rounds.saturating_add(1)
-        } else {
-            0
-        };
-        memory.size_pages = wanted_pages;
-        known.push(Known {
-            vm: vm.clone(),
-            wanted_pages,
-            steady_rounds: memory.steady_rounds,
-            view,
-        });
+        any
     }
-    let guests: Vec<Guest> = (known.iter())
-        .map(|known| {
-            let memory = memories.entry(known.view.name.clone()).or_default();
-            guest(&known.vm.share(), &known.view, known.wanted_pages, memory)
-        })
-        .collect();
-    let decided = fleet.with_steering(|steering| {
-        let policy = steering.policy.as_ref()?;
-        let pool_pages = (steering.fmem_pool_bytes >> PAGE_SHIFT).saturating_sub(kept_pages);
+
+    /// One decision, and the requests that it takes. False: nobody decides here.
+    fn decide(&mut self, seen: Vec<(Arc<Vm>, VmView)>, orders: &Orders) -> bool {
+        let mut known = Vec::new();
+        let mut kept_pages = 0;
+        (self.memories).retain(|name, _| seen.iter().any(|(vm, _)| vm.spec.name == *name));
+        let sizes_memory = (orders.policy.as_ref()).is_some_and(|policy| policy.sizes_memory());
+        for (vm, mut view) in seen {
+            let memory = self.memories.entry(view.name.clone()).or_default();
+            forget_stale(&vm, &mut view, orders.clock);
+            let share = vm.share();
+            memory.learn(&view, most_samples_per_s(share.vcpus));
+            if !sizes_memory {
+                vm.set_sizing(None);
+            }
+            let Some(tier) = view.tiers.first().filter(|tier| tier.total_bytes > 0) else {
+                continue;
+            };
+            let wanted_bytes = tier.wanted_size_bytes.unwrap_or(tier.size_bytes);
+            if view.stage != Stage::Driven {
+                // It cannot be told anything: what it has is not there to divide.
+                kept_pages += tier.size_bytes.max(wanted_bytes) >> PAGE_SHIFT;
+                continue;
+            }
+            let wanted_pages = wanted_bytes >> PAGE_SHIFT;
+            memory.steady_rounds = if memory.size_pages == wanted_pages {
+                memory.steady_rounds.saturating_add(1)
+            } else {
+                0
+            };
+            memory.size_pages = wanted_pages;
+            known.push(Known {
+                wanted_pages,
+                steady_rounds: memory.steady_rounds,
+                memory_pages: share.memory_bytes.map(|bytes| bytes >> PAGE_SHIFT),
+                dead_band: DEAD_BAND,
+                vm,
+                view,
+            });
+        }
+        let Some(policy) = &orders.policy else {
+            return false;
+        };
+        let pool_pages = (orders.fmem_pool_bytes >> PAGE_SHIFT).saturating_sub(kept_pages);
+        let mut guests = Vec::new();
+        let mut reasons = Vec::new();
+        for known in &mut known {
+            let memory = self.memories.entry(known.view.name.clone()).or_default();
+            let mut guest = guest(&known.vm.share(), &known.view, known.wanted_pages, memory);
+            if sizes_memory {
+                let told = told(known, memory);
+                let wanted = memory.probe.next(told.as_ref());
+                known.dead_band = FINE_BAND;
+                known.memory_pages = wanted.map(|(pages, _)| pages).or(known.memory_pages);
+                guest.memory_pages =
+                    wanted.map(|(pages, _)| pages.saturating_sub(elsewhere(known)));
+                reasons.push(wanted.map_or(Why::Silent, |(_, why)| why));
+            }
+            guests.push(guest);
+        }
         let fleet = policy::Fleet { pool_pages, guests };
+        let sizes = policy.sizes(&fleet);
         let shares = policy::divide(pool_pages, &fleet.claims());
-        Some((policy.sizes(&fleet), shares, policy.name(), pool_pages))
-    });
-    if let Some((sizes, shares, name, pool_pages)) = decided {
         for (known, share_pages) in known.iter().zip(shares) {
-            let memory = memories.entry(known.view.name.clone()).or_default();
-            let elapsed_s = interval_ms as f64 / 1000.0;
+            let memory = self.memories.entry(known.view.name.clone()).or_default();
+            let elapsed_s = orders.interval_ms as f64 / 1000.0;
             (memory.account).settle(known.held_pages(), share_pages, elapsed_s);
         }
-        apply(&known, &sizes, name, pool_pages);
-        fleet.with_steering(|steering| steering.decisions += 1);
+        for (((known, why), guest), &size) in
+            (known.iter().zip(reasons)).zip(&fleet.guests).zip(&sizes)
+        {
+            known.vm.set_sizing(Some(sizing(known, guest, size, why)));
+        }
+        apply(&known, &sizes, policy.name(), pool_pages);
+        true
+    }
+}
+
+/// What a guest has told of all its memory since the last decision.
+fn told(known: &Known, memory: &Memory) -> Option<Told> {
+    let view = &known.view;
+    let statistics = view.statistics.as_ref()?;
+    let mut told = Told {
+        elapsed_s: memory.news.elapsed_s,
+        refaults: memory.news.refaults,
+        oom: memory.news.oom,
+        stall_permille: memory.stall_permille,
+        ..Told::default()
+    };
+    let mut all_pages = 0;
+    for (tier, node) in view.tiers.iter().zip(&statistics.nodes) {
+        let pages = |bytes: u64| bytes >> PAGE_SHIFT;
+        let (total, size) = (pages(tier.total_bytes), pages(tier.size_bytes));
+        let wanted = tier.wanted_size_bytes.map_or(size, pages);
+        let held = held_pages(total, node);
+        all_pages += total;
+        told.size_pages += size.max(wanted);
+        told.free_pages += node.free_pages;
+        told.held_pages += held;
+        told.demand_pages += held + node.anon_pages;
+        // Words of before the last change say nothing of what is free now.
+        told.is_busy |= tier.busy || node.balloon_pages != pages(tier.balloon_bytes);
+        told.has_stopped |= (tier.last).is_some_and(|last| {
+            let early = matches!(last.outcome, Outcome::Floor | Outcome::Oom);
+            early && tier.ended_ticket == tier.ticket && size > wanted
+        });
+    }
+    told.most_pages = (known.vm.share().memory_bytes)
+        .map_or(all_pages, |bytes| (bytes >> PAGE_SHIFT).min(all_pages));
+    told.hot_pages = (statistics.has_tmm)
+        .then(|| (statistics.hot_wanted_pages).min(resident_pages(view).unwrap_or(u64::MAX)));
+    Some(told)
+}
+
+/// Memory of a guest that cannot be moved into FMEM: what its kernel holds of SMEM.
+fn elsewhere(known: &Known) -> u64 {
+    let nodes = (known.view.statistics.iter()).flat_map(|statistics| &statistics.nodes);
+    (known.view.tiers.iter().zip(nodes).skip(1))
+        .map(|(tier, node)| {
+            let total_pages = tier.total_bytes >> PAGE_SHIFT;
+            held_pages(total_pages, node) + total_pages / FINE_BAND
+        })
+        .sum()
+}
+
+fn sizing(known: &Known, guest: &Guest, fmem_pages: u64, why: Why) -> Sizing {
+    let useful_pages = policy::useful_pages(guest);
+    let wished = (guest.hot_pages.unwrap_or(u64::MAX)).min(guest.memory_pages.unwrap_or(0));
+    let fmem_short = if fmem_pages < useful_pages {
+        Some(Short::Pool)
+    } else {
+        (wished > guest.claim.ceiling_pages).then_some(Short::Ceiling)
+    };
+    Sizing {
+        memory_bytes: known.memory_pages.unwrap_or(0) << PAGE_SHIFT,
+        why,
+        fmem_useful_bytes: useful_pages.max(wished) << PAGE_SHIFT,
+        fmem_bytes: fmem_pages << PAGE_SHIFT,
+        fmem_short,
     }
 }
 
@@ -302,6 +446,7 @@ fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Gues
         stall_permille: memory.stall_permille,
         steady_rounds: memory.steady_rounds,
         may_borrow: memory.account.may_borrow(),
+        memory_pages: None,
     }
 }
 
@@ -324,37 +469,60 @@ fn apply(known: &[Known], sizes: &[u64], policy: &str, pool_pages: u64) {
         (known.iter().zip(sizes))
             .filter(move |(known, size)| (**size < known.wanted_pages) == loses)
     };
+    let missing: u64 = order(false)
+        .filter(|(known, size)| {
+            is_worth(
+                &known.view.tiers[0],
+                **size,
+                known.steady_rounds,
+                known.dead_band,
+            )
+        })
+        .map(|(known, size)| size.saturating_sub(known.held_pages()))
+        .sum();
+    // What one guest misses may be very little of each of many.
+    let is_short = missing > pool_pages.saturating_sub(taken);
     for (known, &size) in order(true).chain(order(false)) {
+        let gives = is_short && size < known.wanted_pages;
         let has = known.held_pages();
         let more = size
             .saturating_sub(has)
             .min(pool_pages.saturating_sub(taken));
         let size = if size > has { has + more } else { size };
-        if is_worth(&known.view.tiers[0], size, known.steady_rounds) {
+        let worth = |tier: &TierView, size_pages| {
+            is_worth(tier, size_pages, known.steady_rounds, known.dead_band)
+        };
+        // SMEM alone is changed only for those whose memory as a whole is sized.
+        let by_memory = known.dead_band == FINE_BAND
+            && smem(known, size << PAGE_SHIFT)
+                .is_some_and(|(tier, size_bytes)| worth(tier, size_bytes >> PAGE_SHIFT));
+        if gives || worth(&known.view.tiers[0], size) || by_memory {
             taken += more;
             give(known, size, &why);
         }
     }
 }
 
+/// SMEM, and what it should be beside so much FMEM, if memory as a whole is known.
+fn smem(known: &Known, fmem_bytes: u64) -> Option<(&TierView, u64)> {
+    let memory_bytes = known.memory_pages? << PAGE_SHIFT;
+    let tier = known.view.tiers.get(1)?;
+    let size_bytes = memory_bytes.saturating_sub(fmem_bytes);
+    Some((tier, size_bytes.min(tier.total_bytes)))
+}
+
 /// What FMEM loses SMEM gains, if the guest has a right to memory as a whole.
 /// SMEM grows before FMEM shrinks, so that the guest has room for what moves:
 /// FMEM is asked for in a later round then.
 fn give(known: &Known, fmem_pages: u64, why: &str) {
-    let (vm, view) = (&known.vm, &known.view);
+    let vm = &known.vm;
     let ask = |node, size_bytes| {
         if let Err(error) = vm.ask(node, size_bytes, why) {
             tracing::warn!(vm = vm.spec.name, node, "{error}");
         }
     };
     let fmem_bytes = fmem_pages << PAGE_SHIFT;
-    let smem = (vm.share().memory_bytes.zip(view.tiers.get(1))).map(|(memory_bytes, tier)| {
-        let size_bytes = memory_bytes
-            .saturating_sub(fmem_bytes)
-            .min(tier.total_bytes);
-        (tier, size_bytes)
-    });
-    let Some((tier, smem_bytes)) = smem else {
+    let Some((tier, smem_bytes)) = smem(known, fmem_bytes) else {
         return ask(FMEM, fmem_bytes);
     };
     let asked = tier.wanted_size_bytes == Some(smem_bytes);
@@ -372,147 +540,6 @@ fn give(known: &Known, fmem_pages: u64, why: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use demeter_balloon::Statistics;
-    use demeter_balloon::statistics::Trigger;
-
-    fn tier(total_pages: u64) -> TierView {
-        TierView {
-            tier: "fmem".into(),
-            node: 0,
-            total_bytes: total_pages << PAGE_SHIFT,
-            balloon_bytes: 0,
-            size_bytes: total_pages << PAGE_SHIFT,
-            wanted_size_bytes: None,
-            backing_bytes: Some(total_pages << PAGE_SHIFT),
-            busy: false,
-            last: None,
-            ticket: 0,
-            ended_ticket: 0,
-            traffic: demeter_balloon::device::Traffic::default(),
-        }
-    }
-
-    /// A guest that has sampled that often by then and calls all of its memory hot.
-    fn claims(samples: u64, guest_time_ns: u64) -> VmView {
-        let node = NodeStatistics {
-            anon_pages: 1000,
-            ..NodeStatistics::default()
-        };
-        VmView {
-            name: "liar".into(),
-            stage: Stage::Driven,
-            problem: None,
-            tiers: vec![tier(1000)],
-            violations: BTreeMap::new(),
-            statistics: Some(Statistics {
-                sequence: 0,
-                guest_time_ns,
-                event: Trigger::Periodic,
-                has_tmm: true,
-                has_psi: false,
-                fmem_samples: samples,
-                smem_samples: 0,
-                hot_wanted_pages: 1000,
-                psi_some_us: 0,
-                psi_full_us: 0,
-                oom_kills: 0,
-                oom_deflated_pages: 0,
-                refaults: 0,
-                nodes: vec![node],
-            }),
-            statistics_age_ms: Some(0),
-            churn: demeter_balloon::view::Churn::default(),
-        }
-    }
-
-    fn share() -> Share {
-        let line = "liar,socket=/s,fmem=/f";
-        let description = crate::spec::Description::parse(line).unwrap();
-        description.finish(&BTreeMap::new()).unwrap().share
-    }
-
-    #[test]
-    fn nobody_samples_more_than_its_processors_can() {
-        let mut memory = Memory::default();
-        let most = most_samples_per_s(Some(2));
-        memory.learn(&claims(1, 1_000_000_000), most);
-        memory.learn(&claims(1_000_000_000_000, 2_000_000_000), most);
-        assert_eq!(memory.access_rate, Some(2e6));
-        // Nor by a clock that stands still.
-        memory.learn(&claims(2_000_000_000_000, 2_000_000_001), most);
-        assert!(memory.access_rate <= Some(2e6));
-    }
-
-    #[test]
-    fn who_says_nothing_any_more_is_not_believed_and_keeps_its_account() {
-        let mut memory = Memory::default();
-        memory.learn(&claims(1, 1_000_000_000), 1e6);
-        memory.learn(&claims(100_000, 2_000_000_000), 1e6);
-        memory.account.settle(2000, 1000, 1e9);
-        let mut silent = claims(100_000, 2_000_000_000);
-        silent.statistics = None;
-        memory.learn(&silent, 1e6);
-        assert_eq!(memory.access_rate, None);
-        assert!(!memory.account.may_borrow());
-        let guest = guest(&share(), &silent, 1000, &memory);
-        assert_eq!((guest.hot_pages, guest.access_rate), (None, 0.0));
-        assert_eq!(stale_after(1000, PolicyClock::Host), STALE);
-        let seldom = stale_after(60_000, PolicyClock::Host);
-        assert_eq!(seldom, Duration::from_secs(300));
-    }
-
-    #[test]
-    fn nobody_has_more_hot_pages_than_the_host_has_allocated() {
-        let mut view = claims(1, 1);
-        let hot = |view: &VmView| guest(&share(), view, 1000, &Memory::default()).hot_pages;
-        assert_eq!(hot(&view), Some(1000));
-        view.tiers[0].backing_bytes = Some(300 << PAGE_SHIFT);
-        assert_eq!(hot(&view), Some(300));
-        view.tiers[0].backing_bytes = None;
-        assert_eq!(hot(&view), Some(1000));
-    }
-
-    #[test]
-    fn a_guest_that_stopped_early_is_asked_again_later() {
-        let mut tier = TierView {
-            tier: "fmem".into(),
-            node: 0,
-            total_bytes: 6400 << PAGE_SHIFT,
-            balloon_bytes: 0,
-            size_bytes: 6000 << PAGE_SHIFT,
-            wanted_size_bytes: Some(5000 << PAGE_SHIFT),
-            backing_bytes: None,
-            busy: false,
-            last: None,
-            ticket: 7,
-            ended_ticket: 7,
-            traffic: demeter_balloon::device::Traffic::default(),
-        };
-        assert!(is_worth(&tier, 4000, 1), "another size");
-        assert!(!is_worth(&tier, 5000 + 99, 1), "within the dead band");
-        assert!(!is_worth(&tier, 5000, 1), "not at once");
-        assert!(is_worth(&tier, 5000, RETRY_ROUNDS - 1));
-        tier.ended_ticket = 6;
-        assert!(!is_worth(&tier, 5000, RETRY_ROUNDS - 1), "still at work");
-        tier.ended_ticket = 7;
-        tier.size_bytes = 5000 << PAGE_SHIFT;
-        assert!(!is_worth(&tier, 5000, RETRY_ROUNDS - 1), "it is there");
-    }
-
-    #[test]
-    fn what_the_kernel_holds_is_no_room_for_hot_pages() {
-        let mut node = NodeStatistics {
-            balloon_pages: 200,
-            free_pages: 300,
-            anon_pages: 350,
-            file_pages: 50,
-            ..NodeStatistics::default()
-        };
-        assert_eq!(held_pages(1000, &node), 100);
-        // Whatever a guest says.
-        node.free_pages = 5000;
-        assert_eq!(held_pages(1000, &node), 0);
-    }
-}
+mod simulated;
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, io};
 
@@ -34,6 +35,9 @@ pub struct Files {
     /// Of each tier. A file that several regions lie in is here once.
     tiers: Vec<Vec<Arc<File>>>,
 }
+
+/// Most regions of one memory table: what the kernel's vhost takes, and so every monitor.
+pub const MAX_SLOTS: usize = 509;
 
 /// A hole is punched in pieces of this size: the system does not interrupt one,
 /// and the daemon's end waits for it.
@@ -129,6 +133,30 @@ pub enum TierError {
     /// A tier without memory.
     #[error("no memory of {0} is shared with this daemon")]
     Missing(String),
+    /// A file that was named and cannot be compared.
+    #[error("cannot look at {}: {cause}{}", path.display(), hint(*cause))]
+    Unseen {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        cause: io::ErrorKind,
+    },
+    /// More pieces than a vhost device can have.
+    #[error(
+        "its memory lies in {0} pieces, and a vhost-user device takes {MAX_SLOTS}: give the guest \
+         fewer and larger memory devices"
+    )]
+    Slots(usize),
+}
+
+/// What can be done about it.
+fn hint(cause: io::ErrorKind) -> &'static str {
+    match cause {
+        io::ErrorKind::PermissionDenied => {
+            " (let the daemon's user search its directory, or name addresses: gpa:BEGIN-END)"
+        }
+        _ => "",
+    }
 }
 
 /// What is wrong with a region.
@@ -161,11 +189,15 @@ pub struct Matched {
 /// Finds the tier of every region.
 pub fn matched(tiers: &[Tier], handed: &[Handed]) -> Matched {
     let files: Vec<Arc<File>> = handed.iter().map(|region| region.file.clone()).collect();
-    let (regions, problems) = match regions_of(tiers, handed) {
+    let named: Vec<Named> = tiers.iter().map(named_by).collect();
+    let (regions, problems) = match regions_of(tiers, &named, handed) {
         Ok(regions) => {
-            let missing = (0..tiers.len() as u16)
-                .filter(|node| regions.node_pages(*node) == 0)
-                .map(|node| TierError::Missing(tier_name(node)))
+            let missing = (named.iter().enumerate())
+                .filter(|(node, _)| regions.node_pages(*node as u16) == 0)
+                .flat_map(|(node, named)| {
+                    let missing = TierError::Missing(tier_name(node as u16));
+                    [missing].into_iter().chain(named.unseen.iter().cloned())
+                })
                 .collect();
             (regions, missing)
         }
@@ -179,18 +211,34 @@ pub fn matched(tiers: &[Tier], handed: &[Handed]) -> Matched {
     }
 }
 
-fn regions_of(tiers: &[Tier], handed: &[Handed]) -> Result<Regions, Vec<TierError>> {
-    let mut problems = Vec::new();
-    let identities: Vec<Vec<Identity>> = tiers.iter().map(identities_of).collect();
-    for (node, mine) in identities.iter().enumerate() {
-        let mut others = identities[..node].iter().flatten();
-        if others.any(|identity| mine.contains(identity)) {
+fn regions_of(
+    tiers: &[Tier],
+    named: &[Named],
+    handed: &[Handed],
+) -> Result<Regions, Vec<TierError>> {
+    if handed.len() > MAX_SLOTS {
+        return Err(vec![TierError::Slots(handed.len())]);
+    }
+    // A file that is not there yet may be that of memory which is plugged in later; one
+    // that may not be looked at may be that of memory which is there.
+    let forbidden = |error: &&TierError| {
+        let cause = match error {
+            TierError::Unseen { cause, .. } => Some(cause),
+            _ => None,
+        };
+        cause.is_some_and(|cause| *cause != io::ErrorKind::NotFound)
+    };
+    let unseen = named.iter().flat_map(|named| &named.unseen);
+    let mut problems: Vec<TierError> = unseen.filter(forbidden).cloned().collect();
+    for (node, mine) in named.iter().enumerate() {
+        let mut others = named[..node].iter().flat_map(|named| &named.identities);
+        if others.any(|identity| mine.identities.contains(identity)) {
             problems.push(TierError::Shared(tier_name(node as u16)));
         }
     }
     let mut regions = Vec::new();
     for (backing, region) in handed.iter().enumerate() {
-        match tier_regions(tiers, &identities, region, backing) {
+        match tier_regions(tiers, named, region, backing) {
             Ok(list) => regions.extend(list),
             Err(cause) => problems.push(TierError::Region {
                 gpa: region.gpa,
@@ -211,20 +259,34 @@ fn identity(metadata: &fs::Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
-fn identities_of(tier: &Tier) -> Vec<Identity> {
-    match tier {
-        Tier::Files(paths) => (paths.iter())
-            .filter_map(|path| fs::metadata(path).ok())
-            .map(|metadata| identity(&metadata))
-            .collect(),
-        Tier::Addresses(_) => Vec::new(),
+/// A tier's files, as far as they can be seen.
+#[derive(Default)]
+struct Named {
+    identities: Vec<Identity>,
+    unseen: Vec<TierError>,
+}
+
+fn named_by(tier: &Tier) -> Named {
+    let mut named = Named::default();
+    let Tier::Files(paths) = tier else {
+        return named;
+    };
+    for path in paths {
+        match fs::metadata(path) {
+            Ok(metadata) => named.identities.push(identity(&metadata)),
+            Err(error) => named.unseen.push(TierError::Unseen {
+                path: path.clone(),
+                cause: error.kind(),
+            }),
+        }
     }
+    named
 }
 
 /// The parts of a region that are memory of some tier.
 fn tier_regions(
     tiers: &[Tier],
-    identities: &[Vec<Identity>],
+    named: &[Named],
     handed: &Handed,
     backing: usize,
 ) -> Result<Vec<Region>, RegionProblem> {
@@ -239,7 +301,7 @@ fn tier_regions(
     let mut list = Vec::new();
     for (node, tier) in tiers.iter().enumerate() {
         let parts: Vec<(u64, u64)> = match tier {
-            Tier::Files(_) if identities[node].contains(&identity) => vec![(handed.gpa, end)],
+            Tier::Files(_) if named[node].identities.contains(&identity) => vec![(handed.gpa, end)],
             Tier::Files(_) => Vec::new(),
             Tier::Addresses(ranges) => ranges
                 .iter()
@@ -351,6 +413,43 @@ mod tests {
         let twice = matched(&[fmem, Tier::Files(vec![link])], &both(0x4000, 0));
         assert_eq!(twice.regions.as_slice().len(), 0);
         assert!(twice.problem.is_some());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_seen_is_told_with_its_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let (fmem, fast) = memory(directory.path(), "fast", 0x4000);
+        let table = [handed(0, 0x4000, &fast, 0)];
+        let smem = |path: PathBuf| Tier::Files(vec![path]);
+        let absent = smem(directory.path().join("absent"));
+        let problem = matched(&[fmem.clone(), absent], &table).problem.unwrap();
+        assert!(problem.contains("no memory of smem"), "{problem}");
+        assert!(problem.contains("absent: entity not found"), "{problem}");
+        // A directory that may not be searched is not at hand for root; a file is no
+        // directory for anybody.
+        let inside = smem(directory.path().join("fast/inside"));
+        let problem = matched(&[fmem, inside], &table).problem.unwrap();
+        assert!(
+            problem.contains("fast/inside: not a directory"),
+            "{problem}"
+        );
+        let forbidden = TierError::Unseen {
+            path: "/f".into(),
+            cause: io::ErrorKind::PermissionDenied,
+        };
+        assert!(forbidden.to_string().contains("search its directory"));
+    }
+
+    #[test]
+    fn memory_in_too_many_pieces_is_refused_with_that_reason() {
+        let directory = tempfile::tempdir().unwrap();
+        let (fmem, fast) = memory(directory.path(), "fast", 0x1000 * (MAX_SLOTS + 1));
+        let piece = |at: usize| handed(0x2000 * at as u64, 0x1000, &fast, 0x1000 * at as u64);
+        let table: Vec<Handed> = (0..=MAX_SLOTS).map(piece).collect();
+        let tiers = [fmem];
+        assert_eq!(matched(&tiers, &table[1..]).problem, None);
+        let problem = matched(&tiers, &table).problem.unwrap();
+        assert!(problem.contains("510 pieces"), "{problem}");
     }
 
     #[test]

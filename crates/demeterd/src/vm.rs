@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use demeter_balloon::device::Parameters;
 use demeter_balloon::regions::Piece;
-use demeter_balloon::view::{LastView, Stage, TierView, VmView, tier_name, tier_node};
+use demeter_balloon::view::{LastView, Sizing, Stage, TierView, VmView, tier_name, tier_node};
 use demeter_balloon::wire::{Ack, PAGE_SHIFT, Request};
 use demeter_balloon::{Device, Event, Reason, Taken, TargetError};
 use tokio::sync::watch;
@@ -28,13 +28,28 @@ struct State {
     problem: Option<String>,
     connected: bool,
     statistics_at: Option<Instant>,
+    sizing: Option<Sizing>,
+    /// What the host has allocated for each tier, when it was last measured.
+    backing_bytes: Vec<Option<u64>>,
+    /// Somebody asks the system for that since then.
+    measuring_since: Option<Instant>,
     /// Tells the connection's worker that there is a request.
     wake: Option<Arc<EventFd>>,
 }
 
+/// The system says within this what it has allocated, or it is not believed to.
+pub const MEASURING_LIMIT: Duration = Duration::from_secs(1);
 /// What is wrong then.
+const UNMEASURED: &str = "the host does not say what it has allocated for this guest: a file of its memory does not answer";
+/// What is wrong when memory went away.
 const LOST: &str =
     "memory of this guest is gone: its monitor made a file shorter, or a page is broken";
+
+impl State {
+    fn is_unmeasured(&self) -> bool {
+        (self.measuring_since).is_some_and(|since| since.elapsed() >= MEASURING_LIMIT)
+    }
+}
 
 /// One virtual machine.
 pub struct Vm {
@@ -83,6 +98,9 @@ impl Vm {
                 problem: None,
                 connected: false,
                 statistics_at: None,
+                sizing: None,
+                backing_bytes: Vec::new(),
+                measuring_since: None,
                 wake: None,
             }),
             punching: Mutex::new(()),
@@ -143,6 +161,9 @@ impl Vm {
         state.problem = None;
         state.connected = false;
         state.statistics_at = None;
+        state.sizing = None;
+        state.backing_bytes.clear();
+        state.measuring_since = None;
         state.wake = None;
         drop(state);
         tracing::info!(vm = self.spec.name, "disconnected");
@@ -157,7 +178,38 @@ impl Vm {
         let mut state = self.state();
         state.device.set_regions(matched.regions);
         state.files = Arc::new(matched.files);
+        state.backing_bytes.clear();
+        state.measuring_since = None;
         state.problem = matched.problem;
+    }
+
+    /// Asks the system what it has allocated, for the next [`Self::view`]. It may have to
+    /// wait for a file that somebody else's program serves: never on a thread that others need.
+    pub fn measure(&self) {
+        self.measure_by(Files::allocated_bytes);
+    }
+
+    /// As [`Self::measure`]; `ask` does it, and may take its time.
+    pub fn measure_by(&self, ask: impl Fn(&Files, u16) -> Option<u64>) {
+        let mut state = self.state();
+        let since = Some(Instant::now());
+        state.measuring_since = since;
+        let files = state.files.clone();
+        drop(state);
+        let nodes = 0..self.parameters.nr_nodes;
+        let backing_bytes = nodes.map(|node| ask(&files, node)).collect();
+        let mut state = self.state();
+        if Arc::ptr_eq(&files, &state.files) {
+            state.backing_bytes = backing_bytes;
+        }
+        if state.measuring_since == since {
+            state.measuring_since = None;
+        }
+    }
+
+    /// Somebody has measured for too long, and nobody else should.
+    pub fn is_unmeasured(&self) -> bool {
+        self.state().is_unmeasured()
     }
 
     /// Configuration space.
@@ -316,6 +368,16 @@ impl Vm {
         Ok(ticket)
     }
 
+    /// What the policy makes of it, for whoever looks.
+    pub fn set_sizing(&self, sizing: Option<Sizing>) {
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.sizing, sizing);
+        drop(state);
+        if before != sizing {
+            self.changed();
+        }
+    }
+
     fn changed(&self) {
         self.changes
             .send_modify(|count| *count = count.wrapping_add(1));
@@ -420,10 +482,11 @@ impl Vm {
         }
     }
 
-    /// As the control interface shows it.
+    /// As the control interface shows it; what is allocated as of [`Self::measure`].
     pub fn view(&self) -> VmView {
         let state = self.state();
         let device = &state.device;
+        let unmeasured = state.is_unmeasured();
         let mut driven = true;
         let tiers: Vec<TierView> = (0..device.nr_nodes())
             .filter_map(|node| {
@@ -437,7 +500,9 @@ impl Vm {
                     balloon_bytes: view.held_pages << PAGE_SHIFT,
                     size_bytes: size(view.held_pages),
                     wanted_size_bytes: view.wish_pages.map(size),
-                    backing_bytes: None,
+                    backing_bytes: (state.backing_bytes.get(usize::from(node)).copied())
+                        .flatten()
+                        .filter(|_| !unmeasured),
                     busy: view.is_busy,
                     last: view.last.map(|ended| LastView {
                         outcome: ended.outcome,
@@ -459,14 +524,13 @@ impl Vm {
         } else {
             Stage::Connected
         };
-        let files = state.files.clone();
-        let mut view = VmView {
+        VmView {
             name: self.spec.name.clone(),
             stage,
             problem: if lost {
                 Some(LOST.into())
             } else {
-                state.problem.clone()
+                (state.problem.clone()).or_else(|| unmeasured.then(|| UNMEASURED.into()))
             },
             tiers,
             violations: device
@@ -479,13 +543,8 @@ impl Vm {
                 .statistics_at
                 .map(|at| at.elapsed().as_millis() as u64),
             churn: state.quota.churn(),
-        };
-        drop(state);
-        // Asks the system, which may have to wait for a file.
-        for tier in &mut view.tiers {
-            tier.backing_bytes = files.allocated_bytes(tier.node);
+            sizing: state.sizing,
         }
-        view
     }
 }
 
@@ -521,7 +580,7 @@ fn wake(state: &State) {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use demeter_balloon::wire::{OP_HELLO, OP_INFLATED, Range, Report, Status};
     use std::collections::BTreeMap;
@@ -529,8 +588,8 @@ mod tests {
     use std::sync::mpsc;
 
     /// With 16 pages of FMEM, a driver, and a balloon of four that is asked for.
-    fn driven(directory: &std::path::Path) -> Arc<Vm> {
-        let path = directory.join("fmem");
+    pub fn driven(directory: &std::path::Path, name: &str) -> Arc<Vm> {
+        let path = directory.join(name);
         let file = File::options()
             .create(true)
             .truncate(true)
@@ -539,12 +598,12 @@ mod tests {
             .open(&path)
             .unwrap();
         file.set_len(16 << PAGE_SHIFT).unwrap();
-        let line = format!("a,socket=/s,fmem={}", path.display());
+        let line = format!("{name},socket=/s,fmem={}", path.display());
         let description = spec::Description::parse(&line).unwrap();
         let vm = Vm::new(
             description.finish(&BTreeMap::new()).unwrap(),
             Parameters::default(),
-            Ledger::open(None, "a").unwrap(),
+            Ledger::open(None, name).unwrap(),
             watch::channel(0).0,
         );
         vm.set_memory(&[Handed {
@@ -578,7 +637,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_hole_but_its_guest_and_the_memory_table() {
         let directory = tempfile::tempdir().unwrap();
-        let vm = driven(directory.path());
+        let vm = driven(directory.path(), "a");
         let (seen, sees) = mpsc::channel();
         let (changed, changes) = mpsc::channel();
         let ack = vm.report_by(0, &inflated(), |_, _| {
@@ -607,7 +666,7 @@ mod tests {
     #[test]
     fn a_hole_that_cannot_be_punched_leaves_the_balloon_as_it_was() {
         let directory = tempfile::tempdir().unwrap();
-        let vm = driven(directory.path());
+        let vm = driven(directory.path(), "a");
         let full = |_: &Files, _| Err(io::Error::from(io::ErrorKind::StorageFull));
         assert_eq!(vm.report_by(0, &inflated(), full).status, Status::Host);
         assert_eq!(vm.view().tiers[0].balloon_bytes, 0);

@@ -3,6 +3,25 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// QEMU's own word on a command that it does not execute.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{words}")]
+pub struct Refusal {
+    /// `DeviceNotFound`, mostly `GenericError`.
+    pub class: String,
+    /// For people.
+    pub words: String,
+}
+
+impl Refusal {
+    /// There is nothing of that name.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.class == "DeviceNotFound" || self.words.contains("not found")
+    }
+}
 
 /// [`std::fmt::Display`] is the cause, [`QmpError::next`] what to do.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +40,12 @@ pub enum QmpError {
     /// It takes nothing.
     #[error("QEMU does not listen: {0}")]
     Deaf(io::Error),
+    /// It says something, and not what was asked for.
+    #[error("QEMU does not answer within {} ms", .0.as_millis())]
+    Slow(Duration),
+    /// Events without end.
+    #[error("QEMU sends events without end")]
+    Flood,
     /// It went away.
     #[error("QEMU closed the QMP socket")]
     Closed,
@@ -31,12 +56,12 @@ pub enum QmpError {
     #[error("this is not QMP: {0}")]
     NotQmp(#[from] serde_json::Error),
     /// A command that must succeed did not.
-    #[error("QEMU refused {command}: {words}")]
+    #[error("QEMU refused {command}: {refusal}")]
     Refused {
         /// The command.
         command: String,
-        /// Its words.
-        words: String,
+        /// Why.
+        refusal: Refusal,
     },
     /// An event does not come.
     #[error("QEMU does not finish")]
@@ -61,28 +86,28 @@ pub enum QmpError {
         what: &'static str,
     },
     /// It cannot be taken out.
-    #[error("QEMU does not take {id} out: {words}")]
+    #[error("QEMU does not take {id} out: {refusal}")]
     Stuck {
         /// The device.
         id: String,
-        /// QEMU's words.
-        words: String,
+        /// Why.
+        refusal: Refusal,
     },
     /// The character device stays.
-    #[error("QEMU does not give {chardev} free: {words}")]
+    #[error("QEMU does not give {chardev} free: {refusal}")]
     Kept {
         /// It.
         chardev: String,
-        /// QEMU's words.
-        words: String,
+        /// Why.
+        refusal: Refusal,
     },
     /// The daemon is not there.
-    #[error("QEMU cannot connect to {socket}: {words}")]
+    #[error("QEMU cannot connect to {socket}: {refusal}")]
     NoDaemon {
         /// The daemon's socket.
         socket: String,
-        /// QEMU's words.
-        words: String,
+        /// Why.
+        refusal: Refusal,
     },
 }
 
@@ -97,9 +122,19 @@ impl QmpError {
             }
             Self::Stuck { .. } => "put the device behind a PCIe root port (docs/balloon.md)".into(),
             Self::Kept { .. } => "check that no other device uses it".into(),
+            Self::Connect { path, cause } if cause.kind() == io::ErrorKind::PermissionDenied => {
+                format!(
+                    "act as a user who may use it: `ls -l {}` tells who",
+                    path.display()
+                )
+            }
+            Self::NoDaemon { refusal, .. } if refusal.words.contains("Permission denied") => {
+                "let QEMU's user connect: demeterd's --socket-group and --socket-mode".into()
+            }
             Self::NoDaemon { .. } => {
                 "start demeterd, then replug again with --socket and --bus".into()
             }
+            Self::Flood => "see which events in QEMU's log; try again when they are fewer".into(),
             _ => "check the QMP socket and QEMU's log".into(),
         }
     }

@@ -6,14 +6,14 @@ mod error;
 mod plug;
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-pub use error::QmpError;
+pub use error::{QmpError, Refusal};
 pub use plug::{Place, Plug};
 
 /// A monitor that says nothing for so long has a problem.
@@ -21,10 +21,17 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// No message of QEMU is longer.
 const MAX_LINE_BYTES: usize = 8 << 20;
 
+/// Events that wait for somebody to ask for them: a machine has a few a minute.
+const MAX_EVENTS: usize = 1024;
+/// All of them together.
+const MAX_EVENT_BYTES: usize = 8 << 20;
+
 /// A connection.
 pub struct Qmp {
     stream: BufReader<UnixStream>,
     events: VecDeque<Value>,
+    event_bytes: usize,
+    patience: Duration,
     interrupted: fn() -> bool,
 }
 
@@ -35,7 +42,7 @@ impl Qmp {
     /// Nobody is there, or speaks something else.
     pub fn connect(path: &Path, interrupted: fn() -> bool) -> Result<Self, QmpError> {
         let stream = UnixStream::connect(path)
-            .and_then(|stream| stream.set_read_timeout(Some(SILENCE)).map(|()| stream))
+            .and_then(|stream| stream.set_write_timeout(Some(SILENCE)).map(|()| stream))
             .map_err(|cause| QmpError::Connect {
                 path: path.to_path_buf(),
                 cause,
@@ -43,20 +50,37 @@ impl Qmp {
         let mut qmp = Self {
             stream: BufReader::new(stream),
             events: VecDeque::new(),
+            event_bytes: 0,
+            patience: SILENCE,
             interrupted,
         };
-        qmp.message()?;
+        let limit = qmp.limit();
+        qmp.message(limit)?;
         qmp.execute("qmp_capabilities", &json!({}))?;
         Ok(qmp)
     }
 
-    fn message(&mut self) -> Result<Value, QmpError> {
+    fn limit(&self) -> Instant {
+        Instant::now() + self.patience
+    }
+
+    /// The next message, whole before `limit`; its length too.
+    fn message(&mut self, limit: Instant) -> Result<(Value, usize), QmpError> {
         let mut line = Vec::new();
         loop {
             if (self.interrupted)() {
                 return Err(QmpError::Interrupted);
             }
-            let part = self.stream.fill_buf().map_err(QmpError::Silent)?;
+            let left = limit.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(QmpError::Slow(self.patience));
+            }
+            (self.stream.get_ref().set_read_timeout(Some(left))).map_err(QmpError::Silent)?;
+            let patience = self.patience;
+            let part = self.stream.fill_buf().map_err(|cause| match cause.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => QmpError::Slow(patience),
+                _ => QmpError::Silent(cause),
+            })?;
             if part.is_empty() {
                 return Err(QmpError::Closed);
             }
@@ -71,7 +95,17 @@ impl Qmp {
                 break;
             }
         }
-        Ok(serde_json::from_slice(&line)?)
+        Ok((serde_json::from_slice(&line)?, line.len()))
+    }
+
+    /// Keeps an event for whoever waits for it.
+    fn keep(&mut self, event: Value, bytes: usize) -> Result<(), QmpError> {
+        self.event_bytes += bytes;
+        if self.events.len() == MAX_EVENTS || self.event_bytes > MAX_EVENT_BYTES {
+            return Err(QmpError::Flood);
+        }
+        self.events.push_back(event);
+        Ok(())
     }
 
     /// Executes a command. The inner error is QEMU's own.
@@ -82,20 +116,25 @@ impl Qmp {
         &mut self,
         command: &str,
         arguments: &Value,
-    ) -> Result<Result<Value, String>, QmpError> {
+    ) -> Result<Result<Value, Refusal>, QmpError> {
         let mut text = json!({"execute": command, "arguments": arguments}).to_string();
         text.push('\n');
         self.stream
             .get_mut()
             .write_all(text.as_bytes())
             .map_err(QmpError::Deaf)?;
+        let limit = self.limit();
         loop {
-            let mut message = self.message()?;
+            let (mut message, bytes) = self.message(limit)?;
             if message.get("event").is_some() {
-                self.events.push_back(message);
+                self.keep(message, bytes)?;
             } else if let Some(error) = message.get("error") {
-                let words = error["desc"].as_str().unwrap_or("no reason given");
-                return Ok(Err(words.to_owned()));
+                let text =
+                    |key: &str, without: &str| error[key].as_str().unwrap_or(without).to_owned();
+                return Ok(Err(Refusal {
+                    class: text("class", "GenericError"),
+                    words: text("desc", "no reason given"),
+                }));
             } else {
                 return Ok(Ok(message["return"].take()));
             }
@@ -108,9 +147,9 @@ impl Qmp {
     /// It does not, or the connection does not work.
     pub fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value, QmpError> {
         self.try_execute(command, arguments)?
-            .map_err(|words| QmpError::Refused {
+            .map_err(|refusal| QmpError::Refused {
                 command: command.to_owned(),
-                words,
+                refusal,
             })
     }
 
@@ -119,20 +158,25 @@ impl Qmp {
     /// # Errors
     /// It does not come, or the connection does not work.
     pub fn wait_event(&mut self, wanted: impl Fn(&Value) -> bool) -> Result<(), QmpError> {
-        let limit = Instant::now() + SILENCE;
+        let limit = self.limit();
         loop {
             while let Some(event) = self.events.pop_front() {
                 if wanted(&event) {
                     return Ok(());
                 }
             }
-            if Instant::now() > limit {
-                return Err(QmpError::Unfinished);
-            }
-            let message = self.message()?;
+            // Nobody waits for those.
+            self.event_bytes = 0;
+            let (message, bytes) = match self.message(limit) {
+                Err(QmpError::Slow(_)) => return Err(QmpError::Unfinished),
+                message => message?,
+            };
             if message.get("event").is_some() {
-                self.events.push_back(message);
+                self.keep(message, bytes)?;
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

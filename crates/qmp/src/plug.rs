@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{Qmp, QmpError};
+use crate::{Qmp, QmpError, Refusal};
 
 /// A guest lets go of a device within this.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -77,7 +77,7 @@ impl Plug {
             let question = json!({"path": path, "property": name});
             qmp.try_execute("qom-get", &question)
         };
-        let text = |value: Result<Value, String>| {
+        let text = |value: Result<Value, Refusal>| {
             value
                 .ok()
                 .and_then(|value| value.as_str().map(str::to_owned))
@@ -130,11 +130,11 @@ impl Plug {
                 event["event"] == "DEVICE_DELETED" && event["data"]["device"] == *id
             })?,
             // Out already: an earlier attempt ended here.
-            Err(words) if words.contains("not found") => {}
-            Err(words) => {
+            Err(refusal) if refusal.is_not_found() => {}
+            Err(refusal) => {
                 return Err(QmpError::Stuck {
                     id: id.clone(),
-                    words,
+                    refusal,
                 });
             }
         }
@@ -142,11 +142,11 @@ impl Plug {
         loop {
             match qmp.try_execute("chardev-remove", &json!({"id": chardev}))? {
                 Ok(_) => return Ok(()),
-                Err(words) if words.contains("not found") => return Ok(()),
-                Err(words) if Instant::now() > limit => {
+                Err(refusal) if refusal.is_not_found() => return Ok(()),
+                Err(refusal) if Instant::now() > limit => {
                     return Err(QmpError::Kept {
                         chardev: chardev.clone(),
-                        words,
+                        refusal,
                     });
                 }
                 Err(_) => std::thread::sleep(PAUSE),
@@ -162,10 +162,10 @@ impl Plug {
         let address = json!({"type": "unix", "data": {"path": self.socket}});
         let backend = json!({"type": "socket", "data": {"addr": address, "server": false}});
         let chardev = json!({"id": self.chardev, "backend": backend});
-        if let Err(words) = qmp.try_execute("chardev-add", &chardev)? {
+        if let Err(refusal) = qmp.try_execute("chardev-add", &chardev)? {
             return Err(QmpError::NoDaemon {
                 socket: self.socket.clone(),
-                words,
+                refusal,
             });
         }
         let mut arguments = json!({

@@ -2,6 +2,7 @@
 //! Calls of demeterd's control interface.
 
 use std::future::Future;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +20,17 @@ use crate::interrupt;
 
 /// How often a waiting call looks whether it was interrupted.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// What to do when nobody can be reached.
+fn unreachable_next(cause: io::ErrorKind) -> &'static str {
+    match cause {
+        // It may well run.
+        io::ErrorKind::PermissionDenied => {
+            "act as demeterd's user (sudo), whose socket it is, or name another with --control"
+        }
+        _ => "start demeterd, or name its socket with --control",
+    }
+}
 
 /// A daemon.
 pub struct Client {
@@ -121,7 +133,7 @@ impl Client {
                     "cannot reach demeterd at {}: {cause}",
                     self.control.display()
                 ),
-                next: "start demeterd, or name its socket with --control".into(),
+                next: unreachable_next(cause.kind()).into(),
             })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -175,4 +187,16 @@ pub fn checked_name(name: &str) -> Result<&str, Error> {
         cause: format!("'{name}' cannot be a guest's name"),
         next: "see the names with `demeter balloon get`".into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_may_not_be_reached_is_not_said_to_be_stopped() {
+        let next = unreachable_next(io::ErrorKind::PermissionDenied);
+        assert!(!next.contains("start demeterd"), "{next}");
+        assert!(unreachable_next(io::ErrorKind::NotFound).contains("start demeterd"));
+    }
 }

@@ -14,7 +14,7 @@ mod watch;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use demeter_balloon::view::{Stage, TierView, VmView};
+use demeter_balloon::view::{Short, Sizing, Stage, TierView, VmView, Why};
 
 use crate::error::Error;
 use crate::table;
@@ -123,6 +123,9 @@ fn print(vms: &[VmView]) {
     let rows: Vec<Vec<String>> = vms.iter().flat_map(rows).collect();
     print!("{}", table::render(&HEADER, &rows));
     for vm in vms {
+        if let Some(sizing) = &vm.sizing {
+            println!("{}: {}", vm.name, reasons(sizing));
+        }
         if let Some(problem) = &vm.problem {
             eprintln!("demeter: {}: {problem}", vm.name);
         }
@@ -130,6 +133,32 @@ fn print(vms: &[VmView]) {
             eprintln!("demeter: {}: {count} violations: {reason}", vm.name);
         }
     }
+}
+
+/// What the policy wants a guest's memory to be, and why not otherwise.
+fn reasons(sizing: &Sizing) -> String {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let why = match sizing.why {
+        Why::Free => "its free memory is taken back",
+        Why::Cold => "what is cold is looked for",
+        Why::Settled => "nothing is left to take",
+        Why::Grows => "it allocates, and is given room",
+        Why::Suffers => "it missed pages or stalled, and is given more",
+        Why::Waits => "it has suffered, and is left alone for a while",
+        Why::Kept => "it needs the rest itself, as it says",
+        Why::Moving => "it is on its way to its last size",
+        Why::Silent => "it says nothing, and keeps what it has",
+    };
+    let mut text = format!("memory {:.1}: {why}", mib(sizing.memory_bytes));
+    let short = sizing.fmem_short.map(|short| match short {
+        Short::Pool => "the pool has no more for it",
+        Short::Ceiling => "it may not have more",
+    });
+    if let Some(short) = short {
+        let (has, useful) = (mib(sizing.fmem_bytes), mib(sizing.fmem_useful_bytes));
+        text.push_str(&format!("; FMEM {has:.1} of {useful:.1}: {short}"));
+    }
+    text
 }
 
 /// Prints anything as JSON.
@@ -140,4 +169,25 @@ fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
     })?;
     println!("{text}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_is_short_is_told_so_with_the_reason() {
+        let sizing = Sizing {
+            memory_bytes: 512 << 20,
+            why: Why::Waits,
+            fmem_useful_bytes: 200 << 20,
+            fmem_bytes: 128 << 20,
+            fmem_short: Some(Short::Pool),
+        };
+        assert_eq!(
+            reasons(&sizing),
+            "memory 512.0: it has suffered, and is left alone for a while; \
+             FMEM 128.0 of 200.0: the pool has no more for it"
+        );
+    }
 }

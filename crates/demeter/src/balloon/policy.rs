@@ -13,7 +13,7 @@ use crate::error::Error;
 pub struct Arguments {
     #[command(flatten)]
     common: Common,
-    /// external, static, proportional, guaranteed or pressure
+    /// external, static, proportional, guaranteed, pressure or working-set
     name: Option<String>,
     /// FMEM that the policy divides
     #[arg(long, value_name = "SIZE", value_parser = demeter_agent::size::parse)]

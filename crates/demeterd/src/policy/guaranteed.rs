@@ -6,9 +6,9 @@
 //! The gain of a page is the number of accesses that it takes, so guests are
 //! ranked by accesses per hot page and weight. That number does not depend on
 //! how much FMEM a guest has: a guest that was served does not fall in rank for
-//! it, which is what would make shares swing. A guest that has more than its
-//! floor counts a quarter more, so that two about equal guests do not take
-//! turns.
+//! it, which is what would make shares swing. A guest that has more than its floor
+//! counts a quarter more. Guests that lie within a quarter of each other even so are
+//! equals: they share by weight what is there for them, whoever had it before.
 //!
 //! What a guest says is believed as far as its credit goes, see `account`.
 
@@ -16,6 +16,9 @@ use super::{Claim, Fleet, Guest, Policy, divide};
 
 /// Rank of those who have something over those who want it.
 const INCUMBENT: f64 = 1.25;
+/// The first of equals is at most so far ahead of the last: a quarter, and what the first
+/// may count more because it has something.
+const EQUALS: f64 = 1.25 * INCUMBENT;
 
 /// See the module.
 pub struct Guaranteed;
@@ -37,18 +40,35 @@ impl Policy for Guaranteed {
         // Those whose credit is gone up to their share first; beyond it they get
         // what nobody else's hot set needs.
         for believed in [true, false] {
-            for &at in &order {
-                let guest = &fleet.guests[at];
-                let most = if believed && !guest.may_borrow {
-                    guest.claim.ceiling_pages.min(shares[at])
-                } else {
-                    guest.claim.ceiling_pages
+            let mut rest = order.as_slice();
+            while let Some(&first) = rest.first() {
+                let equal = gain(&fleet.guests[first]) / EQUALS;
+                let count = (rest.iter())
+                    .take_while(|&&at| gain(&fleet.guests[at]) >= equal)
+                    .count();
+                let (group, behind) = rest.split_at(count.max(1));
+                rest = behind;
+                let wants = |&at: &usize| {
+                    let guest = &fleet.guests[at];
+                    let most = if believed && !guest.may_borrow {
+                        guest.claim.ceiling_pages.min(shares[at])
+                    } else {
+                        guest.claim.ceiling_pages
+                    };
+                    let wanted = guest.hot_pages.unwrap_or(0).min(most);
+                    Claim {
+                        floor_pages: sizes[at],
+                        ceiling_pages: wanted.max(sizes[at]),
+                        weight: guest.claim.weight,
+                    }
                 };
-                let wanted = (guest.hot_pages.unwrap_or(0).min(most))
-                    .saturating_sub(sizes[at])
-                    .min(spare);
-                sizes[at] += wanted;
-                spare -= wanted;
+                let claims: Vec<Claim> = group.iter().map(wants).collect();
+                let have: u64 = claims.iter().map(|claim| claim.floor_pages).sum();
+                let given = divide(have + spare, &claims);
+                spare -= given.iter().sum::<u64>() - have;
+                for (&at, size) in group.iter().zip(given) {
+                    sizes[at] = size;
+                }
             }
         }
         if spare == 0 {

@@ -14,9 +14,13 @@ mod guaranteed;
 mod pressure;
 mod proportional;
 mod shares;
+mod working_set;
 
 pub use account::Account;
 pub use shares::{Claim, divide};
+pub use working_set::{Probe, Told, useful_pages};
+
+use std::sync::Arc;
 
 use demeter_balloon::view::PolicyView;
 
@@ -60,7 +64,14 @@ pub fn check(wish: &PolicyView) -> Result<(), PolicyError> {
 /// No policy here: the control interface is told sizes.
 pub const EXTERNAL: &str = "external";
 /// All names.
-pub const NAMES: [&str; 5] = [EXTERNAL, "static", "proportional", "guaranteed", "pressure"];
+pub const NAMES: [&str; 6] = [
+    EXTERNAL,
+    "static",
+    "proportional",
+    "guaranteed",
+    "pressure",
+    "working-set",
+];
 
 /// What a policy knows of a guest.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,6 +96,8 @@ pub struct Guest {
     pub steady_rounds: u32,
     /// It may be given more than its share because of what it says.
     pub may_borrow: bool,
+    /// Memory that it should have and that FMEM could hold, where the policy sizes that.
+    pub memory_pages: Option<u64>,
 }
 
 /// What a policy knows.
@@ -109,16 +122,21 @@ pub trait Policy: Send + Sync {
     fn name(&self) -> &'static str;
     /// The size of every guest, in the fleet's order.
     fn sizes(&self, fleet: &Fleet) -> Vec<u64>;
+    /// Does a guest's [`Probe`] decide its memory as a whole?
+    fn sizes_memory(&self) -> bool {
+        false
+    }
 }
 
 /// The policy of that name. Some(None): external. None: there is none.
-pub fn by_name(name: &str) -> Option<Option<Box<dyn Policy>>> {
+pub fn by_name(name: &str) -> Option<Option<Arc<dyn Policy>>> {
     Some(match name {
         EXTERNAL => None,
-        "static" => Some(Box::new(fixed::Static)),
-        "proportional" => Some(Box::new(proportional::Proportional)),
-        "guaranteed" => Some(Box::new(guaranteed::Guaranteed)),
-        "pressure" => Some(Box::new(pressure::Pressure)),
+        "static" => Some(Arc::new(fixed::Static)),
+        "proportional" => Some(Arc::new(proportional::Proportional)),
+        "guaranteed" => Some(Arc::new(guaranteed::Guaranteed)),
+        "pressure" => Some(Arc::new(pressure::Pressure)),
+        "working-set" => Some(Arc::new(working_set::WorkingSet)),
         _ => return None,
     })
 }

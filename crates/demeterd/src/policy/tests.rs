@@ -4,7 +4,7 @@
 use super::*;
 use proptest::prelude::*;
 
-fn policy(name: &str) -> Box<dyn Policy> {
+fn policy(name: &str) -> Arc<dyn Policy> {
     by_name(name).unwrap().unwrap()
 }
 
@@ -24,6 +24,7 @@ fn guest(floor_pages: u64, ceiling_pages: u64, weight: u64) -> Guest {
         stall_permille: None,
         steady_rounds: 100,
         may_borrow: true,
+        memory_pages: None,
     }
 }
 

@@ -158,9 +158,30 @@ impl Daemon {
 
     /// A counter without labels of its metrics.
     pub fn counter(&self, name: &str) -> u64 {
+        self.seconds(name) as u64
+    }
+
+    /// The same with a fraction.
+    pub fn seconds(&self, name: &str) -> f64 {
         let text = self.answer("GET /metrics", "");
         let value = text.lines().find_map(|line| line.strip_prefix(name));
         value.unwrap().trim().parse().unwrap()
+    }
+
+    /// Processor time that it has used.
+    pub fn cpu_s(&self) -> f64 {
+        let stat = std::fs::read_to_string(self.proc("stat")).unwrap();
+        // After the name, which may have blanks: utime and stime are 14 and 15.
+        let words: Vec<&str> = stat
+            .rsplit(')')
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .collect();
+        let ticks = |at: usize| words[at - 3].parse::<f64>().unwrap();
+        // SAFETY: asks for a number.
+        let per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        (ticks(14) + ticks(15)) / per_s
     }
 
     pub fn view(&self, vm: &str) -> serde_json::Value {
@@ -587,6 +608,21 @@ impl Guest {
         self.offer(QUEUE_REQUEST, &[descriptor]);
     }
 
+    /// Where its queues stand: used and available buffers, and as the guest knows them.
+    pub fn rings(&self) -> String {
+        let state = |(at, queue): (usize, &Queue)| {
+            let base = at as u64 * QUEUE_BYTES;
+            let used = u16::from_le_bytes(self.read(base + USED + 2));
+            let available = u16::from_le_bytes(self.read(base + AVAILABLE + 2));
+            format!(
+                "queue {at}: used {used} ({}), available {available} ({})",
+                queue.used, queue.available
+            )
+        };
+        let states: Vec<String> = self.queues.iter().enumerate().map(state).collect();
+        states.join("; ")
+    }
+
     /// A request, if one is there.
     pub fn poll_request(&mut self) -> Option<[u8; REQUEST_BYTES]> {
         let base = QUEUE_REQUEST as u64 * QUEUE_BYTES + USED;
@@ -596,6 +632,17 @@ impl Guest {
 
     /// Sends statistics and waits until they were read.
     pub fn statistics(&mut self, bytes: &[u8]) {
+        self.send_statistics(bytes);
+        self.wait_statistics();
+    }
+
+    /// Statistics were read.
+    pub fn wait_statistics(&mut self) {
+        self.wait_queue(QUEUE_STATISTICS).expect("not read");
+    }
+
+    /// Sends statistics.
+    pub fn send_statistics(&mut self, bytes: &[u8]) {
         let buffer = QUEUE_STATISTICS as u64 * QUEUE_BYTES + BUFFERS;
         self.write(buffer, bytes);
         let descriptor = Descriptor {
@@ -605,7 +652,6 @@ impl Guest {
             next: 0,
         };
         self.offer(QUEUE_STATISTICS, &[descriptor]);
-        self.wait_queue(QUEUE_STATISTICS).expect("not read");
     }
 
     pub fn next_request(&mut self) -> [u8; REQUEST_BYTES] {

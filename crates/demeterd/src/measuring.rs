@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What the host has allocated for guests is asked of the system, file by file, and a
+//! file may be served by a program that does not answer (FUSE). Nobody but the thread
+//! that asks waits for that longer than a second, and each such machine keeps one thread
+//! at most.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::vm::{MEASURING_LIMIT, Vm};
+
+/// Who measures; one at a time, so that whoever asks sees what is true after it asked.
+#[derive(Default)]
+pub struct Measuring {
+    turn: Mutex<()>,
+}
+
+impl Measuring {
+    /// Measures all of these that answer.
+    pub async fn measure(&self, vms: &[Arc<Vm>]) {
+        self.measure_by(vms, |vm| vm.measure()).await;
+    }
+
+    async fn measure_by(&self, vms: &[Arc<Vm>], ask: impl Fn(&Vm) + Clone + Send + 'static) {
+        let _turn = self.turn.lock().await;
+        let mut left: Vec<Arc<Vm>> = (vms.iter())
+            .filter(|vm| !vm.is_unmeasured())
+            .cloned()
+            .collect();
+        while !left.is_empty() {
+            let (measured, given_up) = (Arc::new(AtomicUsize::new(0)), Arc::default());
+            let (now, done, over) = (left.clone(), measured.clone(), Arc::clone(&given_up));
+            let ask = ask.clone();
+            let asking = tokio::task::spawn_blocking(move || {
+                for vm in now {
+                    if AtomicBool::load(&over, Ordering::Relaxed) {
+                        return;
+                    }
+                    ask(&vm);
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            if timeout(MEASURING_LIMIT, asking).await.is_ok() {
+                return;
+            }
+            // The one that does not answer; others are measured without it.
+            given_up.store(true, Ordering::Relaxed);
+            let measured = measured.load(Ordering::Relaxed);
+            left.drain(..(measured + 1).min(left.len()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::{Duration, Instant};
+
+    use crate::vm::tests::driven;
+
+    /// Measures; the machine `stuck` answers when it is told to.
+    fn ask(
+        stuck: &'static str,
+        release: Receiver<()>,
+        entered: Sender<()>,
+    ) -> impl Fn(&Vm) + Clone + Send {
+        let release = Arc::new(std::sync::Mutex::new(release));
+        move |vm| {
+            vm.measure_by(|files, node| {
+                if vm.spec.name == stuck {
+                    entered.send(()).unwrap();
+                    let _ = release.lock().unwrap().recv();
+                }
+                files.allocated_bytes(node)
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn one_file_that_does_not_answer_holds_up_nobody_for_long() {
+        let directory = tempfile::tempdir().unwrap();
+        let vms: Vec<Arc<Vm>> = (["a", "b", "c"].iter())
+            .map(|name| driven(directory.path(), name))
+            .collect();
+        let backing = |at: usize| vms[at].view().tiers[0].backing_bytes;
+        let measuring = Measuring::default();
+        measuring.measure(&vms).await;
+        assert!((0..3).all(|at| backing(at).is_some()));
+        let (go, release) = channel();
+        let (entered, entries) = channel();
+        let ask = ask("b", release, entered);
+        let began = Instant::now();
+        measuring.measure_by(&vms, ask.clone()).await;
+        assert!(began.elapsed() < 3 * MEASURING_LIMIT);
+        assert!(backing(0).is_some() && backing(2).is_some());
+        assert_eq!(backing(1), None, "nobody knows");
+        assert!(vms[1].view().problem.unwrap().contains("does not answer"));
+        // From then on nobody waits for it, and no second thread does.
+        let began = Instant::now();
+        measuring.measure_by(&vms, ask).await;
+        assert!(began.elapsed() < MEASURING_LIMIT / 2);
+        assert_eq!(entries.try_iter().count(), 1);
+        go.send(()).unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        while vms[1].is_unmeasured() {
+            assert!(Instant::now() < limit);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(vms[1].view().problem, None);
+        assert!(backing(1).is_some());
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is believed of guests, and when they are asked.
+
+use super::*;
+use demeter_balloon::Statistics;
+use demeter_balloon::statistics::Trigger;
+
+fn tier(total_pages: u64) -> TierView {
+    TierView {
+        tier: "fmem".into(),
+        node: 0,
+        total_bytes: total_pages << PAGE_SHIFT,
+        balloon_bytes: 0,
+        size_bytes: total_pages << PAGE_SHIFT,
+        wanted_size_bytes: None,
+        backing_bytes: Some(total_pages << PAGE_SHIFT),
+        busy: false,
+        last: None,
+        ticket: 0,
+        ended_ticket: 0,
+        traffic: demeter_balloon::device::Traffic::default(),
+    }
+}
+
+/// A guest that has sampled that often by then and calls all of its memory hot.
+fn claims(samples: u64, guest_time_ns: u64) -> VmView {
+    let node = NodeStatistics {
+        anon_pages: 1000,
+        ..NodeStatistics::default()
+    };
+    VmView {
+        name: "liar".into(),
+        stage: Stage::Driven,
+        problem: None,
+        tiers: vec![tier(1000)],
+        violations: BTreeMap::new(),
+        statistics: Some(Statistics {
+            sequence: 0,
+            guest_time_ns,
+            event: Trigger::Periodic,
+            has_tmm: true,
+            has_psi: false,
+            fmem_samples: samples,
+            smem_samples: 0,
+            hot_wanted_pages: 1000,
+            psi_some_us: 0,
+            psi_full_us: 0,
+            oom_kills: 0,
+            oom_deflated_pages: 0,
+            refaults: 0,
+            nodes: vec![node],
+        }),
+        statistics_age_ms: Some(0),
+        churn: demeter_balloon::view::Churn::default(),
+        sizing: None,
+    }
+}
+
+fn share() -> Share {
+    let line = "liar,socket=/s,fmem=/f";
+    let description = crate::spec::Description::parse(line).unwrap();
+    description.finish(&BTreeMap::new()).unwrap().share
+}
+
+#[test]
+fn nobody_samples_more_than_its_processors_can() {
+    let mut memory = Memory::default();
+    let most = most_samples_per_s(Some(2));
+    memory.learn(&claims(1, 1_000_000_000), most);
+    memory.learn(&claims(1_000_000_000_000, 2_000_000_000), most);
+    assert_eq!(memory.access_rate, Some(2e6));
+    // Nor by a clock that stands still.
+    memory.learn(&claims(2_000_000_000_000, 2_000_000_001), most);
+    assert!(memory.access_rate <= Some(2e6));
+}
+
+#[test]
+fn who_says_nothing_any_more_is_not_believed_and_keeps_its_account() {
+    let mut memory = Memory::default();
+    memory.learn(&claims(1, 1_000_000_000), 1e6);
+    memory.learn(&claims(100_000, 2_000_000_000), 1e6);
+    memory.account.settle(2000, 1000, 1e9);
+    let mut silent = claims(100_000, 2_000_000_000);
+    silent.statistics = None;
+    memory.learn(&silent, 1e6);
+    assert_eq!(memory.access_rate, None);
+    assert!(!memory.account.may_borrow());
+    let guest = guest(&share(), &silent, 1000, &memory);
+    assert_eq!((guest.hot_pages, guest.access_rate), (None, 0.0));
+    assert_eq!(stale_after(1000, PolicyClock::Host), STALE);
+    let seldom = stale_after(60_000, PolicyClock::Host);
+    assert_eq!(seldom, Duration::from_secs(300));
+}
+
+#[test]
+fn nobody_has_more_hot_pages_than_the_host_has_allocated() {
+    let mut view = claims(1, 1);
+    let hot = |view: &VmView| guest(&share(), view, 1000, &Memory::default()).hot_pages;
+    assert_eq!(hot(&view), Some(1000));
+    view.tiers[0].backing_bytes = Some(300 << PAGE_SHIFT);
+    assert_eq!(hot(&view), Some(300));
+    view.tiers[0].backing_bytes = None;
+    assert_eq!(hot(&view), Some(1000));
+}
+
+#[test]
+fn a_guest_that_stopped_early_is_asked_again_later() {
+    let mut tier = TierView {
+        tier: "fmem".into(),
+        node: 0,
+        total_bytes: 6400 << PAGE_SHIFT,
+        balloon_bytes: 0,
+        size_bytes: 6000 << PAGE_SHIFT,
+        wanted_size_bytes: Some(5000 << PAGE_SHIFT),
+        backing_bytes: None,
+        busy: false,
+        last: None,
+        ticket: 7,
+        ended_ticket: 7,
+        traffic: demeter_balloon::device::Traffic::default(),
+    };
+    assert!(is_worth(&tier, 4000, 1, DEAD_BAND), "another size");
+    assert!(
+        !is_worth(&tier, 5000 + 99, 1, DEAD_BAND),
+        "within the dead band"
+    );
+    assert!(!is_worth(&tier, 5000, 1, DEAD_BAND), "not at once");
+    assert!(is_worth(&tier, 5000, RETRY_ROUNDS - 1, DEAD_BAND));
+    tier.ended_ticket = 6;
+    assert!(
+        !is_worth(&tier, 5000, RETRY_ROUNDS - 1, DEAD_BAND),
+        "still at work"
+    );
+    tier.ended_ticket = 7;
+    tier.size_bytes = 5000 << PAGE_SHIFT;
+    assert!(
+        !is_worth(&tier, 5000, RETRY_ROUNDS - 1, DEAD_BAND),
+        "it is there"
+    );
+}
+
+#[test]
+fn what_the_kernel_holds_is_no_room_for_hot_pages() {
+    let mut node = NodeStatistics {
+        balloon_pages: 200,
+        free_pages: 300,
+        anon_pages: 350,
+        file_pages: 50,
+        ..NodeStatistics::default()
+    };
+    assert_eq!(held_pages(1000, &node), 100);
+    // Whatever a guest says.
+    node.free_pages = 5000;
+    assert_eq!(held_pages(1000, &node), 0);
+}

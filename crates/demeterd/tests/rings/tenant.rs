@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A modelled guest that works: accesses to a hot set, of which FMEM serves what fits
+//! into it, and a driver that does what it is asked for.
+#![allow(dead_code, reason = "each test that includes it uses a part")]
+
+use std::collections::BTreeSet;
+
+use demeter_balloon::wire::{
+    NODE_STATISTICS_BYTES, OP_DEFLATE, OP_DONE, OP_HELLO, OP_INFLATED, Range, Report, Request,
+    STATISTICS_BYTES,
+};
+
+use crate::model::{Daemon, Guest};
+
+/// Of each node; the rings lie in the first 64 of FMEM.
+pub const NODE_PAGES: u64 = 1024;
+
+/// A guest with a load.
+pub struct Tenant {
+    guest: Guest,
+    balloon: BTreeSet<u64>,
+    samples: [u64; 2],
+    sequence: u64,
+    /// By tier.
+    pub accesses: [u64; 2],
+    /// Of its size.
+    pub changes: u64,
+    /// Smallest size, as far as somebody notes it.
+    pub least_pages: u64,
+}
+
+/// What a guest does in an interval.
+#[derive(Debug, Clone, Copy)]
+pub struct Load {
+    /// That it uses, of any tier.
+    pub hot_pages: u64,
+    /// To these.
+    pub accesses: u64,
+}
+
+impl Tenant {
+    /// Connects and greets; memory of the nodes `filled` is in use.
+    pub fn new(daemon: &Daemon, name: &str, filled: &[usize]) -> Self {
+        let mut guest = Guest::connect(daemon, name);
+        // Nobody believes in hot pages that the host has not allocated.
+        for &node in filled {
+            guest.fill(node);
+        }
+        for node in 0..2 {
+            let hello = Report {
+                op: OP_HELLO,
+                node,
+                ..Report::default()
+            };
+            assert_eq!(guest.report(usize::from(node), hello, &[]), Some(0));
+        }
+        Self {
+            guest,
+            balloon: BTreeSet::new(),
+            samples: [0; 2],
+            sequence: 0,
+            accesses: [0; 2],
+            changes: 0,
+            least_pages: u64::MAX,
+        }
+    }
+
+    /// FMEM that it has.
+    pub fn size_pages(&self) -> u64 {
+        NODE_PAGES - self.balloon.len() as u64
+    }
+
+    /// Executes what the daemon asks for.
+    pub fn obey(&mut self) {
+        while let Some(bytes) = self.guest.poll_request() {
+            let request = Request::from_bytes(&bytes).unwrap();
+            if request.node != 0 {
+                continue;
+            }
+            let now = self.balloon.len() as u64;
+            let target = request.target_pages;
+            let (op, pages): (u16, Vec<u64>) = if target > now {
+                let free = (64..NODE_PAGES).filter(|page| !self.balloon.contains(page));
+                (OP_INFLATED, free.take((target - now) as usize).collect())
+            } else {
+                let held = self.balloon.iter().rev().copied();
+                (OP_DEFLATE, held.take((now - target) as usize).collect())
+            };
+            let ranges: Vec<Range> = pages
+                .iter()
+                .map(|page| Range {
+                    gpa: page << 12,
+                    nr_pages: 1,
+                })
+                .collect();
+            let mut report = Report {
+                id: request.id,
+                op,
+                current_pages: target,
+                ..Report::default()
+            };
+            if !ranges.is_empty() {
+                assert_eq!(self.guest.report(0, report, &ranges), Some(0));
+                for page in pages {
+                    let changed = if op == OP_INFLATED {
+                        self.balloon.insert(page)
+                    } else {
+                        self.guest.touch(0, page);
+                        self.balloon.remove(&page)
+                    };
+                    assert!(changed);
+                }
+                self.changes += 1;
+            }
+            report.op = OP_DONE;
+            assert_eq!(self.guest.report(0, report, &[]), Some(0));
+        }
+    }
+
+    /// Works until then, says so, and waits until that was read.
+    pub fn work(&mut self, until_ns: u64, load: Load) {
+        self.say(until_ns, load);
+        self.guest.wait_statistics();
+    }
+
+    /// What it said was read.
+    pub fn wait(&mut self) {
+        self.guest.wait_statistics();
+    }
+
+    /// Works until then, and says so.
+    pub fn say(&mut self, until_ns: u64, load: Load) {
+        let served = self.size_pages().min(load.hot_pages);
+        let fast = load.accesses * served / load.hot_pages.max(1);
+        let slow = load.accesses - fast;
+        self.samples[0] += fast;
+        self.samples[1] += slow;
+        self.accesses[0] += fast;
+        self.accesses[1] += slow;
+        let mut bytes = vec![0; STATISTICS_BYTES + 2 * NODE_STATISTICS_BYTES];
+        let mut put = |at: usize, value: u64| {
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        };
+        put(0, self.sequence);
+        put(8, until_ns);
+        put(16, 2 << 16 | 1 << 32);
+        put(24, self.samples[0]);
+        put(32, self.samples[1]);
+        put(40, load.hot_pages);
+        put(STATISTICS_BYTES, NODE_PAGES);
+        put(STATISTICS_BYTES + 8, self.size_pages() - served);
+        put(STATISTICS_BYTES + 16, self.balloon.len() as u64);
+        put(STATISTICS_BYTES + 24, served);
+        self.sequence += 1;
+        self.guest.send_statistics(&bytes);
+    }
+
+    /// Where its queues stand, for whoever waits in vain.
+    pub fn rings(&self) -> String {
+        self.guest.rings()
+    }
+}
