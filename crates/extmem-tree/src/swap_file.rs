@@ -7,9 +7,11 @@
 //! had it before: the next to take it uses that, or [`SwapFile::give_back`] frees it.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use crate::place::{free_bytes, open_direct};
 
 /// Bytes of a slot: one page.
 pub const SLOT_BYTES: u64 = 4096;
@@ -178,25 +180,6 @@ fn lock(file: &File, part: u64, slots: u64, kind: libc::c_int) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) == 0 }
 }
 
-/// Opens past the page cache where the file system can, else through it.
-fn open_direct(path: &Path, flags: libc::c_int) -> std::io::Result<(File, bool)> {
-    let open = |direct| {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(flags | direct | libc::O_CLOEXEC)
-            .open(path)
-    };
-    match open(libc::O_DIRECT) {
-        Ok(file) => Ok((file, true)),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            open(0).map(|file| (file, false))
-        }
-        Err(error) => Err(error),
-    }
-}
-
 /// For file systems that have no unnamed files.
 fn create_and_unlink(directory: &Path) -> std::io::Result<(File, bool)> {
     for attempt in 0..100u32 {
@@ -211,17 +194,6 @@ fn create_and_unlink(directory: &Path) -> std::io::Result<(File, bool)> {
         }
     }
     Err(std::io::Error::from_raw_os_error(libc::EEXIST))
-}
-
-fn free_bytes(file: &File) -> std::io::Result<u64> {
-    // SAFETY: zero is a statvfs.
-    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
-    let descriptor: RawFd = file.as_raw_fd();
-    // SAFETY: the descriptor is open and `about` writable.
-    if unsafe { libc::fstatvfs(descriptor, &raw mut about) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
 #[cfg(test)]
