@@ -169,15 +169,7 @@ impl SwapFile {
 /// Locks or unlocks a part, without waiting.
 fn lock(file: &File, part: u64, slots: u64, kind: libc::c_int) -> bool {
     let words = part_words(slots) as i64;
-    let request = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: PARTS + part as i64 * words,
-        l_len: words,
-        l_pid: 0,
-    };
-    // SAFETY: the structure of this call, an open descriptor.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) == 0 }
+    crate::lock::bytes(file, PARTS + part as i64 * words, words, kind)
 }
 
 /// For file systems that have no unnamed files.

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use demeter_agent::size;
 use demeter_extmem_statistics::Summary;
 
-use super::tree::Tree;
+use super::tree::{Dram, Tree};
 use super::{forward, host, program, refuse, swap};
 use crate::error::Error;
 use crate::testbed;
@@ -49,9 +49,13 @@ enum Compress {
 /// Arguments of `extmem run`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// DRAM that the program's memory may take, the pager's own included [old name: $DRAMSIZE]
+    /// DRAM that the memory of the program and of all that it starts may take together, the
+    /// pager's own included [old name: $DRAMSIZE]
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     dram: Option<u64>,
+    /// DRAM that each of these programs may take, in place of --dram
+    #[arg(long, value_parser = size::parse, value_name = "SIZE", conflicts_with = "dram")]
+    dram_each: Option<u64>,
     /// Directory, file or block device for what does not fit [old name: $SWAPDIR]
     #[arg(long, value_name = "PATH")]
     swap: Option<PathBuf>,
@@ -92,7 +96,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     let Some((name, rest)) = arguments.command.split_first() else {
         return Err(refuse("PROGRAM is missing after --", "name a program"));
     };
-    let dram_bytes = dram(arguments)?;
+    let dram = dram(arguments)?;
     let swap_path = swap_path(arguments)?;
     let swap_path = swap::check(&swap_path, arguments.swap_size)?;
     let policy = policy(&arguments.policy)?;
@@ -100,13 +104,13 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     host::check()?;
     let library = testbed::pager()?;
 
-    let tree = Tree::open(arguments, &swap_path, dram_bytes)?;
+    let tree = Tree::open(arguments, &swap_path, dram)?;
     let before = Summary::of(tree.board);
 
     let mut command = Command::new(&program);
     command.arg0(name).args(rest);
     command.env("LD_PRELOAD", preload(&library));
-    command.env("DEMETER_EXTMEM_DRAM", dram_bytes.to_string());
+    command.env("DEMETER_EXTMEM_DRAM", dram.bytes().to_string());
     command.env("DEMETER_EXTMEM_SWAP", &swap_path);
     command.env("DEMETER_EXTMEM_POLICY", policy);
     command.env("DEMETER_EXTMEM_MODE", value_name(arguments.mode));
@@ -158,8 +162,12 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     })
 }
 
-fn dram(arguments: &Arguments) -> Result<u64, Error> {
-    let bytes = match (arguments.dram, std::env::var(OLD_DRAM)) {
+fn dram(arguments: &Arguments) -> Result<Dram, Error> {
+    let (option, given) = match arguments.dram_each {
+        Some(bytes) => ("--dram-each", Some(bytes)),
+        None => ("--dram", arguments.dram),
+    };
+    let bytes = match (given, std::env::var(OLD_DRAM)) {
         (Some(bytes), _) => bytes,
         (None, Ok(text)) => size::parse(&text).map_err(|cause| {
             refuse(
@@ -176,17 +184,23 @@ fn dram(arguments: &Arguments) -> Result<u64, Error> {
     };
     if bytes > MOST_DRAM_BYTES {
         return Err(refuse(
-            format!("--dram {} is more than can be managed", size::format(bytes)),
+            format!(
+                "{option} {} is more than can be managed",
+                size::format(bytes)
+            ),
             format!("give at most {}", size::format(MOST_DRAM_BYTES)),
         ));
     }
     if bytes < LEAST_DRAM_BYTES {
         return Err(refuse(
-            format!("--dram {} is too small", size::format(bytes)),
+            format!("{option} {} is too small", size::format(bytes)),
             format!("give at least {}", size::format(LEAST_DRAM_BYTES)),
         ));
     }
-    Ok(bytes)
+    Ok(match arguments.dram_each {
+        Some(_) => Dram::Each(bytes),
+        None => Dram::Together(bytes),
+    })
 }
 
 fn swap_path(arguments: &Arguments) -> Result<PathBuf, Error> {

@@ -44,6 +44,9 @@ impl Pager {
         // SAFETY: no arguments.
         let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as i32;
         self.process.store(process, Ordering::Relaxed);
+        if let Some(share) = self.budget.share() {
+            share.after_fork_in_child();
+        }
         self.gate.reset();
         self.contexts.reset();
         self.table.reset_sleepers();
