@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `demeter extmem run`: starts a program under the pager and reports what it did.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,9 @@ enum Compress {
     /// Never
     Off,
 }
+
+/// Names of programs without the pager and how often each ran, and how many more there were.
+type Escaped = (BTreeMap<String, u64>, u64);
 
 /// Arguments of `extmem run`.
 #[derive(clap::Args)]
@@ -106,6 +110,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
 
     let tree = Tree::open(arguments, &swap_path, dram)?;
     let before = Summary::of(tree.board);
+    let escaped_before = tree.board.departures().escaped();
 
     let mut command = Command::new(&program);
     command.arg0(name).args(rest);
@@ -156,10 +161,47 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             );
         }
     }
+    if !arguments.quiet
+        && let Some(line) = escaped(&escaped_before, tree.board.departures().escaped())
+    {
+        eprintln!("demeter extmem: {line}");
+    }
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, signal) => 128 + signal.unwrap_or(0) as u8,
     })
+}
+
+/// A line about programs that were started without the pager since `before`.
+fn escaped(before: &Escaped, (mut names, more): Escaped) -> Option<String> {
+    const MOST_NAMES: usize = 8;
+    for (name, count) in &before.0 {
+        if let Some(now) = names.get_mut(name) {
+            *now = now.saturating_sub(*count);
+        }
+    }
+    names.retain(|_, count| *count > 0);
+    let unnamed = more.saturating_sub(before.1);
+    let total = names.values().sum::<u64>() + unnamed;
+    if total == 0 {
+        return None;
+    }
+    let mut shown: Vec<_> = names
+        .iter()
+        .take(MOST_NAMES)
+        .map(|(name, count)| match (name.as_str(), count) {
+            ("", count) => format!("{count} without a name"),
+            (name, 1) => name.to_owned(),
+            (name, count) => format!("{name} ({count} times)"),
+        })
+        .collect();
+    if names.len() > MOST_NAMES || unnamed > 0 {
+        shown.push("others".to_owned());
+    }
+    Some(format!(
+        "{total} programs ran without the pager, and without a bound on their memory: {}; next: link them dynamically to the GNU C library, and leave LD_PRELOAD as it is",
+        shown.join(", ")
+    ))
 }
 
 fn dram(arguments: &Arguments) -> Result<Dram, Error> {
@@ -310,6 +352,24 @@ mod tests {
             assert!(error.to_string().contains(message), "{line}: {error}");
             assert_eq!(error.status(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn programs_without_the_pager_are_named() {
+        let run = |names: &[(&str, u64)], more| {
+            let names = names.iter().map(|&(name, count)| (name.to_owned(), count));
+            (names.collect::<BTreeMap<_, _>>(), more)
+        };
+        let before = run(&[("busybox", 2)], 1);
+        assert_eq!(escaped(&before, run(&[("busybox", 2)], 1)), None);
+        let line = escaped(&before, run(&[("busybox", 5), ("true", 1)], 1)).unwrap();
+        assert!(line.starts_with("4 programs ran without"), "{line}");
+        assert!(line.contains(": busybox (3 times), true; next: "), "{line}");
+        let line = escaped(&before, run(&[], 3)).unwrap();
+        assert!(
+            line.contains("2 programs") && line.contains(": others;"),
+            "{line}"
+        );
     }
 
     #[test]
