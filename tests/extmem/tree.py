@@ -2,11 +2,10 @@
 """What all programs of a run hold of DRAM at one time: ``tree.py MOST_MIB -- COMMAND…``.
 
 Samples the proportional anonymous memory of the command and all that it starts, of programs
-that are managed by the pager, and prints the most it was; status 1 above MOST_MIB, or where
-nothing was seen.
+that are managed by the pager, and says on standard error what the most was; status 1 above
+MOST_MIB, or where nothing was seen.
 """
 
-import os
 import re
 import subprocess
 import sys
@@ -44,7 +43,7 @@ def held_kib(process: int) -> int:
 def main() -> int:
     """Run the command and watch it."""
     most_mib, command = int(sys.argv[1]), sys.argv[3:]
-    run = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    run = subprocess.Popen(command)
     most_kib = most_processes = 0
     while run.poll() is None:
         known, tree = children(), [run.pid]
@@ -54,10 +53,13 @@ def main() -> int:
         most_kib = max(most_kib, sum(held))
         most_processes = max(most_processes, len(held))
         time.sleep(0.02)
-    print(f"at most {most_kib // KIB_OF_MIB} MiB in {most_processes} programs, of {most_mib}")
+    held_mib = most_kib // KIB_OF_MIB
+    print(
+        f"at most {held_mib} MiB in {most_processes} programs, of {most_mib}",
+        file=sys.stderr,
+    )
     return 0 if run.returncode == 0 and 0 < most_kib <= most_mib * KIB_OF_MIB else 1
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("LC_ALL", "C")
     sys.exit(main())
