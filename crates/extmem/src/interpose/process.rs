@@ -33,6 +33,11 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
     pager.gate.open();
     if result == 0 {
         pager.start_handlers();
+        if pager.budget.may_owe() {
+            // What it writes to that it has in common with its parent becomes its own
+            // without a word to us: somebody must be there to give back.
+            pager.start_threads();
+        }
     }
     restore_signals(signals);
     result
