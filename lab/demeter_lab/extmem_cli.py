@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from demeter_lab import extmem_bench, extmem_figures, extmem_matrix
+from demeter_lab import extmem_bench, extmem_figures, extmem_matrix, extmem_programs
 from demeter_lab.extmem_linux import LinuxError
 from demeter_lab.results import ResultError
 
@@ -57,3 +57,18 @@ def figures(
     except ResultError as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def programs(
+    out: Annotated[Path, typer.Option(help="file of the table")] = Path("out/extmem/programs.md"),
+    binaries: Annotated[Path, typer.Option(help="where the built programs are")] = Path(
+        "target/release"
+    ),
+    swap: Annotated[Path, typer.Option(help="folder for swap, on a disk")] = Path(
+        "/var/tmp/demeter-extmem"
+    ),
+    only: Annotated[list[str] | None, typer.Option(help="a program of the table")] = None,
+) -> None:
+    """Run real programs with and without the pager and compare what they write."""
+    typer.echo(extmem_programs.measure_all(binaries / "demeter", swap, set(only or []), out))

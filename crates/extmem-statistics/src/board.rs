@@ -11,8 +11,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::block::{About, Block, CHANGING, ENDED, FREE, LIVE};
+use crate::departures::Departures;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM2");
+const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM3");
 /// Processes that are told apart at one time.
 const BLOCKS: usize = 32;
 
@@ -28,6 +29,7 @@ struct Layout {
     /// Sums of ended processes whose block was needed again.
     gone: Block,
     blocks: [Block; BLOCKS],
+    departures: Departures,
 }
 
 /// Why a statistics file cannot be used.
@@ -126,6 +128,11 @@ impl Board {
     /// Sums of processes that have no block any more.
     pub fn gone(&self) -> &'static Block {
         &self.layout().gone
+    }
+
+    /// Programs that were started without the pager.
+    pub fn departures(&self) -> &'static Departures {
+        &self.layout().departures
     }
 
     /// Blocks of processes that run or ran.
@@ -250,6 +257,7 @@ impl Statistics {
             }
         };
         let block = board.claim(std::process::id(), now_ns(), about);
+        board.departures().arrived(std::process::id());
         Ok(Self {
             board,
             block: AtomicPtr::new(std::ptr::from_ref(block).cast_mut()),

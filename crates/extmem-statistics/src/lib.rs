@@ -11,12 +11,14 @@
 
 mod block;
 mod board;
+mod departures;
 mod history;
 mod log;
 mod summary;
 
 pub use block::{About, Block, Counter, Counters, Gauge, Gauges};
 pub use board::{Board, BoardError, Place, Statistics, now_ns};
+pub use departures::{Departure, Departures};
 pub use history::{History, Sample};
 pub use log::{Event, Log};
 pub use summary::{FdWriter, Process, Summary, write_line};

@@ -5,9 +5,14 @@
 //! be out of reach for those that change their user, their root or their namespaces.
 
 mod handed;
+mod ledger;
+mod lock;
+mod place;
 mod swap_file;
 
 pub use handed::Handed;
+pub use ledger::{Account, Clerk, FLOOR_PAGES, Ledger};
+pub use place::{free_bytes, open_direct};
 pub use swap_file::{
     CreateError, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words, parts,
 };

@@ -7,9 +7,11 @@
 //! had it before: the next to take it uses that, or [`SwapFile::give_back`] frees it.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use crate::place::{free_bytes, open_direct};
 
 /// Bytes of a slot: one page.
 pub const SLOT_BYTES: u64 = 4096;
@@ -167,34 +169,7 @@ impl SwapFile {
 /// Locks or unlocks a part, without waiting.
 fn lock(file: &File, part: u64, slots: u64, kind: libc::c_int) -> bool {
     let words = part_words(slots) as i64;
-    let request = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: PARTS + part as i64 * words,
-        l_len: words,
-        l_pid: 0,
-    };
-    // SAFETY: the structure of this call, an open descriptor.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) == 0 }
-}
-
-/// Opens past the page cache where the file system can, else through it.
-fn open_direct(path: &Path, flags: libc::c_int) -> std::io::Result<(File, bool)> {
-    let open = |direct| {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(flags | direct | libc::O_CLOEXEC)
-            .open(path)
-    };
-    match open(libc::O_DIRECT) {
-        Ok(file) => Ok((file, true)),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            open(0).map(|file| (file, false))
-        }
-        Err(error) => Err(error),
-    }
+    crate::lock::bytes(file, PARTS + part as i64 * words, words, kind)
 }
 
 /// For file systems that have no unnamed files.
@@ -211,17 +186,6 @@ fn create_and_unlink(directory: &Path) -> std::io::Result<(File, bool)> {
         }
     }
     Err(std::io::Error::from_raw_os_error(libc::EEXIST))
-}
-
-fn free_bytes(file: &File) -> std::io::Result<u64> {
-    // SAFETY: zero is a statvfs.
-    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
-    let descriptor: RawFd = file.as_raw_fd();
-    // SAFETY: the descriptor is open and `about` writable.
-    if unsafe { libc::fstatvfs(descriptor, &raw mut about) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
 #[cfg(test)]

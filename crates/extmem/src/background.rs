@@ -13,7 +13,7 @@ use crate::fatal;
 use crate::fault::Access;
 use crate::futex::{self, pause};
 use crate::page::{Entry, Flag, PageIndex, State};
-use crate::pager::{HANDLERS, PREFETCHERS, Pager, pager, yield_now};
+use crate::pager::{HANDLERS, PREFETCHERS, Pager, most_pinned_bytes, pager, yield_now};
 use crate::policy::{Arrival, abi};
 use crate::queue::Window;
 use crate::region::PAGE_BYTES;
@@ -319,6 +319,7 @@ impl Pager {
         let (tier, swap) = (now.tier - before.tier, now.swap - before.swap);
         *before = now;
         let wanted = self.policy.victim_cache_pages();
+        let wanted = self.budget.share_of(wanted.into()) as u32;
         if tier > swap * MOST_SWAP_SHARE {
             wanted.min(self.budget.dram_pages() as u32 / LEAST_SHARE)
         } else {
@@ -379,8 +380,12 @@ extern "C" fn evictor(_seat: usize) -> ! {
             let operation = pager.enter_masked();
             pager.sample();
             pager.budget.relax_reserve();
+            pager.budget.settle_share();
+            pager
+                .most_pinned_bytes
+                .store(most_pinned_bytes(&pager.budget), Ordering::Relaxed);
             if let Some(tier) = &pager.tier {
-                tier.settle();
+                tier.settle(|bytes| pager.budget.share_of(bytes as u64) as usize);
             }
             let target_pages = pager.victim_cache_target_pages(&mut faults);
             pager.victims.set_target_pages(target_pages);
@@ -404,8 +409,10 @@ extern "C" fn evictor(_seat: usize) -> ! {
         }
         pager.evict_wanted.store(0, Ordering::SeqCst);
         // Twice the reserve: a little ahead, so that it is not woken for each page.
-        while pager.budget.free_pages() < 2 * pager.budget.reserve_pages()
-            && !pager.inline_eviction.now().is_second()
+        while pager
+            .budget
+            .is_short_of(2 * pager.budget.reserve_pages(), false)
+            && (pager.budget.owes_pages() || !pager.inline_eviction.now().is_second())
         {
             let mut operation = pager.enter_masked();
             // What is oldest in the tier goes to swap, not what would come to the tier now.
@@ -414,6 +421,7 @@ extern "C" fn evictor(_seat: usize) -> ! {
             }
             let done = pager.evict(EVICTION_BATCH, &mut operation.context);
             drop(operation);
+            pager.budget.settle_share();
             if done == 0 {
                 pause(NOTHING_EVICTABLE_NS);
             }

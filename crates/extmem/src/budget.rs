@@ -2,14 +2,21 @@
 //! The bound on DRAM: pages in use, and pages promised.
 //!
 //! Everything the pager itself touches (page table, buffers, rings, compressed
-//! pages) is taken off the limit; what is left is for the program's pages.
+//! pages) is taken off the limit; what is left is for the program's pages. Where the
+//! programs of a run share one budget, the bound is what this one has of it (`share.rs`).
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use demeter_extmem_tree::FLOOR_PAGES;
+
+use crate::share::Share;
 
 /// Counters in pages.
 #[derive(Debug)]
 pub struct Budget {
+    /// The whole, of all programs where they share it.
     dram_pages: i64,
+    share: Option<Share>,
     /// Taken by the pager for itself.
     overhead_pages: AtomicI64,
     /// Program pages in DRAM, those in the victim cache included.
@@ -31,14 +38,18 @@ struct Reserve {
 
 /// The smallest reserve: two batches of first touches.
 const LEAST_RESERVE_PAGES: i64 = 64;
+/// A program makes progress with a few pages, whatever else there is.
+const LEAST_PAGES: i64 = 512;
 /// The largest is one page of DRAM in so many.
 const MOST_RESERVE_SHARE: i64 = 32;
 
 impl Budget {
-    /// A budget of `dram_pages`, with room in swap for `capacity_pages`.
-    pub fn new(dram_pages: u64, capacity_pages: u64) -> Self {
+    /// A budget of `dram_pages`, alone or with others, with room in swap for
+    /// `capacity_pages`.
+    pub fn new(dram_pages: u64, capacity_pages: u64, share: Option<Share>) -> Self {
         Self {
             dram_pages: dram_pages as i64,
+            share,
             overhead_pages: AtomicI64::new(0),
             resident_pages: AtomicI64::new(0),
             promised_pages: AtomicI64::new(0),
@@ -76,8 +87,65 @@ impl Budget {
 
     /// Pages the program may have in DRAM now.
     pub fn limit_pages(&self) -> i64 {
-        // Whatever the overhead grows to, a program makes progress with a few pages.
-        (self.dram_pages - self.overhead_pages.load(Ordering::Relaxed)).max(512)
+        let overhead = self.overhead_pages.load(Ordering::Relaxed);
+        match &self.share {
+            // Whatever the overhead grows to.
+            None => (self.dram_pages - overhead).max(LEAST_PAGES),
+            Some(share) => (share.limit_pages() - overhead).max(FLOOR_PAGES),
+        }
+    }
+
+    /// What it has of DRAM now, of so many pages that the whole would be worth.
+    pub fn share_of(&self, pages: u64) -> u64 {
+        match &self.share {
+            None => pages,
+            Some(share) => {
+                let limit = share
+                    .limit_pages()
+                    .clamp(FLOOR_PAGES, self.dram_pages.max(1));
+                (u128::from(pages) * limit as u128 / self.dram_pages.max(1) as u128) as u64
+            }
+        }
+    }
+
+    /// The share of this program, if there is one budget for several.
+    pub fn share(&self) -> Option<&Share> {
+        self.share.as_ref()
+    }
+
+    /// Pages of DRAM in use, the pager's own with them.
+    fn used_pages(&self) -> i64 {
+        self.resident_pages() + self.overhead_pages()
+    }
+
+    /// Whether fewer frames are free than so many, and more are not to be had. `needs`: the
+    /// program waits, or soon will.
+    pub fn is_short_of(&self, frames: i64, needs: bool) -> bool {
+        let missing = frames - self.free_pages();
+        missing > 0 && !self.gets(missing, needs)
+    }
+
+    fn gets(&self, pages: i64, needs: bool) -> bool {
+        self.share
+            .as_ref()
+            .is_some_and(|share| share.ask(pages, needs) >= pages)
+    }
+
+    /// Whether it has so much of a shared budget that others may want some of it.
+    pub fn may_owe(&self) -> bool {
+        (self.share.as_ref()).is_some_and(|share| share.limit_pages() > 2 * FLOOR_PAGES)
+    }
+
+    /// Whether it has more than it may keep.
+    pub fn owes_pages(&self) -> bool {
+        self.free_pages() < 0
+    }
+
+    /// Gives back what others want and this program does not use.
+    pub fn settle_share(&self) {
+        if let Some(share) = &self.share {
+            share.settle(self.used_pages());
+        }
     }
 
     /// Program pages in DRAM now.
@@ -95,10 +163,14 @@ impl Budget {
         self.overhead_pages.load(Ordering::Relaxed)
     }
 
-    /// Takes frames if they fit under the limit.
+    /// Takes frames if they fit under the limit, or under what can be had.
     pub fn try_take(&self, pages: i64) -> bool {
         let now = self.resident_pages.fetch_add(pages, Ordering::Relaxed) + pages;
-        if now <= self.limit_pages() {
+        let over = now - self.limit_pages();
+        if over <= 0 || self.gets(over, true) {
+            if let Some(share) = &self.share {
+                share.cover(now + self.overhead_pages());
+            }
             return true;
         }
         self.resident_pages.fetch_sub(pages, Ordering::Relaxed);
@@ -160,7 +232,7 @@ mod tests {
 
     #[test]
     fn refuses_what_does_not_fit_and_forgets_the_refusal() {
-        let budget = Budget::new(2000, 100);
+        let budget = Budget::new(2000, 100, None);
         budget.charge_overhead(1000);
         assert_eq!(budget.limit_pages(), 1000);
         assert!(budget.try_take(900));
@@ -177,7 +249,7 @@ mod tests {
 
     #[test]
     fn the_reserve_follows_those_who_had_to_wait() {
-        let budget = Budget::new(32_000, 1);
+        let budget = Budget::new(32_000, 1, None);
         assert_eq!(budget.reserve_pages(), LEAST_RESERVE_PAGES);
         (0..3).for_each(|_| budget.stalled());
         assert_eq!(budget.reserve_pages(), 8 * LEAST_RESERVE_PAGES);
@@ -188,6 +260,6 @@ mod tests {
         assert_eq!(budget.reserve_pages(), 1000);
         (0..50).for_each(|_| budget.relax_reserve());
         assert_eq!(budget.reserve_pages(), LEAST_RESERVE_PAGES);
-        assert_eq!(Budget::new(512, 1).reserve_pages(), 16);
+        assert_eq!(Budget::new(512, 1, None).reserve_pages(), 16);
     }
 }

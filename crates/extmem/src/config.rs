@@ -47,6 +47,8 @@ pub struct Config {
     pub handed_swap: Option<Handed>,
     /// The statistics of the run, likewise.
     pub handed_statistics: Option<Handed>,
+    /// The budget that the programs of the run share, likewise; None: this one has its own.
+    pub handed_ledger: Option<Handed>,
     /// Directory, file or device.
     pub swap: PathBuf,
     /// How much of it.
@@ -138,6 +140,7 @@ impl Config {
         Ok(Self {
             handed_swap: handed("DEMETER_EXTMEM_SWAP_FD"),
             handed_statistics: handed("DEMETER_EXTMEM_STATS_FD"),
+            handed_ledger: handed("DEMETER_EXTMEM_LEDGER_FD"),
             dram_bytes,
             swap: PathBuf::from(swap),
             swap_bytes: size("DEMETER_EXTMEM_SWAP_SIZE")?,

@@ -213,7 +213,7 @@ mod tests {
     fn runs_on_the_borrowed_stack() {
         let region = Region::map_anonymous(Contexts::footprint_bytes()).unwrap();
         let pool = Contexts::new(region).unwrap();
-        let budget = Budget::new(100_000, 1);
+        let budget = Budget::new(100_000, 1, None);
         let first = pool.borrow(&budget);
         let second = pool.borrow(&budget);
         assert_ne!(first.stack_top(), second.stack_top());

@@ -95,7 +95,11 @@ impl Pager {
         let inline = turns.step(steps, crate::clock::now_ns);
         loop {
             if self.budget.try_take(pages as i64) {
-                if !inline && self.budget.free_pages() < self.budget.reserve_pages() {
+                if self.budget.may_owe() {
+                    // Somebody must be there to give back what others want.
+                    self.start_threads();
+                }
+                if !inline && self.budget.is_short_of(self.budget.reserve_pages(), true) {
                     self.want_eviction();
                 }
                 return;

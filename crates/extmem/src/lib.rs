@@ -17,6 +17,7 @@ pub use demeter_extmem_statistics as statistics;
 
 mod background;
 mod budget;
+mod byte_lock;
 mod clock;
 mod config;
 mod context;
@@ -38,6 +39,7 @@ mod neighbours;
 mod page;
 mod pager;
 mod queue;
+mod share;
 mod signal;
 mod start;
 mod stub;

@@ -18,6 +18,7 @@ use crate::neighbours::Neighbours;
 use crate::page::PageTable;
 use crate::policy::Policy;
 use crate::queue::WindowQueue;
+use crate::region::PAGE_BYTES;
 use crate::statistics::{Counters, Log, Statistics};
 use crate::stream::Streams;
 use crate::swap::SwapStore;
@@ -121,6 +122,14 @@ pub struct ProgramBreak {
 unsafe impl Sync for Pager {}
 // SAFETY: as above.
 unsafe impl Send for Pager {}
+
+/// Bytes that one system call may pin: a sixteenth of DRAM, within limits.
+pub fn most_pinned_bytes(budget: &Budget) -> usize {
+    const LEAST_BYTES: usize = 256 << 10;
+    const MOST_BYTES: usize = 4 << 20;
+    let dram_bytes = budget.share_of(budget.dram_pages() as u64) as usize * PAGE_BYTES;
+    (dram_bytes / 16).clamp(LEAST_BYTES, MOST_BYTES)
+}
 
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
 

@@ -23,6 +23,7 @@ use crate::pager::{ARENA_BASE, ARENA_MOST_BYTES, Pager, ProgramBreak, install};
 use crate::policy::{Policy, PolicyOptions, Services};
 use crate::queue::{Window, WindowQueue};
 use crate::region::{PAGE_BYTES, Region, round_up};
+use crate::share::Share;
 use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, on_bus, take};
 use crate::statistics::{About, Log, Place, Statistics};
 use crate::stream::Streams;
@@ -109,7 +110,8 @@ fn start(config: &Config) -> Result<(), Error> {
     let pages = arena_pages(dram_pages, capacity_pages);
     reserve_arena(pages)?;
     let break_pages = (pages / 4).min(MOST_BREAK_PAGES);
-    let budget = Budget::new(dram_pages, capacity_pages);
+    let share = config.handed_ledger.as_ref().and_then(Share::enroll);
+    let budget = Budget::new(dram_pages, capacity_pages, share);
     let most_victims = (dram_pages / 4).min(1 << 22) as u32;
     let pager = Pager {
         mode,
@@ -180,16 +182,16 @@ fn start(config: &Config) -> Result<(), Error> {
         process: AtomicI32::new(std::process::id() as i32),
         locked_pages: AtomicI64::new(0),
         misplaced: AtomicU32::new(0),
-        most_pinned_bytes: AtomicUsize::new(
-            ((config.dram_bytes / 16) as usize).clamp(256 * 1024, 4 << 20),
-        ),
+        most_pinned_bytes: AtomicUsize::new(crate::pager::most_pinned_bytes(&budget)),
         budget,
         uffd,
         store,
     };
-    pager
-        .victims
-        .set_target_pages(pager.policy.victim_cache_pages());
+    pager.victims.set_target_pages(
+        pager
+            .budget
+            .share_of(pager.policy.victim_cache_pages().into()) as u32,
+    );
     // Code, tables of the store, ring tables: a fixed share.
     pager
         .budget

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `demeter extmem run`: starts a program under the pager and reports what it did.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use clap::ValueEnum;
 use demeter_agent::size;
 use demeter_extmem_statistics::Summary;
 
-use super::tree::Tree;
+use super::tree::{Dram, Tree};
 use super::{forward, host, program, refuse, swap};
 use crate::error::Error;
 use crate::testbed;
@@ -46,12 +47,19 @@ enum Compress {
     Off,
 }
 
+/// Names of programs without the pager and how often each ran, and how many more there were.
+type Escaped = (BTreeMap<String, u64>, u64);
+
 /// Arguments of `extmem run`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// DRAM that the program's memory may take, the pager's own included [old name: $DRAMSIZE]
+    /// DRAM that the memory of the program and of all that it starts may take together, the
+    /// pager's own included [old name: $DRAMSIZE]
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     dram: Option<u64>,
+    /// DRAM that each of these programs may take, in place of --dram
+    #[arg(long, value_parser = size::parse, value_name = "SIZE", conflicts_with = "dram")]
+    dram_each: Option<u64>,
     /// Directory, file or block device for what does not fit [old name: $SWAPDIR]
     #[arg(long, value_name = "PATH")]
     swap: Option<PathBuf>,
@@ -92,7 +100,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     let Some((name, rest)) = arguments.command.split_first() else {
         return Err(refuse("PROGRAM is missing after --", "name a program"));
     };
-    let dram_bytes = dram(arguments)?;
+    let dram = dram(arguments)?;
     let swap_path = swap_path(arguments)?;
     let swap_path = swap::check(&swap_path, arguments.swap_size)?;
     let policy = policy(&arguments.policy)?;
@@ -100,13 +108,14 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     host::check()?;
     let library = testbed::pager()?;
 
-    let tree = Tree::open(arguments, &swap_path, dram_bytes)?;
+    let tree = Tree::open(arguments, &swap_path, dram)?;
     let before = Summary::of(tree.board);
+    let escaped_before = tree.board.departures().escaped();
 
     let mut command = Command::new(&program);
     command.arg0(name).args(rest);
     command.env("LD_PRELOAD", preload(&library));
-    command.env("DEMETER_EXTMEM_DRAM", dram_bytes.to_string());
+    command.env("DEMETER_EXTMEM_DRAM", dram.bytes().to_string());
     command.env("DEMETER_EXTMEM_SWAP", &swap_path);
     command.env("DEMETER_EXTMEM_POLICY", policy);
     command.env("DEMETER_EXTMEM_MODE", value_name(arguments.mode));
@@ -152,14 +161,55 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             );
         }
     }
+    if !arguments.quiet
+        && let Some(line) = escaped(&escaped_before, tree.board.departures().escaped())
+    {
+        eprintln!("demeter extmem: {line}");
+    }
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, signal) => 128 + signal.unwrap_or(0) as u8,
     })
 }
 
-fn dram(arguments: &Arguments) -> Result<u64, Error> {
-    let bytes = match (arguments.dram, std::env::var(OLD_DRAM)) {
+/// A line about programs that were started without the pager since `before`.
+fn escaped(before: &Escaped, (mut names, more): Escaped) -> Option<String> {
+    const MOST_NAMES: usize = 8;
+    for (name, count) in &before.0 {
+        if let Some(now) = names.get_mut(name) {
+            *now = now.saturating_sub(*count);
+        }
+    }
+    names.retain(|_, count| *count > 0);
+    let unnamed = more.saturating_sub(before.1);
+    let total = names.values().sum::<u64>() + unnamed;
+    if total == 0 {
+        return None;
+    }
+    let mut shown: Vec<_> = names
+        .iter()
+        .take(MOST_NAMES)
+        .map(|(name, count)| match (name.as_str(), count) {
+            ("", count) => format!("{count} without a name"),
+            (name, 1) => name.to_owned(),
+            (name, count) => format!("{name} ({count} times)"),
+        })
+        .collect();
+    if names.len() > MOST_NAMES || unnamed > 0 {
+        shown.push("others".to_owned());
+    }
+    Some(format!(
+        "{total} programs ran without the pager, and without a bound on their memory: {}; next: link them dynamically to the GNU C library, and leave LD_PRELOAD as it is",
+        shown.join(", ")
+    ))
+}
+
+fn dram(arguments: &Arguments) -> Result<Dram, Error> {
+    let (option, given) = match arguments.dram_each {
+        Some(bytes) => ("--dram-each", Some(bytes)),
+        None => ("--dram", arguments.dram),
+    };
+    let bytes = match (given, std::env::var(OLD_DRAM)) {
         (Some(bytes), _) => bytes,
         (None, Ok(text)) => size::parse(&text).map_err(|cause| {
             refuse(
@@ -176,17 +226,23 @@ fn dram(arguments: &Arguments) -> Result<u64, Error> {
     };
     if bytes > MOST_DRAM_BYTES {
         return Err(refuse(
-            format!("--dram {} is more than can be managed", size::format(bytes)),
+            format!(
+                "{option} {} is more than can be managed",
+                size::format(bytes)
+            ),
             format!("give at most {}", size::format(MOST_DRAM_BYTES)),
         ));
     }
     if bytes < LEAST_DRAM_BYTES {
         return Err(refuse(
-            format!("--dram {} is too small", size::format(bytes)),
+            format!("{option} {} is too small", size::format(bytes)),
             format!("give at least {}", size::format(LEAST_DRAM_BYTES)),
         ));
     }
-    Ok(bytes)
+    Ok(match arguments.dram_each {
+        Some(_) => Dram::Each(bytes),
+        None => Dram::Together(bytes),
+    })
 }
 
 fn swap_path(arguments: &Arguments) -> Result<PathBuf, Error> {
@@ -296,6 +352,24 @@ mod tests {
             assert!(error.to_string().contains(message), "{line}: {error}");
             assert_eq!(error.status(), 2, "{line}");
         }
+    }
+
+    #[test]
+    fn programs_without_the_pager_are_named() {
+        let run = |names: &[(&str, u64)], more| {
+            let names = names.iter().map(|&(name, count)| (name.to_owned(), count));
+            (names.collect::<BTreeMap<_, _>>(), more)
+        };
+        let before = run(&[("busybox", 2)], 1);
+        assert_eq!(escaped(&before, run(&[("busybox", 2)], 1)), None);
+        let line = escaped(&before, run(&[("busybox", 5), ("true", 1)], 1)).unwrap();
+        assert!(line.starts_with("4 programs ran without"), "{line}");
+        assert!(line.contains(": busybox (3 times), true; next: "), "{line}");
+        let line = escaped(&before, run(&[], 3)).unwrap();
+        assert!(
+            line.contains("2 programs") && line.contains(": others;"),
+            "{line}"
+        );
     }
 
     #[test]

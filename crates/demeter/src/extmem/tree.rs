@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What all programs of a run share: statistics, and in a directory one swap file.
+//! What all programs of a run share: statistics, DRAM, and in a directory one swap file.
 //!
-//! They get both by descriptor. Whatever ends a program, the kernel drops its locks on
-//! parts of the swap file, and the disk space of those parts is freed from here.
+//! They get these by descriptor. Whatever ends a program, the kernel drops its locks on
+//! its share of DRAM and on parts of the swap file, and both are freed from here.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use demeter_extmem_statistics::{Board, BoardError};
-use demeter_extmem_tree::{CreateError, Handed, SwapFile, lowest_descriptor};
+use demeter_extmem_tree::{Clerk, CreateError, Handed, Ledger, SwapFile, lowest_descriptor};
 
 use super::refuse;
 use super::run::{Arguments, absolute};
@@ -20,6 +20,28 @@ use crate::error::Error;
 /// How often space of programs that ended is freed while others run.
 const GIVE_BACK_PERIOD: Duration = Duration::from_millis(500);
 
+/// How often DRAM is divided anew.
+const DIVIDE_PERIOD: Duration = Duration::from_millis(50);
+const PAGE_BYTES: u64 = 4096;
+
+/// DRAM of a run.
+#[derive(Debug, Clone, Copy)]
+pub enum Dram {
+    /// For all its programs together.
+    Together(u64),
+    /// For each of them.
+    Each(u64),
+}
+
+impl Dram {
+    /// What one program may have at most.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Together(bytes) | Self::Each(bytes) => bytes,
+        }
+    }
+}
+
 /// The parts of a run.
 pub struct Tree {
     /// What its programs count.
@@ -27,11 +49,12 @@ pub struct Tree {
     statistics: Handed,
     statistics_path: Option<PathBuf>,
     swap: Option<(SwapFile, Handed)>,
+    dram: Option<(Clerk, Handed)>,
 }
 
 impl Tree {
     /// Opens what `arguments` say; `swap` is a directory, a file or a block device.
-    pub fn open(arguments: &Arguments, swap: &Path, dram_bytes: u64) -> Result<Self, Error> {
+    pub fn open(arguments: &Arguments, swap: &Path, dram: Dram) -> Result<Self, Error> {
         let lowest = lowest_descriptor(soft_limit());
         let statistics_path = arguments.stats.as_deref().map(absolute).transpose()?;
         let file = statistics_file(statistics_path.as_deref())?;
@@ -43,7 +66,7 @@ impl Tree {
         let board = Board::of(&file).map_err(|error| unusable(&shown(), error))?;
         let swap = swap
             .is_dir()
-            .then(|| SwapFile::create(swap, arguments.swap_size, dram_bytes))
+            .then(|| SwapFile::create(swap, arguments.swap_size, dram.bytes()))
             .transpose()
             .map_err(|error| no_room(swap, error))?;
         let hand_on = |file: &File, detail| {
@@ -61,6 +84,15 @@ impl Tree {
             swap: swap
                 .map(|swap| hand_on(&swap.file, swap.slots).map(|handed| (swap, handed)))
                 .transpose()?,
+            dram: match dram {
+                Dram::Each(_) => None,
+                Dram::Together(bytes) => {
+                    let pages = bytes / PAGE_BYTES;
+                    let (file, clerk) = ledger(pages)
+                        .map_err(|error| Error::file("make", "a ledger in memory", error))?;
+                    Some((clerk, hand_on(&file, pages)?))
+                }
+            },
         })
     }
 
@@ -75,29 +107,54 @@ impl Tree {
             Some((_, handed)) => command.env("DEMETER_EXTMEM_SWAP_FD", handed.to_string()),
             None => command.env_remove("DEMETER_EXTMEM_SWAP_FD"),
         };
+        match &self.dram {
+            Some((_, handed)) => command.env("DEMETER_EXTMEM_LEDGER_FD", handed.to_string()),
+            None => command.env_remove("DEMETER_EXTMEM_LEDGER_FD"),
+        };
     }
 
-    /// Waits for the program, and frees the disk space of those that end before it.
+    /// Waits for the program; meanwhile divides DRAM, and frees the disk space of those
+    /// that end before it.
     pub fn wait_for(&self, child: &mut Child) -> std::io::Result<ExitStatus> {
-        let Some((swap, _)) = &self.swap else {
-            return child.wait();
-        };
         std::thread::scope(|scope| {
             let (ended, told) = channel::<()>();
-            scope.spawn(move || {
-                while told.recv_timeout(GIVE_BACK_PERIOD) == Err(RecvTimeoutError::Timeout) {
-                    if swap.taken_bytes() > 0 {
-                        swap.give_back();
-                    }
-                }
-            });
+            scope.spawn(move || self.look_after(&told));
             let status = child.wait();
             drop(ended);
             // Now, and not when the kernel gets round to it.
-            swap.give_back();
+            if let Some((swap, _)) = &self.swap {
+                swap.give_back();
+            }
             status
         })
     }
+
+    fn look_after(&self, told: &Receiver<()>) {
+        let period = match self.dram {
+            Some(_) => DIVIDE_PERIOD,
+            None => GIVE_BACK_PERIOD,
+        };
+        let mut gave_back = Instant::now();
+        while told.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+            if let Some((clerk, _)) = &self.dram {
+                clerk.round();
+            }
+            if let Some((swap, _)) = &self.swap
+                && gave_back.elapsed() >= GIVE_BACK_PERIOD
+            {
+                gave_back = Instant::now();
+                if swap.taken_bytes() > 0 {
+                    swap.give_back();
+                }
+            }
+        }
+    }
+}
+
+fn ledger(dram_pages: u64) -> std::io::Result<(File, Clerk)> {
+    let (file, ledger) = Ledger::create(dram_pages)?;
+    let clerk = Clerk::new(ledger, &file)?;
+    Ok((file, clerk))
 }
 
 /// The named file, or one in memory that outlives the programs.

@@ -259,9 +259,10 @@ impl CompressedTier {
         self.worth.fault(from_tier, distance_pages, taken_pages);
     }
 
-    /// A period ends: the tier may take as much DRAM as it earns.
-    pub fn settle(&self) {
-        self.set_limit_bytes(self.worth.settle());
+    /// A period ends: the tier may take as much DRAM as it earns, of what `share_of` says
+    /// that the program has.
+    pub fn settle(&self, share_of: impl Fn(usize) -> usize) {
+        self.set_limit_bytes(share_of(self.worth.settle()));
     }
 
     /// No room but for few objects more: the oldest should go to swap.

@@ -3,21 +3,26 @@
 //!
 //! What the tier takes, resident pages lack. Its gain are faults that it serves and that
 //! resident pages in its place would not have caught: they come after more evictions
-//! than it takes pages. Its cost are faults served from swap that those resident pages
-//! would have caught. Both are counted, and the limit follows the larger.
+//! than it takes pages. Its cost are faults that those resident pages would have caught:
+//! those served from swap in full, those served from the tier by what it takes to
+//! decompress a page. Both are counted, and the limit follows the larger.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Faults that must be counted before the limit moves.
 const LEAST_FAULTS: u32 = 64;
 /// The limit does not fall below one byte of the most in so many: nothing could be learnt.
-const LEAST_SHARE: usize = 16;
+const LEAST_SHARE: usize = 64;
+/// A page is back from the tier so many times sooner than from swap.
+const TIMES_SOONER: u32 = 8;
 
 /// The limit and the evidence.
 #[derive(Debug)]
 pub struct Worth {
     gains: AtomicU32,
     costs: AtomicU32,
+    /// Faults that the tier serves and that would not be without it.
+    detours: AtomicU32,
     limit_bytes: AtomicUsize,
     most_bytes: usize,
 }
@@ -28,6 +33,7 @@ impl Worth {
         Self {
             gains: AtomicU32::new(0),
             costs: AtomicU32::new(0),
+            detours: AtomicU32::new(0),
             limit_bytes: AtomicUsize::new(most_bytes),
             most_bytes,
         }
@@ -37,25 +43,29 @@ impl Worth {
     /// tier took `taken_pages` of DRAM.
     pub fn fault(&self, from_tier: bool, distance_pages: u32, taken_pages: u32) {
         let is_near = distance_pages < taken_pages;
-        if from_tier && !is_near {
-            self.gains.fetch_add(1, Ordering::Relaxed);
-        } else if !from_tier && is_near {
-            self.costs.fetch_add(1, Ordering::Relaxed);
-        }
+        let count = match (from_tier, is_near) {
+            (true, false) => &self.gains,
+            (true, true) => &self.detours,
+            (false, true) => &self.costs,
+            (false, false) => return,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A period ends; the new limit.
     pub fn settle(&self) -> usize {
         let limit = self.limit_bytes.load(Ordering::Relaxed);
-        let (gains, costs) = (
-            self.gains.load(Ordering::Relaxed),
-            self.costs.load(Ordering::Relaxed),
-        );
-        if gains + costs < LEAST_FAULTS {
+        let counts = [&self.gains, &self.costs, &self.detours];
+        let [gains, costs, detours] = counts.map(|count| count.load(Ordering::Relaxed));
+        let costs = costs.saturating_add(detours / TIMES_SOONER);
+        if gains.saturating_add(costs) < LEAST_FAULTS {
             return limit;
         }
-        self.gains.store(0, Ordering::Relaxed);
-        self.costs.store(0, Ordering::Relaxed);
+        for count in counts {
+            count.store(0, Ordering::Relaxed);
+        }
+        // What a page from the tier spares is a read from swap, less the detour.
+        let gains = gains - gains / TIMES_SOONER;
         let next = if costs > gains {
             (limit - limit / 8).max(self.most_bytes / LEAST_SHARE)
         } else {
@@ -85,10 +95,25 @@ mod tests {
         (0..100).for_each(|_| {
             period(false, 50);
         });
-        assert_eq!(worth.settle(), 1000);
+        assert_eq!(worth.settle(), 250);
         (0..100).for_each(|_| {
             period(true, 5000);
         });
         assert_eq!(worth.settle(), 16_000);
+    }
+
+    #[test]
+    fn pages_that_come_straight_back_from_the_tier_speak_against_it() {
+        let worth = Worth::new(16_000);
+        let period = |near: u32, far: u32| {
+            (0..near).for_each(|_| worth.fault(true, 50, 100));
+            (0..far).for_each(|_| worth.fault(true, 5000, 100));
+            worth.settle()
+        };
+        assert_eq!(period(2000, 300), 16_000);
+        assert_eq!(period(2000, 100), 14_000);
+        assert_eq!(period(2000, 100), 12_250);
+        // A detour is cheap: few of them say nothing.
+        assert_eq!(period(LEAST_FAULTS, 0), 12_250);
     }
 }

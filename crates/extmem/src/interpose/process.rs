@@ -33,6 +33,11 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
     pager.gate.open();
     if result == 0 {
         pager.start_handlers();
+        if pager.budget.may_owe() {
+            // What it writes to that it has in common with its parent becomes its own
+            // without a word to us: somebody must be there to give back.
+            pager.start_threads();
+        }
     }
     restore_signals(signals);
     result
@@ -44,6 +49,9 @@ impl Pager {
         // SAFETY: no arguments.
         let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as i32;
         self.process.store(process, Ordering::Relaxed);
+        if let Some(share) = self.budget.share() {
+            share.after_fork_in_child();
+        }
         self.gate.reset();
         self.contexts.reset();
         self.table.reset_sleepers();

@@ -4,6 +4,7 @@
 //! In inline mode the kernel's own access to a missing page fails with EFAULT, so
 //! everything a call touches is brought in first and pinned until the call is over.
 
+use demeter_extmem_statistics::Departure;
 use libc::c_long;
 
 use crate::fault::{Access, Resolution};
@@ -354,6 +355,7 @@ fn perform_once(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     if replaces {
         crate::descriptor::hand_on();
     }
+    let mut departure = None;
     let mut result = 0;
     for attempt in 0..ATTEMPTS {
         let mut held = Held::new(pager, replaces);
@@ -363,6 +365,10 @@ fn perform_once(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
         if attempt > 0 && number == libc::SYS_ioctl {
             hold_what_it_points_to(&mut held, arguments[2]);
         }
+        if replaces && attempt == 0 {
+            let path = arguments[usize::from(number == libc::SYS_execveat)];
+            departure = Some(note_departure(pager, path));
+        }
         pager.counters().syscalls_reissued.add(1);
         // SAFETY: the program's own call.
         result = unsafe { syscall::call(number, arguments) };
@@ -370,7 +376,31 @@ fn perform_once(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
             break;
         }
     }
+    if let Some(departure) = departure {
+        // It did not come to the exec.
+        pager.statistics.board().departures().stayed(departure);
+    }
     result
+}
+
+/// Notes that this process, which may be a child by vfork, is to be another program.
+fn note_departure(pager: &Pager, path: usize) -> Option<Departure> {
+    const MOST_BYTES: usize = 256;
+    let mut text = [0; MOST_BYTES];
+    let mut length = 0;
+    while length < MOST_BYTES
+        && let Some(word) = read_user(path + length)
+    {
+        text[length..length + 8].copy_from_slice(&word.to_ne_bytes());
+        length += 8;
+        if word.to_ne_bytes().contains(&0) {
+            break;
+        }
+    }
+    let name = text[..length].split(|&byte| byte == 0).next();
+    // SAFETY: no arguments.
+    let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as u32;
+    (pager.statistics.board().departures()).leave(process, name.unwrap_or_default())
 }
 
 /// An ioctl whose structure holds pointers nobody told us about: whatever in it looks

@@ -2,9 +2,9 @@
 //! The file or block device under a store.
 //!
 //! In a directory it is an unnamed file, of all programs of a run together or of one
-//! program and its forks, so that whatever ends them leaves nothing behind. A file or device that the user names is overwritten from its
-//! second page on, and therefore refused if it holds anything but zeros or what
-//! an earlier run left there.
+//! program and its forks, so that whatever ends them leaves nothing behind. A file or
+//! device that the user names is overwritten from its second page on, and therefore
+//! refused if it holds anything but zeros or what an earlier run left there.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use demeter_extmem_tree::{Handed, MOST_SLOTS, SwapFile};
+use demeter_extmem_tree::{Handed, MOST_SLOTS, SwapFile, free_bytes, open_direct};
 
 use super::{SLOT_BYTES, SwapError};
 use crate::descriptor;
@@ -78,7 +78,7 @@ impl Backing {
         if block_device {
             refuse_mounted(path)?;
         }
-        let (file, direct) = open_direct(path, 0)?;
+        let (file, direct) = open_direct(path, 0).map_err(|error| failed(&error))?;
         let total_bytes = size_bytes(path, about.size())?;
         let room_bytes = total_bytes.saturating_sub(SLOT_BYTES as u64);
         let used_bytes = capacity_bytes.unwrap_or(room_bytes);
@@ -181,28 +181,11 @@ fn slots(bytes: u64) -> u64 {
 }
 
 fn failed(error: &std::io::Error) -> SwapError {
-    SwapError::Open {
-        errno: error.raw_os_error().unwrap_or(libc::EIO),
-    }
-}
-
-/// Opens past the page cache where the file system can, else through it.
-fn open_direct(path: &Path, flags: libc::c_int) -> Result<(File, bool), SwapError> {
-    let open = |direct| {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(flags | direct | libc::O_CLOEXEC)
-            .open(path)
-    };
-    match open(libc::O_DIRECT) {
-        Ok(file) => Ok((file, true)),
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0)
-            .map(|file| (file, false))
-            .map_err(|error| failed(&error)),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(SwapError::Busy),
-        Err(error) => Err(failed(&error)),
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => SwapError::Busy,
+        errno => SwapError::Open {
+            errno: errno.unwrap_or(libc::EIO),
+        },
     }
 }
 
@@ -220,7 +203,7 @@ fn allocate(file: &File, bytes: u64) -> Result<(), SwapError> {
                 .map_err(|error| failed(&error))
         }
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Err(SwapError::Holes {
-            available_bytes: free_bytes(file)?,
+            available_bytes: free_bytes(file).map_err(|error| failed(&error))?,
             needed_bytes: bytes,
         }),
         _ => Err(failed(&error)),
@@ -233,23 +216,15 @@ fn refuse_mounted(path: &Path) -> Result<(), SwapError> {
     const TRIES: u32 = 10;
     let mut outcome = Ok(());
     for _ in 0..TRIES {
-        outcome = open_direct(path, libc::O_EXCL).map(drop);
+        outcome = open_direct(path, libc::O_EXCL)
+            .map(drop)
+            .map_err(|error| failed(&error));
         if outcome != Err(SwapError::Busy) {
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     outcome
-}
-
-fn free_bytes(file: &File) -> Result<u64, SwapError> {
-    // SAFETY: zero is a statvfs.
-    let mut about: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open and `about` writable.
-    if unsafe { libc::fstatvfs(file.as_raw_fd(), &raw mut about) } != 0 {
-        return Err(failed(&std::io::Error::last_os_error()));
-    }
-    Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
 /// Size of a file, or of a device, whose metadata says 0.

@@ -17,10 +17,10 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::{SwapError, byte_lock};
+use super::SwapError;
 use crate::lock::Lock;
 use crate::region::{Region, carved_bytes};
-use crate::{descriptor, syscall};
+use crate::{byte_lock, descriptor, syscall};
 
 /// Processes of one family at one time.
 const MEMBERS: usize = 64;

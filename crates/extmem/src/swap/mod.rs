@@ -7,7 +7,6 @@
 //! of it may be called from signal handlers, with signals blocked.
 
 mod backing;
-mod byte_lock;
 mod error;
 mod family;
 mod inject;

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use demeter_extmem_tree::{MOST_PARTS, PARTS, part_words, parts};
 
 use super::backing::{Backing, Shared};
-use super::{SLOT_BYTES, SwapError, byte_lock};
+use super::{SLOT_BYTES, SwapError};
 use crate::region::{Region, carved_bytes};
-use crate::{descriptor, syscall};
+use crate::{byte_lock, descriptor, syscall};
 
 /// Which parts are ours. Shared by forks.
 #[derive(Debug)]
