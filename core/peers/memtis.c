@@ -59,7 +59,8 @@ demeter_memtis_choose(const struct demeter_memtis_histogram *histogram, u64 fmem
 	least.hot = demeter_min(least.hot, DEMETER_MEMTIS_BINS - 1);
 	least.warm = least.hot;
 	if (hot_pages < demeter_mul_div(fmem_pages, MEMTIS_WARM_PERCENT, 100))
-		least.warm--;
+		/* What was not accessed is not warm. */
+		least.warm = (u32)demeter_max(least.warm - 1, 1);
 	return least;
 }
 

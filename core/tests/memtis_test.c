@@ -30,7 +30,7 @@ static void mt_test_thresholds(struct test_tally *tally)
 
 	chosen = demeter_memtis_choose(&histogram, 1000);
 	CHECK_EQ(chosen.hot, 1);
-	CHECK_EQ(chosen.warm, 0);
+	CHECK_EQ(chosen.warm, 1);
 
 	demeter_memtis_move(&histogram, DEMETER_MEMTIS_NOWHERE, 12, 400);
 	demeter_memtis_move(&histogram, DEMETER_MEMTIS_NOWHERE, 10, 570);
