@@ -110,6 +110,9 @@ static int ring_start(struct ring *ring, int cpu, u64 config, bool store)
 	}
 	ring->event = event;
 	namespace = event->ns;
+	/* perf works these out for the counters of programs only, and writes records by them. */
+	event->header_size = sizeof(u64) * (RECORD_WORDS - RECORD_IP - 1);
+	event->id_header_size = sizeof(u64);
 	ret = ring_attach(ring, cpu);
 	if (!ret)
 		perf_event_enable(event);
