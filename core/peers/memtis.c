@@ -18,8 +18,9 @@
 #define MEMTIS_SKEW_DIVISOR	 11u
 
 static const u32 memtis_load_periods[DEMETER_MEMTIS_LOAD_STEPS] = {
-	199,  293,  401,  499,	599,  701,  797,  907,	997,   1201,  1399,  1601,  1801,  1999,  2503,
-	3001, 3499, 4001, 4507, 4999, 6007, 7001, 7993, 9001, 10007, 12007, 13999, 16001, 17989, 19997,
+	199,  293,  401,  499,	599,   701,   797,   907,   997,   1201,
+	1399, 1601, 1801, 1999, 2503,  3001,  3499,  4001,  4507,  4999,
+	6007, 7001, 7993, 9001, 10007, 12007, 13999, 16001, 17989, 19997,
 };
 
 static const u32 memtis_store_periods[DEMETER_MEMTIS_STORE_STEPS] = {
@@ -113,8 +114,8 @@ u64 demeter_memtis_split(struct demeter_memtis_splitting *splitting,
 			 const struct demeter_memtis_period *period)
 {
 	u64 real = demeter_mul_div(period->hits, 1000, period->samples);
-	u64 could = demeter_mul_div(period->base_hits, 10 * MEMTIS_SHORTFALL_PERCENT,
-				    period->samples);
+	u64 could =
+		demeter_mul_div(period->base_hits, 10 * MEMTIS_SHORTFALL_PERCENT, period->samples);
 	u64 count;
 
 	if (!period->samples || splitting->off)

@@ -31,9 +31,11 @@ static int memtis_find_nodes(void)
 {
 	int nid, found[DEMETER_TIERS] = {};
 
-	for_each_node_state(nid, N_MEMORY) {
+	for (nid = 0; nid < MAX_NUMNODES; nid++) {
 		enum demeter_tier tier = node_state(nid, N_CPU) ? DEMETER_FMEM : DEMETER_SMEM;
 
+		if (!node_state(nid, N_MEMORY))
+			continue;
 		memtis_node[tier] = nid;
 		found[tier]++;
 	}

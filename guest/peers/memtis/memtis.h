@@ -184,8 +184,7 @@ void memtis_space_leave(struct memtis_space *space);
  *
  * Return: 0 or -ENOMEM.
  */
-int memtis_count(struct memtis_space *space, unsigned long addr, bool huge,
-		 enum demeter_tier tier);
+int memtis_count(struct memtis_space *space, unsigned long addr, bool huge, enum demeter_tier tier);
 
 /**
  * memtis_cool() - halve all counts
@@ -221,6 +220,11 @@ struct memtis_record {
 	u32 pid;
 	u64 addr;
 };
+
+/* Of Linux 6.12, kernel/events/internal.h and core.c. */
+struct perf_buffer *demeter_type_rb_alloc(int nr_pages, long watermark, int cpu, int flags);
+void demeter_type_ring_buffer_attach(struct perf_event *event, struct perf_buffer *rb);
+struct page *demeter_type_perf_mmap_to_page(struct perf_buffer *rb, unsigned long pgoff);
 
 int memtis_rings_start(void);
 void memtis_rings_stop(void);

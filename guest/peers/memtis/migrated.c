@@ -27,14 +27,14 @@
 #include "vma.h"
 
 /* Pages isolated at once. */
-#define BATCH_PAGES	    32
+#define BATCH_PAGES	  32
 /* Part of a process that is looked at while there is nothing to demote. */
-#define IDLE_PART	    8
-#define DEMOTION_PERCENT    2
-#define PROMOTION_PERCENT   3
-#define HISTOGRAM_PERCENT   97
-#define GRANULE_PAGES	    HPAGE_PMD_NR
-#define GRANULE_END	    TASK_SIZE_MAX
+#define IDLE_PART	  8
+#define DEMOTION_PERCENT  2
+#define PROMOTION_PERCENT 3
+#define HISTOGRAM_PERCENT 97
+#define GRANULE_PAGES	  HPAGE_PMD_NR
+#define GRANULE_END	  TASK_SIZE_MAX
 
 #define demeter_type_node_page_state node_page_state
 DEMETER_DEFINE_CALL(node_page_state);
@@ -198,10 +198,12 @@ static bool choose_cold(struct batch *batch, const struct demeter_scan_granule *
 		huge = xa_load(&batch->space->huges, batch->start >> HPAGE_PMD_SHIFT);
 		batch->huge = found->tier == DEMETER_FMEM && is_cold(huge ? huge->units : 0);
 	} else {
-		for_each_set_bit(bit, (unsigned long *)found->where[DEMETER_FMEM], GRANULE_PAGES)
-			if (is_cold(memtis_units(batch->space,
-						 batch->start + ((u64)bit << PAGE_SHIFT))))
+		for_each_set_bit(bit, (unsigned long *)found->where[DEMETER_FMEM], GRANULE_PAGES) {
+			u64 addr = batch->start + ((u64)bit << PAGE_SHIFT);
+
+			if (is_cold(memtis_units(batch->space, addr)))
 				__set_bit(bit, (unsigned long *)batch->pages);
+		}
 	}
 	mutex_unlock(&memtis_lock);
 	return batch->huge || !bitmap_empty((unsigned long *)batch->pages, GRANULE_PAGES);
@@ -253,7 +255,8 @@ static u64 demote_from(struct memtis_space *space, u64 wanted, bool *found_any, 
 		if (demeter_scan_granule(space->mm, batch.start, memtis_node, &found))
 			break;
 		/* Empty ones are not counted: nothing was looked at. */
-		seen += found.huge || !bitmap_empty((unsigned long *)found.where, 2 * GRANULE_PAGES);
+		seen += found.huge ||
+			!bitmap_empty((unsigned long *)found.where, 2 * GRANULE_PAGES);
 		if (choose_cold(&batch, &found)) {
 			found_here = true;
 			done += move(&batch, wanted - done, spent_ns);
@@ -533,8 +536,8 @@ int memtis_migrated_start(void)
 	atomic64_set(&hot_pages_on_smem, 0);
 	found_cold = true;
 	for (tier = 0; tier < DEMETER_TIERS; tier++) {
-		kmigrated[tier] = kthread_run(kmigrated_run, (void *)tier, "kmigrated%d",
-					      memtis_node[tier]);
+		kmigrated[tier] =
+			kthread_run(kmigrated_run, (void *)tier, "kmigrated%d", memtis_node[tier]);
 		if (!IS_ERR(kmigrated[tier]))
 			continue;
 		if (tier)

@@ -27,11 +27,6 @@
 /* Of rb_alloc(): no overwriting of what was not read yet. */
 #define RING_WRITABLE 0x01
 
-/* Of Linux 6.12, kernel/events/internal.h and core.c. */
-struct perf_buffer *demeter_type_rb_alloc(int nr_pages, long watermark, int cpu, int flags);
-void demeter_type_ring_buffer_attach(struct perf_event *event, struct perf_buffer *rb);
-struct page *demeter_type_perf_mmap_to_page(struct perf_buffer *rb, unsigned long pgoff);
-
 DEMETER_DEFINE_CALL(rb_alloc);
 DEMETER_DEFINE_CALL(ring_buffer_attach);
 DEMETER_DEFINE_CALL(perf_mmap_to_page);
@@ -91,8 +86,8 @@ static int ring_start(struct ring *ring, int cpu, u64 config, bool store)
 		.type = PERF_TYPE_RAW,
 		.size = sizeof(attr),
 		.config = config,
-		.sample_period = store ? demeter_memtis_store_period(0)
-				       : demeter_memtis_load_period(0),
+		.sample_period =
+			store ? demeter_memtis_store_period(0) : demeter_memtis_load_period(0),
 		.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_ADDR,
 		.precise_ip = 1,
 		.disabled = 1,
@@ -177,10 +172,10 @@ void memtis_rings_set_step(u32 step)
 		for (i = 0; i < ARRAY_SIZE(events); i++) {
 			struct perf_event *event = per_cpu_ptr(rings, cpu)->ring[i].event;
 
-			if (event && perf_event_period(event,
-						       events[i].store
-							       ? demeter_memtis_store_period(step)
-							       : demeter_memtis_load_period(step)))
+			if (event &&
+			    perf_event_period(event, events[i].store
+							     ? demeter_memtis_store_period(step)
+							     : demeter_memtis_load_period(step)))
 				pr_warn_once("perf refuses a period; next: report it\n");
 		}
 	}

@@ -55,7 +55,7 @@ static struct sampled sampled;
 
 static enum demeter_tier tier_of(int nid)
 {
-	return nid == memtis_node[DEMETER_FMEM] ? DEMETER_FMEM
+	return nid == memtis_node[DEMETER_FMEM]	  ? DEMETER_FMEM
 	       : nid == memtis_node[DEMETER_SMEM] ? DEMETER_SMEM
 						  : DEMETER_TIERS;
 }
@@ -77,12 +77,15 @@ static enum demeter_tier huge_tier(struct vm_area_struct *vma, pmd_t *pmdp)
 static enum demeter_tier base_tier(struct mm_struct *mm, pmd_t *pmdp, unsigned long addr)
 {
 	enum demeter_tier tier = DEMETER_TIERS;
-	spinlock_t *ptl;
+	spinlock_t *ptl; /* makes the mapping stable, and with it the folio */
 	pte_t *ptep = demeter_call(__pte_offset_map_lock)(mm, pmdp, addr, &ptl);
 	pte_t pte;
 
 	if (!ptep)
 		return tier;
+	/* For sparse, which does not see through a static call. */
+	__acquire(RCU);
+	__acquire(ptl);
 	pte = ptep_get(ptep);
 	if (pte_present(pte) && !pte_special(pte) && pfn_valid(pte_pfn(pte)))
 		tier = tier_of(page_to_nid(pte_page(pte)));

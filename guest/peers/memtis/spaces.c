@@ -16,11 +16,12 @@
 
 #include "memtis.h"
 
-#define MEMTIS_GFP	   (GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN)
-#define HUGE_SHIFT	   (HPAGE_PMD_SHIFT - PAGE_SHIFT)
+#define MEMTIS_GFP     (GFP_KERNEL | __GFP_NORETRY | __GFP_NOWARN)
+#define HUGE_SHIFT     (HPAGE_PMD_SHIFT - PAGE_SHIFT)
 /* Entries between two looks at whether somebody else should run. */
-#define MEMTIS_RESCHED	   1024
+#define MEMTIS_RESCHED 1024
 
+/* See memtis.h for what it protects. */
 DEFINE_MUTEX(memtis_lock);
 LIST_HEAD(memtis_spaces);
 struct memtis_state memtis_state;
@@ -275,8 +276,7 @@ static int count_base(struct memtis_space *space, unsigned long addr, enum demet
 	return 0;
 }
 
-int memtis_count(struct memtis_space *space, unsigned long addr, bool huge,
-		 enum demeter_tier tier)
+int memtis_count(struct memtis_space *space, unsigned long addr, bool huge, enum demeter_tier tier)
 {
 	int ret;
 
@@ -297,7 +297,8 @@ static void cool_pages(struct memtis_space *space)
 	void *entry;
 
 	xas_lock(&xas);
-	xas_for_each(&xas, entry, ULONG_MAX) {
+	xas_for_each(&xas, entry, ULONG_MAX)
+	{
 		u64 units = xa_to_value(entry) / 2;
 
 		account_base(xa_to_value(entry), units);
