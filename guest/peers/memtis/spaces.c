@@ -103,10 +103,12 @@ void memtis_spaces_reset(void)
 	list_for_each_entry_safe(space, next, &memtis_spaces, node)
 		space_forget(space);
 	memtis_state = (struct memtis_state){
-		.thresholds = { .hot = 1 },
-		.base_thresholds = { .hot = 1 },
+		.thresholds = { .hot = 1, .warm = 1 },
+		.base_thresholds = { .hot = 1, .warm = 1 },
 		.period.gap_permille = memtis_params.gap_permille,
 	};
+	atomic64_set(&memtis_stats.hot_bin, memtis_state.thresholds.hot);
+	atomic64_set(&memtis_stats.warm_bin, memtis_state.thresholds.warm);
 	mutex_unlock(&memtis_lock);
 }
 

@@ -361,6 +361,23 @@ mod tests {
     }
 
     #[test]
+    fn memtis_is_scaled_or_as_published() {
+        for (row, cooling, period_ms) in [
+            ("memtis", "78125", "50"),
+            ("memtis-unscaled", "2000000", "500"),
+        ] {
+            let manager = set_up("--peer-set memtis.split=0", row);
+            let param = |name: &str| value(&manager.before, &format!("{PEER_DIR}/params/{name}"));
+            assert_eq!(param("cooling_samples"), Some(cooling));
+            assert_eq!(param("kmigrated_ms"), Some(period_ms));
+            let split = if row == "memtis" { "0" } else { "1" };
+            assert_eq!(param("split"), Some(split));
+            let path = manager.module.unwrap().path;
+            assert!(path.ends_with("demeter_memtis.ko"), "{path}");
+        }
+    }
+
+    #[test]
     fn what_is_needed_comes_before_it_is_switched_on() {
         for tmm in managers() {
             let settings = options("").settings(tmm, &["true".into()]).unwrap();
