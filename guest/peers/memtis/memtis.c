@@ -82,7 +82,7 @@ static const struct demeter_peer_param memtis_param_files[] = {
 	{ "quota_ms", &memtis_params.quota_ms, 1, 1000000 },
 	{ "adaptation_samples", &memtis_params.adaptation_samples, 1, U32_MAX },
 	{ "cooling_samples", &memtis_params.cooling_samples, 1, U32_MAX },
-	{ "kmigrated_ms", &memtis_params.kmigrated_ms, 1, 1000000 },
+	{ "kmigrated_ms", &memtis_params.kmigrated_ms, 1, 10000 },
 	{ "direct_pages", &memtis_params.direct_pages, 0, U32_MAX },
 	{ "split", &memtis_params.split, 0, 1 },
 	{ "split_batch", &memtis_params.split_batch, 1, 10000 },
