@@ -18,6 +18,7 @@
 #include "delivery_test.c"
 #include "channel_test.c"
 #include "touch_test.c"
+#include "memtis_test.c"
 #include "golden_test.c"
 
 static void suite_run(struct test_tally *tally)
@@ -37,6 +38,7 @@ static void suite_run(struct test_tally *tally)
 	TEST_RUN(delivery_tests, tally);
 	TEST_RUN(channel_tests, tally);
 	TEST_RUN(touch_tests, tally);
+	TEST_RUN(memtis_tests, tally);
 	TEST_RUN(golden_tests, tally);
 }
 

@@ -25,6 +25,7 @@
 #include "../../delivery.c"
 #include "../../channel.c"
 #include "../../touch.c"
+#include "../../peers/memtis.c"
 
 #include "suite.h"
 

@@ -117,3 +117,31 @@ fn tpp_activates_first_what_is_not_active() {
     assert_eq!(faults, inactive + yes, "promoted while inactive");
     assert_eq!(stat(&summary, "repeat_faults"), 0);
 }
+
+/// What is sampled in SMEM comes to FMEM, and sampling keeps to its share of the CPU.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn memtis_promotes_what_it_samples() {
+    const HOT_PAGES: u64 = (16 << 20) / 4096;
+    let quick = ["--peer-set", "memtis.quota_ms=100"];
+    let tight = ["--peer-set", "memtis.quota_permille=10"];
+    let summary = gups(&[&["--tmm", "memtis"], &quick[..], &tight[..]].concat());
+    assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+
+    let promoted = summary["promoted_pages"].as_u64().unwrap();
+    assert!(
+        (HOT_PAGES / 2..HOT_PAGES * 3 / 2).contains(&promoted),
+        "{promoted} pages"
+    );
+    assert!(summary["demoted_pages"].as_u64().unwrap() >= promoted / 2);
+    let share = summary["last_quarter"]["fmem_share"].as_f64().unwrap();
+    assert!(share > 0.8, "{share}");
+    assert!(stat(&summary, "samples") > 1000);
+    assert_eq!(stat(&summary, "lost_samples"), 0);
+    assert!(
+        stat(&summary, "period") > 199,
+        "a third of the quota, and still the shortest period"
+    );
+    let stage_ns = |name: &str| summary["stage_ns"][name].as_u64().unwrap();
+    assert!(stage_ns("track") > 0 && stage_ns("classify") > 0 && stage_ns("migrate") > 0);
+}

@@ -5,6 +5,7 @@
 //! follows from the table. See docs/peers.md.
 
 mod example;
+mod memtis;
 mod tpp;
 mod tpp_h;
 
@@ -31,11 +32,13 @@ const KERNEL: (u32, u32) = (6, 12);
 const OPTION: &str = "--peer-set";
 
 /// Every row, in the order of `--help`.
-static POLICIES: [&dyn Policy; 5] = [
+static POLICIES: [&dyn Policy; 7] = [
     &tpp::TPP,
     &tpp::TPP_CHARGED,
     &tpp_h::TPP_H,
     &tpp_h::TPP_H_NOFLUSH,
+    &memtis::MEMTIS,
+    &memtis::MEMTIS_UNSCALED,
     &example::EXAMPLE,
 ];
 
@@ -401,6 +404,23 @@ mod tests {
         let path = format!("{PEER_DIR}/params/repeat_ns");
         assert_eq!(value(&charged.before, &path), Some("700"));
         assert_eq!(value(&tpp.before, &path), Some("0"));
+    }
+
+    #[test]
+    fn memtis_is_scaled_or_as_published() {
+        for (row, cooling, period_ms) in [
+            ("memtis", "78125", "50"),
+            ("memtis-unscaled", "2000000", "500"),
+        ] {
+            let manager = set_up("--peer-set memtis.split=0", row);
+            let param = |name: &str| value(&manager.before, &format!("{PEER_DIR}/params/{name}"));
+            assert_eq!(param("cooling_samples"), Some(cooling));
+            assert_eq!(param("kmigrated_ms"), Some(period_ms));
+            let split = if row == "memtis" { "0" } else { "1" };
+            assert_eq!(param("split"), Some(split));
+            let path = manager.module.unwrap().path;
+            assert!(path.ends_with("demeter_memtis.ko"), "{path}");
+        }
     }
 
     #[test]
