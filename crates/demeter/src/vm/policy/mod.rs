@@ -5,6 +5,7 @@
 //! follows from the table. See docs/peers.md.
 
 mod example;
+mod nomad;
 mod tpp;
 
 use std::cmp::Ordering;
@@ -29,7 +30,12 @@ const KERNEL: (u32, u32) = (6, 12);
 const OPTION: &str = "--peer-set";
 
 /// Every row, in the order of `--help`.
-static POLICIES: [&dyn Policy; 3] = [&tpp::TPP, &tpp::TPP_CHARGED, &example::EXAMPLE];
+static POLICIES: [&dyn Policy; 4] = [
+    &tpp::TPP,
+    &tpp::TPP_CHARGED,
+    &nomad::NOMAD,
+    &example::EXAMPLE,
+];
 
 /// Where the value of a knob goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
