@@ -49,7 +49,7 @@ most=0 offs=0
 while kill -0 $hammer 2>/dev/null; do
 	sleep 1
 	shadows=$(get shadows)
-	[ "$shadows" -le $most ] || most=$shadows
+	[ "$shadows" -le "$most" ] || most=$shadows
 	# Taken away and back under it, shadows and all, now and then.
 	if [ "$most" -gt 0 ] && [ $offs -lt 2 ] && [ "$(get shadow_demotions)" -gt $((offs * 20)) ]; then
 		echo 0 >$sysfs/enabled

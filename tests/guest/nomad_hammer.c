@@ -182,8 +182,9 @@ static void test_unmap(unsigned int round)
 		fail("madvise");
 	for (page = shared_pages; page < shared_pages + OWN_PAGES / 2; page++)
 		put(page, MAIN);
-	to = mremap(at, OWN_PAGES * PAGE, OWN_PAGES * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
-	if (to == MAP_FAILED) {
+	to = mmap(NULL, OWN_PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mremap(at, OWN_PAGES * PAGE, OWN_PAGES * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to) !=
+	    to) {
 		fail("mremap");
 		return;
 	}
