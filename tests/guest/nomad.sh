@@ -43,11 +43,13 @@ before_kib=$(free_kib)
 insmod /tmp/demeter_nomad.ko
 echo 1 >$sysfs/params/wake_ms
 echo 1 >$sysfs/enabled || fail "not enabled"
-/tmp/nomad_hammer "${HAMMER_MIB:-56}" "${SECONDS_OF_HAMMER:-12}" >/tmp/hammer.log 2>&1 &
+/tmp/nomad_hammer "${HAMMER_MIB:-44}" "${SECONDS_OF_HAMMER:-12}" >/tmp/hammer.log 2>&1 &
 hammer=$!
 most=0 offs=0
 while kill -0 $hammer 2>/dev/null; do
-	sleep 1
+	sleep 0.5
+	# Something else wants FMEM, now and then.
+	dd if=/dev/zero of=/dev/null bs=8M count=1 2>/dev/null
 	shadows=$(get shadows)
 	[ "$shadows" -le "$most" ] || most=$shadows
 	# Taken away and back under it, shadows and all, now and then.

@@ -89,13 +89,13 @@ static void *thread(void *arg)
 	while (!end) {
 		size_t page;
 
-		if (!(++done % 400000))
+		if (!(++done % 1000000))
 			window = (window + WINDOW / 2) % (shared_pages - WINDOW);
 		seed = seed * 6364136223846793005ul + 1442695040888963407ul;
 		page = window + (seed >> 33) % WINDOW;
 		check(page, owner, "its own writes");
 		/* In one page of 16 often, in others hardly ever: those keep their shadows. */
-		if (!(seed >> 60) && (page % 16 == 0 || !(seed >> 50 & 1023))) {
+		if (!(seed >> 60) && (page % 16 == 0 || !(seed >> 44 & 65535))) {
 			put(page, owner);
 			writes++;
 		}
@@ -225,12 +225,13 @@ int main(int argc, char **argv)
 		pthread_create(&threads[owner], NULL, thread, (void *)owner);
 	until = time(NULL) + atol(argv[2]);
 	while (time(NULL) < until || round < 2) {
+		/* Quiet for long enough that pages go up, and down again to their old copies. */
+		for (int i = 0; i < 200; i++)
+			nap(40);
 		test_fork();
 		test_read_only(mem);
 		test_kernel_writes();
 		test_unmap(round++);
-		for (int i = 0; i < 20 && time(NULL) < until; i++)
-			nap(40);
 	}
 	end = true;
 	for (int owner = 0; owner < THREADS; owner++)
