@@ -18,3 +18,4 @@ bool demeter_vma_is_left_out(const struct vm_area_struct *vma)
 #include "../tmm/contents.c"
 #include "../tmm/relocate.c"
 #include "../tmm/migrate.c"
+#include "../tmm/room.c"

@@ -14,6 +14,12 @@
 #include "kernel_calls.h"
 #include "refusal.h"
 
+/* State of an identity; what describes the memory itself stays where it is. */
+#define DEMETER_IDENTITY_FLAGS                                                                     \
+	(BIT(PG_referenced) | BIT(PG_uptodate) | BIT(PG_dirty) | BIT(PG_active) |                  \
+	 BIT(PG_workingset) | BIT(PG_swapbacked) | DEMETER_FOLIO_IDLE_FLAGS |                      \
+	 DEMETER_FOLIO_LRU_REFS)
+
 /*
  * Can this folio be exchanged, or only migrated? Shared memory and files are found
  * through their mapping, which the exchange does not swap. A large folio can be

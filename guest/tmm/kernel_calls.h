@@ -32,6 +32,9 @@ demeter_isolate_ret_t demeter_type_folio_isolate_lru(struct folio *folio);
 void demeter_type_folio_putback_lru(struct folio *folio);
 void demeter_type_try_to_unmap_flush(void);
 int demeter_type_ftrace_is_dead(void);
+/* Declared, but not for modules. */
+void demeter_type_flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
+				     unsigned int stride_shift, bool freed_tables);
 
 /* demeter_sc_NAME is the call of a function whose type is that of demeter_type_NAME. */
 #define DEMETER_DECLARE_CALL(symbol) DECLARE_STATIC_CALL(demeter_sc_##symbol, demeter_type_##symbol)

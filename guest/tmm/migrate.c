@@ -9,8 +9,6 @@
 #include <linux/ktime.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
-#include <linux/mmzone.h>
-#include <linux/vmstat.h>
 
 #include "folio_check.h"
 #include "kernel_calls.h"
@@ -27,29 +25,6 @@ struct demeter_migrate {
 	u64 room_pages;
 	bool out_of_room;
 };
-
-u64 demeter_relocate_room(int nid)
-{
-	pg_data_t *pgdat;
-	u64 room_pages = 0;
-	int i;
-
-	if (nid < 0 || nid >= MAX_NUMNODES || !node_online(nid))
-		return 0;
-	pgdat = NODE_DATA(nid);
-	for (i = 0; i < MAX_NR_ZONES; i++) {
-		struct zone *zone = &pgdat->node_zones[i];
-		u64 free, reserved;
-
-		if (!populated_zone(zone))
-			continue;
-		free = zone_page_state(zone, NR_FREE_PAGES);
-		/* What low zones keep back from allocations that may go elsewhere. */
-		reserved = high_wmark_pages(zone) + zone->lowmem_reserve[ZONE_MOVABLE];
-		room_pages += free > reserved ? free - reserved : 0;
-	}
-	return room_pages;
-}
 
 /* The allocation callback of migrate_pages(). */
 static struct demeter_migratable *demeter_new_folio(struct demeter_migratable *from,

@@ -50,12 +50,6 @@
  */
 #define DEMETER_HUGE_BATCH_PAIRS 2u
 
-/* State of an identity; what describes the memory itself stays where it is. */
-#define DEMETER_IDENTITY_FLAGS                                                                     \
-	(BIT(PG_referenced) | BIT(PG_uptodate) | BIT(PG_dirty) | BIT(PG_active) |                  \
-	 BIT(PG_workingset) | BIT(PG_swapbacked) | DEMETER_FOLIO_IDLE_FLAGS |                      \
-	 DEMETER_FOLIO_LRU_REFS)
-
 static bool same_memcg(struct folio *a, struct folio *b)
 {
 	bool same;

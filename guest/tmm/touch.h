@@ -131,10 +131,6 @@ extern struct mutex demeter_touch_lock;
 
 /* touch_arm.c */
 
-/* Only gives the static call its type. */
-void demeter_proto_flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
-				      unsigned int stride_shift, bool freed_tables);
-
 enum demeter_touch_state {
 	DEMETER_TOUCH_UNMARKED, /* the entry is not ours */
 	DEMETER_TOUCH_MARKED,	/* it is; or was, and has been put back */

@@ -26,6 +26,7 @@
 #include <linux/static_call.h>
 #include <asm/tlbflush.h>
 
+#include "kernel_calls.h"
 #include "page_table_check.h"
 #include "pagewalk.h"
 #include "sampler_perf.h"
@@ -42,7 +43,7 @@
 /* Looks at a page-table lock that is taken, at a fault. */
 #define LOCK_TRIES 64u
 
-DEFINE_STATIC_CALL_NULL(demeter_sc_flush_tlb_mm_range, demeter_proto_flush_tlb_mm_range);
+DEFINE_STATIC_CALL_NULL(demeter_sc_flush_tlb_mm_range, demeter_type_flush_tlb_mm_range);
 
 /**
  * demeter_touch_arm_resolve() - find what arming needs of the kernel
@@ -64,7 +65,7 @@ int demeter_touch_arm_resolve(char *reason, size_t size)
 					   "this kernel has no function flush_tlb_mm_range",
 					   "boot a supported kernel (Debian 6.1, 6.12 or 7.x)");
 	static_call_update(demeter_sc_flush_tlb_mm_range,
-			   (typeof(demeter_proto_flush_tlb_mm_range) *)address);
+			   (typeof(demeter_type_flush_tlb_mm_range) *)address);
 	return 0;
 }
 

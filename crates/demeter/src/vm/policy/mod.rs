@@ -6,6 +6,7 @@
 
 mod example;
 mod memtis;
+mod nomad;
 mod tpp;
 mod tpp_h;
 
@@ -32,13 +33,14 @@ const KERNEL: (u32, u32) = (6, 12);
 const OPTION: &str = "--peer-set";
 
 /// Every row, in the order of `--help`.
-static POLICIES: [&dyn Policy; 7] = [
+static POLICIES: [&dyn Policy; 8] = [
     &tpp::TPP,
     &tpp::TPP_CHARGED,
     &tpp_h::TPP_H,
     &tpp_h::TPP_H_NOFLUSH,
     &memtis::MEMTIS,
     &memtis::MEMTIS_UNSCALED,
+    &nomad::NOMAD,
     &example::EXAMPLE,
 ];
 
