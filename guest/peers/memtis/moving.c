@@ -7,6 +7,7 @@
 #include "../../tmm/refusal.c"
 #include "../../tmm/binding.c"
 #include "../../tmm/scan.c"
+#include "../../tmm/room.c"
 #include "../../tmm/migrate.c"
 #include "../../tmm/huge.c"
 
