@@ -433,7 +433,7 @@ static int on_write(struct fprobe *probe, unsigned long entry_ip, unsigned long 
 	return 0;
 }
 
-static struct fprobe write_probe = { .entry_handler = on_write };
+static struct fprobe write_probe;
 
 static unsigned long shadows_count(struct shrinker *unused, struct shrink_control *control)
 {
@@ -448,8 +448,11 @@ static unsigned long shadows_scan(struct shrinker *unused, struct shrink_control
 int nomad_shadow_start(void)
 {
 	const char *function = "do_wp_page";
-	int ret = register_fprobe_syms(&write_probe, &function, 1);
+	int ret;
 
+	/* Anew each time: unregistering leaves freed filters in it. */
+	write_probe = (struct fprobe){ .entry_handler = on_write };
+	ret = register_fprobe_syms(&write_probe, &function, 1);
 	if (ret) {
 		pr_err("%s() cannot be watched (error %d); next: use Debian's 6.12\n", function,
 		       ret);
