@@ -124,8 +124,7 @@ static struct nomad_shadow *shadow_of_master(unsigned long pfn)
 	struct nomad_shadow *shadow;
 
 	lockdep_assert_held(&shadow_lock);
-	hash_for_each_possible(masters, shadow, by_master, pfn)
-	{
+	hash_for_each_possible(masters, shadow, by_master, pfn) {
 		if (shadow->master_pfn == pfn)
 			return shadow;
 	}
