@@ -19,14 +19,25 @@ from pathlib import Path
 MIB = 1 << 20
 LEAST_DRAM_MIB = 16
 LIMIT_S = 20
+# Runs a command and writes how much of memory its largest process took, in KiB, to a file. A small
+# program of its own, for a child counts what its parent was when it was forked.
+WITNESS = """
+import os, resource, subprocess, sys
+status = subprocess.call(sys.argv[2:])
+with open(sys.argv[1], "w") as out:
+    out.write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
+if status < 0:
+    os.kill(os.getpid(), -status)
+sys.exit(status)
+"""
 DATA = r"""
 import base64, json, random
 chance = random.Random(7)
 def write(name, data):
     with open(name, "wb") as out:
         out.write(data)
-write("random", chance.randbytes(12 << 20))
-write("text", base64.encodebytes(chance.randbytes(5 << 20)))
+write("random", chance.randbytes(24 << 20))
+write("text", base64.encodebytes(chance.randbytes(20 << 20)))
 words = [base64.b32encode(chance.randbytes(5)).decode().lower() for _ in range(40000)]
 lines = [" ".join(chance.choices(words, k=9)) for _ in range(70000)]
 write("words", "\n".join(lines).encode() + b"\n")
@@ -60,7 +71,7 @@ PROGRAMS = (
     ("tac", "tac text"),
     ("uniq", "sort words | uniq -c"),
     ("comm", "comm <(sort words) <(sort words2)"),
-    ("join", "join <(sort -k1,1 edges) <(sort -k2,2 edges)"),
+    ("join", "join -2 2 <(sort -k1,1 edges) <(sort -k2,2 edges)"),
     ("tsort", "tsort edges"),
     ("ptx", "head -n 8000 words | ptx"),
     ("split", "split -b 1M --filter=sha256sum text"),
@@ -69,7 +80,7 @@ PROGRAMS = (
     ("sed", "sed -n 'H;${x;s/\\n/,/g;p}' text"),
     ("grep", "grep -c -E '(a.*z|q[aeiou]+x){2}' words"),
     ("grep -f", "cut -d' ' -f1 words | head -n 30000 >pat; grep -c -F -f pat words2"),
-    ("diff", "diff words words2"),
+    ("diff", "diff words words2; [ $? = 1 ]"),
     ("cmp", "cmp random random && echo same"),
     ("patch", "diff words words2 >p; patch -s -o - words p"),
     ("bc", "echo 'scale=800; 4*a(1)' | bc -l"),
@@ -80,7 +91,7 @@ PROGRAMS = (
     ("bzip2", "bzip2 -9 -c words"),
     ("zstd", "zstd -q -15 --single-thread -c rows.json"),
     ("lz4", "lz4 -q -12 -c words"),
-    ("zip", "zip -q -X - words | unzip -p /dev/stdin"),
+    ("zip", "rm -f z.zip; zip -q -X z.zip words; unzip -p z.zip"),
     ("tar", "tar cf - --sort=name --mtime=@0 words text rows.csv"),
     ("cpio", "printf 'words\\ntext\\n' | cpio -o --quiet --reproducible"),
     ("openssl", "openssl enc -aes-256-ctr -K 00 -iv 00 -in random 2>/dev/null"),
@@ -108,14 +119,14 @@ PROGRAMS = (
     ("ar", "gcc -O0 -c -o l5.o large.c; ar rcD l.a l5.o; sha256sum l.a"),
     ("python3", "python3 -c 'import json;"
      "print(sum(r[\"x\"] for r in json.load(open(\"rows.json\"))))'"),
-    ("numpy", "/usr/bin/python3 -c 'import numpy as n;"
-     "a=n.random.default_rng(1).random((1500,1500));"
-     "print(n.sort((a@a).ravel())[::99991])'"),
+    ("python3 dict", "python3 -c 'm={i*7:[i] for i in range(400000)};"
+     "print(sum(v[0]*31 for v in m.values()))'"),
     ("perl", "perl -ne 'for(split){$n{$_.$.%9}++} END{print scalar keys %n}' words"),
     ("node", "node -e 'const m=new Map();for(let i=0;i<400000;i++)m.set(i*7,[i,i+1]);"
      "let s=0;for(const v of m.values())s+=v[0]*31+v[1];console.log(s)'"),
     ("java", "java -Xmx200m Hash.java"),
-    ("convert", "convert -size 1500x1500 gradient:red-blue -blur 0x3 rgb:-"),
+    ("tclsh", "echo 'for {set i 0} {$i<200000} {incr i} {set m($i) x$i}; puts [array size m]' | tclsh"),
+    ("xxd", "xxd random | tail -n 1000"),
     ("vim", "cp words v; vim -es -u NONE -c '%s/a/bb/g' -c 'wq' v; sha256sum v"),
     ("dash", "dash -c 'x=; for i in $(seq 60000); do x=\"$x$i\"; done; echo ${#x}' | head -c 100"),
     ("bash", "bash -c 'for ((i=0;i<120000;i++)); do a[i*3]=x$i; done; echo ${#a[@]} ${a[300]}'"),
@@ -123,7 +134,7 @@ PROGRAMS = (
     ("gdb", "gdb -nx -q -batch -ex 'info functions sort' \"$(command -v sort)\" | head -c 200"),
     ("fmt", "fmt words"),
     ("valgrind", "valgrind -q true"),
-    ("mkfs.ext4", "truncate -s 256M e; mkfs.ext4 -q -U clear -E hash_seed=clear,lazy_itable_init=0 "
+    ("mkfs.ext4", "truncate -s 256M e; mkfs.ext4 -q -U clear -E lazy_itable_init=0 "
      "e && e2fsck -fn e 2>/dev/null | tail -n 1"),
     ("busybox", "busybox sort text"),
     ("od", "od -A n -t x1 random | tail -n 1000"),
@@ -175,29 +186,35 @@ def run(command: list[str], folder: Path) -> Run:
     """Run a command to its end, or kill it."""
     began = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        peak = folder / "peak-kib"
+        peak.unlink(missing_ok=True)
         process = subprocess.Popen(
-            command,
+            ["python3", "-I", "-S", "-c", WITNESS, str(peak), *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
             start_new_session=True,
-            env={**os.environ, "LC_ALL": "C", "HOME": str(folder)},
+            env={
+                "RUSTUP_HOME": str(Path.home() / ".rustup"),
+                **os.environ,
+                "LC_ALL": "C",
+                "HOME": str(folder),
+            },
         )
         signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
         signal.alarm(LIMIT_S)
-        _, status, usage = os.wait4(process.pid, 0)
+        status = process.wait()
         signal.alarm(0)
-        process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         digest = hashlib.sha256()
         while chunk := out.read(MIB):
             digest.update(chunk)
         errors.seek(0)
         return Run(
-            process.returncode,
+            status,
             digest.hexdigest(),
-            usage.ru_maxrss // 1024,
+            int(peak.read_text()) // 1024 if peak.exists() else 0,
             time.monotonic() - began,
             errors.read().decode(errors="replace"),
         )
