@@ -3,7 +3,7 @@
 //!
 //! Preloaded into a program, it takes over the program's private anonymous memory, keeps
 //! a bounded part of it in DRAM and the rest in a file or on a block device. See
-//! `docs/extmem.md` for the picture.
+//! `docs/extmem-internals.md` for the picture.
 
 pub mod compressed;
 pub mod lock;

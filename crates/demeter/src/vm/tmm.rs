@@ -26,7 +26,7 @@ pub const DEMETER_SCALED: [(&str, &str); 1] = [("epoch_ms", "50")];
 
 /// Knobs of the row `nbt`: of a search on the ground before FMEM's share of watermarks was
 /// kept apart, better on the demo's GUPS than those of another with short runs, in which
-/// nothing beats none (`lab/experiments/tune.sh`, docs/results.md). Lists and page size are
+/// nothing beats none (`lab/experiments/tune.sh`, docs/results/guests.md). Lists and page size are
 /// the kernel's own choice, so that `--thp` still counts.
 ///
 /// The stock defaults are made for processes that run for minutes: scans start
