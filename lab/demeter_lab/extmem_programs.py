@@ -125,7 +125,8 @@ PROGRAMS = (
     ("node", "node -e 'const m=new Map();for(let i=0;i<400000;i++)m.set(i*7,[i,i+1]);"
      "let s=0;for(const v of m.values())s+=v[0]*31+v[1];console.log(s)'"),
     ("java", "java -Xmx200m Hash.java"),
-    ("tclsh", "echo 'for {set i 0} {$i<200000} {incr i} {set m($i) x$i}; puts [array size m]' | tclsh"),
+    ("tclsh", "echo 'for {set i 0} {$i<200000} {incr i} {set m($i) x$i};"
+     "puts [array size m]' | tclsh"),
     ("xxd", "xxd random | tail -n 1000"),
     ("vim", "cp words v; vim -es -u NONE -c '%s/a/bb/g' -c 'wq' v; sha256sum v"),
     ("dash", "dash -c 'x=; for i in $(seq 60000); do x=\"$x$i\"; done; echo ${#x}' | head -c 100"),

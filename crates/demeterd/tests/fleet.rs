@@ -244,11 +244,12 @@ fn a_restarted_daemon_plugs_its_devices_in_by_itself() {
     description["qmp"] = daemon.path("qmp").display().to_string().into();
     let (status, answer) = daemon.status("POST /v1/vms", &description.to_string());
     assert_eq!(status, 201, "{answer}");
+    // The first daemon tries, too: it must be gone before there is anybody to talk to.
+    daemon.kill();
     let listener = UnixListener::bind(daemon.path("qmp")).unwrap();
     let socket = daemon.path("a.sock").display().to_string();
     let (said, told) = mpsc::channel();
     let thread = std::thread::spawn(move || monitor(&listener, socket, &said));
-    daemon.kill();
     daemon.restart();
     let commands: Vec<String> = (0..4)
         .map(|_| told.recv_timeout(LIMIT).expect("it does not"))
