@@ -17,7 +17,7 @@ use demeter_balloon::wire::{
     ACK_BYTES, CONFIG_BYTES, QUEUE_REPORT, QUEUE_REQUEST, QUEUE_STATISTICS, REQUEST_BYTES, Report,
 };
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
-use vhost_user_backend::{VhostUserBackend, VringRwLock, VringT};
+use vhost_user_backend::{VhostUserBackend, VringRwLock};
 use virtio_bindings::bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::bindings::virtio_ring::{
     VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
@@ -36,6 +36,7 @@ use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::timerfd::TimerFd;
 
 use crate::lost;
+use crate::ring::{running, signal};
 use crate::tiers::Handed;
 use crate::untouched::{untouched_in, untouched_pages};
 use crate::vm::Vm;
@@ -145,24 +146,26 @@ impl Backend {
         let memory = self.memory.memory();
         let mut left = BATCH;
         while !self.is_broken(queue) {
-            let _ = vring.disable_notification();
+            if running(vring, |state| state.disable_notification()).is_none() {
+                return;
+            }
             let allowed = match self.vm.messages_allowed() {
                 Ok(allowed) => allowed.min(left),
                 Err(wait) => return self.hold(queue, wait),
             };
-            let table;
-            let chains: Vec<Chain> = {
-                let mut state = vring.get_mut();
-                table = state.get_queue().desc_table();
-                match state.get_queue_mut().iter(memory.clone()) {
-                    Ok(chains) => chains.take(allowed).collect(),
-                    // A guest that resets meanwhile is not a broken one.
-                    Err(virtio_queue::Error::QueueNotReady) => return,
-                    Err(_) => {
-                        self.broken.fetch_or(1 << queue, Ordering::Relaxed);
-                        self.vm.violate(Reason::Ring);
-                        return;
-                    }
+            let found = running(vring, |state| {
+                let table = state.get_queue().desc_table();
+                let chains = state.get_queue_mut().iter(memory.clone())?;
+                Ok::<_, virtio_queue::Error>((table, chains.take(allowed).collect::<Vec<Chain>>()))
+            });
+            let (table, chains) = match found {
+                Some(Ok(found)) => found,
+                // A guest that resets meanwhile is not a broken one.
+                None | Some(Err(virtio_queue::Error::QueueNotReady)) => return,
+                Some(Err(_)) => {
+                    self.broken.fetch_or(1 << queue, Ordering::Relaxed);
+                    self.vm.violate(Reason::Ring);
+                    return;
                 }
             };
             let taken = chains.len();
@@ -178,7 +181,7 @@ impl Backend {
                     }
                 };
                 // Fails for a head outside the ring, which nobody waits for.
-                let _ = vring.add_used(head, written);
+                running(vring, |state| state.add_used(head, written));
             }
             signal(vring);
             if left == 0 || taken == allowed {
@@ -186,7 +189,10 @@ impl Backend {
                 let _ = self.wake.write(1);
                 return;
             }
-            if !vring.enable_notification().unwrap_or(false) {
+            if !matches!(
+                running(vring, |state| state.enable_notification()),
+                Some(Ok(true))
+            ) {
                 return;
             }
         }
@@ -285,21 +291,20 @@ impl Backend {
             if self.is_broken(QUEUE_REQUEST) || !self.vm.has_request() {
                 break;
             }
-            let table;
-            let chain = {
-                let mut state = vring.get_mut();
-                table = state.get_queue().desc_table();
-                match state.get_queue_mut().iter(memory.clone()) {
-                    Ok(mut chains) => chains.next(),
-                    Err(virtio_queue::Error::QueueNotReady) => None,
-                    Err(_) => {
-                        self.broken.fetch_or(1 << QUEUE_REQUEST, Ordering::Relaxed);
-                        self.vm.violate(Reason::Ring);
-                        None
-                    }
+            let found = running(vring, |state| {
+                let table = state.get_queue().desc_table();
+                let chain = state.get_queue_mut().iter(memory.clone())?.next();
+                Ok::<_, virtio_queue::Error>((table, chain))
+            });
+            let (table, chain) = match found {
+                Some(Ok((table, Some(chain)))) => (table, chain),
+                None | Some(Ok(_) | Err(virtio_queue::Error::QueueNotReady)) => break,
+                Some(Err(_)) => {
+                    self.broken.fetch_or(1 << QUEUE_REQUEST, Ordering::Relaxed);
+                    self.vm.violate(Reason::Ring);
+                    break;
                 }
             };
-            let Some(chain) = chain else { break };
             let head = chain.head_index();
             let written = match self.may_walk(&memory, table, head) {
                 Ok(()) => self.give_request(&memory, chain),
@@ -308,14 +313,14 @@ impl Backend {
                     0
                 }
             };
-            let _ = vring.add_used(head, written);
+            running(vring, |state| state.add_used(head, written));
             gave = true;
         }
         if gave {
             signal(vring);
         }
         // The driver's next buffer rings the bell.
-        let _ = vring.enable_notification();
+        running(vring, |state| state.enable_notification());
     }
 
     fn give_request(&self, memory: &GuestMemoryMmap, chain: Chain) -> u32 {
@@ -393,12 +398,6 @@ fn ends(memory: &GuestMemoryMmap, chain: Chain) -> Option<(Reader<'_>, Writer<'_
     let reader = Reader::new(memory, chain.clone()).ok()?;
     let writer = Writer::new(memory, chain).ok()?;
     Some((reader, writer))
-}
-
-fn signal(vring: &VringRwLock) {
-    if vring.needs_notification().unwrap_or(true) {
-        let _ = vring.signal_used_queue();
-    }
 }
 
 impl VhostUserBackend for Backend {
@@ -479,6 +478,7 @@ impl VhostUserBackend for Backend {
     fn stop_vring(&self, queue: u32) -> io::Result<()> {
         // Whatever starts next is another ring.
         self.broken.fetch_and(!(1 << queue), Ordering::Relaxed);
+        self.unfinished.fetch_and(!(1 << queue), Ordering::Relaxed);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ mod metrics;
 mod policy;
 mod quota;
 mod replug;
+mod ring;
 mod scrape;
 mod serve;
 mod sockets;

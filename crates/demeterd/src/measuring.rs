@@ -43,14 +43,24 @@ impl Measuring {
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             });
+            // Also when whoever asked goes away in between: no thread begins another file for it.
+            let _guard = GiveUp(&given_up);
             if timeout(MEASURING_LIMIT, asking).await.is_ok() {
                 return;
             }
             // The one that does not answer; others are measured without it.
-            given_up.store(true, Ordering::Relaxed);
             let measured = measured.load(Ordering::Relaxed);
             left.drain(..(measured + 1).min(left.len()));
         }
+    }
+}
+
+/// Tells the thread that nobody waits for it any more.
+struct GiveUp<'a>(&'a AtomicBool);
+
+impl Drop for GiveUp<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -112,5 +122,23 @@ mod tests {
         }
         assert_eq!(vms[1].view().problem, None);
         assert!(backing(1).is_some());
+    }
+
+    /// Whoever asks may go away before there is an answer, as clients of the control
+    /// interface do.
+    #[tokio::test]
+    async fn those_who_go_away_leave_one_thread_and_not_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let vms = vec![driven(directory.path(), "b")];
+        let measuring = Measuring::default();
+        let (go, release) = channel();
+        let (entered, entries) = channel();
+        let ask = ask("b", release, entered);
+        for _ in 0..5 {
+            let asked = measuring.measure_by(&vms, ask.clone());
+            let _ = timeout(Duration::from_millis(100), asked).await;
+        }
+        assert_eq!(entries.try_iter().count(), 1);
+        drop(go);
     }
 }

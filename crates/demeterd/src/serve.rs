@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use vhost::vhost_user::Listener;
@@ -23,6 +23,9 @@ use crate::vm::Vm;
 
 /// A monitor that fails at once is not let in faster than this.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// So long a machine's thread may take to end before it is left behind.
+const STOPPING_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a monitor could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +111,24 @@ impl Server {
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         if let Some(path) = &self.path {
             let _ = fs::remove_file(path);
+        }
+        // A file of guest memory that is served by somebody's program (FUSE) may never answer.
+        let end = Instant::now() + STOPPING_LIMIT;
+        while !self.thread.is_finished() {
+            if Instant::now() > end {
+                let name = self
+                    .thread
+                    .thread()
+                    .name()
+                    .unwrap_or("a machine")
+                    .to_owned();
+                tracing::error!(
+                    "{name} does not end: a file of its memory does not answer; next: look at \
+                     that file's server"
+                );
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
         }
         let _ = self.thread.join();
     }

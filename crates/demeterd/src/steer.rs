@@ -51,7 +51,8 @@ struct Memory {
     size_pages: u64,
     account: Account,
     refaults: u64,
-    ooms: u64,
+    /// Kept while it is silent: what killed its programs may be why.
+    ooms: Option<u64>,
     news: News,
     probe: Probe,
 }
@@ -75,6 +76,7 @@ impl Memory {
                 steady_rounds: self.steady_rounds,
                 size_pages: self.size_pages,
                 probe: self.probe,
+                ooms: self.ooms,
                 ..Self::default()
             };
             return;
@@ -85,14 +87,17 @@ impl Memory {
         self.news = News {
             elapsed_s: elapsed_ns as f64 / 1e9,
             refaults: now.refaults.saturating_sub(self.refaults),
-            oom: ooms > self.ooms,
+            oom: self.ooms.is_some_and(|before| ooms > before),
         };
         if !known {
             // Of the time before anybody looked.
-            self.news = News::default();
+            self.news = News {
+                oom: self.news.oom,
+                ..News::default()
+            };
         }
         self.refaults = now.refaults;
-        self.ooms = ooms;
+        self.ooms = Some(ooms);
         if elapsed_ns > 0 {
             let fast = now.fmem_samples.checked_sub(self.fast_samples);
             let slow = now.smem_samples.checked_sub(self.slow_samples);

@@ -189,9 +189,13 @@ impl Vm {
         self.measure_by(Files::allocated_bytes);
     }
 
-    /// As [`Self::measure`]; `ask` does it, and may take its time.
+    /// As [`Self::measure`]; `ask` does it, and may take its time. Not while another thread
+    /// is at it: whoever waited for that one may be gone, and it may never end.
     pub fn measure_by(&self, ask: impl Fn(&Files, u16) -> Option<u64>) {
         let mut state = self.state();
+        if state.measuring_since.is_some() {
+            return;
+        }
         let since = Some(Instant::now());
         state.measuring_since = since;
         let files = state.files.clone();

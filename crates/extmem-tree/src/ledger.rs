@@ -71,15 +71,21 @@ impl Ledger {
     /// # Errors
     /// Those of the system.
     pub fn create(dram_pages: u64) -> io::Result<(File, Self)> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a constant name.
-        let descriptor =
-            unsafe { libc::memfd_create(c"demeter-extmem-ledger".as_ptr(), libc::MFD_CLOEXEC) };
+        let descriptor = unsafe { libc::memfd_create(c"demeter-extmem-ledger".as_ptr(), flags) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: ours.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(size_of::<Layout>() as u64)?;
+        // Programs that inherit it cannot take it away from the others.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: no memory is passed.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         let ledger = Self::map(file.as_raw_fd())?;
         let dram_pages = i64::try_from(dram_pages).unwrap_or(i64::MAX);
         ledger.layout().dram_pages.store(dram_pages, RELAXED);
@@ -130,11 +136,12 @@ impl Ledger {
         }
     }
 
-    /// Pages that all processes may use now.
+    /// Pages that all processes may use now; whatever a program has scribbled, none has
+    /// less than nothing.
     pub fn granted_pages(&self) -> i64 {
+        let granted = |entry: &Entry| entry.granted_pages.load(RELAXED).max(0);
         self.live()
-            .map(|(_, entry)| entry.granted_pages.load(RELAXED))
-            .sum()
+            .fold(0, |sum: i64, (_, entry)| sum.saturating_add(granted(entry)))
     }
 
     fn dram_pages(&self) -> i64 {
@@ -358,6 +365,22 @@ mod tests {
         // Its entry is another's.
         let three = process(&ledger, &file);
         assert_eq!((three.account.number, three.account.pages()), (0, 0));
+    }
+
+    #[test]
+    fn what_a_program_scribbles_harms_nobody_else() {
+        let (file, ledger) = Ledger::create(64_000).unwrap();
+        let clerk = Clerk::new(ledger, &file).unwrap();
+        let (bad, good) = (process(&ledger, &file), process(&ledger, &file));
+        assert!(file.set_len(0).is_err(), "it is the others', too");
+        for granted in [i64::MIN, i64::MIN / 2, i64::MAX] {
+            bad.account.entry().granted_pages.store(granted, RELAXED);
+            clerk.round();
+            let pages = ledger.granted_pages();
+            assert!(pages == 0 || pages == i64::MAX, "{pages}");
+            assert!(good.account.ask(1_000_000, true) <= 64_000);
+            good.account.entry().granted_pages.store(0, RELAXED);
+        }
     }
 
     #[test]

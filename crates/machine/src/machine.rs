@@ -509,18 +509,18 @@ impl Machine {
         let Some(hypervisor) = &mut self.hypervisor else {
             return 0;
         };
-        let (mut ps, flush_ps) = hypervisor.run(now_ns);
-        if let Some(each_ps) = flush_ps {
+        let (mut ps, flushes) = hypervisor.run(now_ns);
+        if let Some(flushes) = flushes {
             for own in &mut self.vcpus {
                 own.forget_all();
                 own.walks.clear();
-                own.counters.charged_ps += each_ps;
-                self.counters.charged_ps += each_ps;
-                hypervisor.flushed(each_ps);
+                own.counters.charged_ps += flushes.ps;
+                self.counters.charged_ps += flushes.ps;
+                hypervisor.flushed(flushes);
             }
         }
         self.charge_ps(vcpu, ps);
-        ps += flush_ps.unwrap_or(0) * self.vcpus.len() as u64;
+        ps += flushes.map_or(0, |flushes| flushes.ps) * self.vcpus.len() as u64;
         ps
     }
 

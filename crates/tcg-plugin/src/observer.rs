@@ -182,7 +182,7 @@ impl Observer {
         machine.watch = output::read_watch(&config.watch, vcpus)?;
         machine.sockets = Sockets::new(&config.sockets, vcpus);
         let residents = config.hypervisor.as_ref().map(|hypervisor| {
-            let made = Hypervisor::new(hypervisor, &config.machine, layout);
+            let made = Hypervisor::new(hypervisor, &config.machine, layout, vcpus);
             machine.hypervisor = Some(Box::new(made));
             Residents::default()
         });

@@ -187,6 +187,11 @@ void memtis_space_leave(struct memtis_space *space);
 int memtis_count(struct memtis_space *space, unsigned long addr, bool huge, enum demeter_tier tier);
 
 /**
+ * memtis_choose_thresholds() - choose what is hot by the histograms as they are; under memtis_lock
+ */
+void memtis_choose_thresholds(void);
+
+/**
  * memtis_cool() - halve all counts
  */
 void memtis_cool(void);

@@ -485,6 +485,8 @@ static void cool(void)
 	while (memtis_state.coolings) {
 		memtis_state.coolings--;
 		memtis_cool();
+		/* Counts are halves now: by the old thresholds all that is hot would be cold. */
+		memtis_choose_thresholds();
 		atomic64_inc(&memtis_stats.coolings);
 	}
 	mutex_unlock(&memtis_lock);

@@ -131,7 +131,7 @@ static void leave_process(void)
 /* Samples come in runs of one process. */
 static bool enter_process(u32 pid)
 {
-	if (sampled.mm && sampled.pid == pid)
+	if (sampled.space && sampled.pid == pid)
 		return true;
 	leave_process();
 	sampled.mm = memtis_task_mm(pid);
@@ -196,11 +196,22 @@ static void look_at_splitting(void)
 	period->huge_samples = 0;
 }
 
+void memtis_choose_thresholds(void)
+{
+	u64 fmem_pages = memtis_fmem_pages();
+
+	lockdep_assert_held(&memtis_lock);
+	memtis_state.thresholds = demeter_memtis_choose(&memtis_state.histogram, fmem_pages);
+	memtis_state.base_thresholds =
+		demeter_memtis_choose(&memtis_state.base_histogram, fmem_pages);
+	atomic64_set(&memtis_stats.hot_bin, memtis_state.thresholds.hot);
+	atomic64_set(&memtis_stats.warm_bin, memtis_state.thresholds.warm);
+}
+
 /* Under memtis_lock. */
 static void adapt(void)
 {
 	u64 samples = atomic64_read(&memtis_stats.samples);
-	u64 fmem_pages;
 
 	if (samples - sampled.cooled >= memtis_params.cooling_samples) {
 		sampled.cooled = samples;
@@ -209,12 +220,7 @@ static void adapt(void)
 	if (samples - sampled.adapted < memtis_params.adaptation_samples)
 		return;
 	sampled.adapted = samples;
-	fmem_pages = memtis_fmem_pages();
-	memtis_state.thresholds = demeter_memtis_choose(&memtis_state.histogram, fmem_pages);
-	memtis_state.base_thresholds =
-		demeter_memtis_choose(&memtis_state.base_histogram, fmem_pages);
-	atomic64_set(&memtis_stats.hot_bin, memtis_state.thresholds.hot);
-	atomic64_set(&memtis_stats.warm_bin, memtis_state.thresholds.warm);
+	memtis_choose_thresholds();
 	atomic64_inc(&memtis_stats.adaptations);
 	look_at_splitting();
 }

@@ -13,7 +13,10 @@
  *     migration, mprotect(), clear_refs) sends an MMU notification, and that
  *     drops the shadow. mprotect() also is what would let ptrace() write to a page that
  *     is not writable. NUMA balancing, which notifies too, holds mmap_lock for reading
- *     only and keeps both bits: shadows outlive it.
+ *     only, and shadows outlive it. It keeps the dirty bit; its hint fault makes an entry
+ *     writable again, so whoever decides on that drops the shadow (nomad_decide()). In mode
+ *     2, which the row sets, pages of FMEM get no hint faults at all; other modes were not
+ *     thought through to the end.
  * The probe on do_wp_page() gives the memory back at the first write; nothing depends
  * on it.
  *

@@ -19,6 +19,7 @@
 #include <asm/tlbflush.h>
 
 #include "../../compat/mmu_notifier.h"
+#include "../tpp/track.h"
 #include "folio_check.h"
 #include "kernel_calls.h"
 #include "relocate.h"
@@ -119,6 +120,8 @@ static bool arm_one(struct folio *folio, struct vm_area_struct *vma, unsigned lo
 		return true;
 	mmu_notifier_range_init(&range, MMU_NOTIFY_PROTECTION_PAGE, 0, mapping->mm, address,
 				address + PAGE_SIZE);
+	/* Nobody may say that it cannot wait: its writes would not be seen. */
+	range.flags |= MMU_NOTIFIER_RANGE_BLOCKABLE;
 	demeter_call(__mmu_notifier_invalidate_range_start)(&range);
 	while (demeter_call(page_vma_mapped_walk)(&walk)) {
 		pte_t pte;
@@ -131,6 +134,8 @@ static bool arm_one(struct folio *folio, struct vm_area_struct *vma, unsigned lo
 			continue;
 		/* The CPU sets dirty in no entry that is not there: none is lost. */
 		pte = ptep_get_and_clear(mapping->mm, address, walk.pte);
+		if (pte_dirty(pte))
+			folio_mark_dirty(folio);
 		set_pte_at(mapping->mm, address, walk.pte, pte_mkclean(pte_wrprotect(pte)));
 		demeter_call(flush_tlb_mm_range)(mapping->mm, address, address + PAGE_SIZE,
 						 PAGE_SHIFT, false);
@@ -276,8 +281,11 @@ static enum demeter_refusal promote_mapped(struct folio *folio, int nid, struct 
 	/* Linux's promotion stops at the high watermark, too. */
 	if (demeter_relocate_room(nid))
 		copy = __folio_alloc(gfp & ~__GFP_RECLAIM, 0, nid, NULL);
-	if (!copy)
+	if (!copy) {
+		/* As Linux does where it finds no room. */
+		tpp_wake_kswapd(nid);
 		return DEMETER_REFUSED_NO_ROOM;
+	}
 	if (!space) {
 		reason = DEMETER_REFUSED_NO_MEMORY;
 		goto put;

@@ -12,9 +12,16 @@ from demeter_lab.evaluation.measure import measured as measure
 from demeter_lab.evaluation.records import Labels, Record, RecordError
 from demeter_lab.evaluation.store import Store
 
+
+
+def _geometric(numbers: Sequence[float]) -> float:
+    """Return the geometric mean, which is 0 where one of them is."""
+    return statistics.geometric_mean(numbers) if all(numbers) else 0.0
+
+
 _MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
-    "geometric": statistics.geometric_mean,
+    "geometric": _geometric,
     "least": min,
     "most": max,
 }
@@ -247,7 +254,7 @@ def _points(record: Record, spec: Mapping, found: Sequence[Measured]) -> list[fl
     fixed = {*of, *by}
     bases = {_rest(run.labels, fixed): run.numbers[metric] for run in below}
     pairs = ((run.numbers[metric], bases.get(_rest(run.labels, fixed))) for run in above)
-    return [value / base for value, base in pairs if base and not math.isclose(value, 0)]
+    return [value / base for value, base in pairs if base]
 
 
 def is_point(labels: Labels, wanted: Mapping[str, object]) -> bool:

@@ -100,12 +100,14 @@ impl Probe {
             let kept = self.wanted.map(|(pages, _)| (pages, Why::Silent));
             *self = Self {
                 next_wait_s: self.next_wait_s,
+                wait_s: self.wait_s,
+                safe_pages: self.safe_pages,
                 ..Self::default()
             };
             self.wanted = kept;
             return kept;
         };
-        if told.elapsed_s > 0.0 || self.wanted.is_none() {
+        if told.elapsed_s > 0.0 || told.oom || self.wanted.is_none() {
             let (pages, why) = self.look(told);
             self.wanted = Some((pages, why));
         }
@@ -316,6 +318,22 @@ mod tests {
         }
         assert_eq!(probe.next(Some(&now)).unwrap().1, Why::Settled);
         assert!((43_000..43_200).contains(&now.size_pages), "{now:?}");
+    }
+
+    #[test]
+    fn an_oom_in_the_silence_is_heard_of_after_it() {
+        let mut probe = Probe::default();
+        let mut now = told();
+        for _ in 0..3 {
+            now.size_pages = probe.next(Some(&now)).unwrap().0;
+        }
+        assert_eq!(probe.next(None).unwrap().1, Why::Silent);
+        // The first words: nothing to compare with, but the count of what was killed.
+        now.elapsed_s = 0.0;
+        now.oom = true;
+        let (pages, why) = probe.next(Some(&now)).unwrap();
+        assert_eq!(why, Why::Suffers);
+        assert!(pages > now.size_pages, "{pages}");
     }
 
     #[test]

@@ -82,6 +82,22 @@ fn a_size_is_asked_for_taken_and_given_back() {
     assert_eq!(daemon.view("a")["tiers"][0]["balloon_bytes"], 0);
 }
 
+/// A guest that reboots stops its rings, and uses their memory for something else: a wish
+/// that comes meanwhile waits for the next driver.
+#[test]
+fn the_memory_of_a_stopped_ring_is_left_alone() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    guest.stop_requests();
+    daemon.ask("a", "fmem", (guest.pages(FMEM) - 100) << 12);
+    // The thread that was woken for the wish answers this after it.
+    driver(&mut guest);
+    assert!(guest.requests_are_untouched());
+    guest.start_requests();
+    assert_eq!(request(&mut guest).target_pages, 100);
+}
+
 #[test]
 fn configuration_is_answered_at_any_offset_and_size() {
     let daemon = Daemon::start(&["a"], &[]);

@@ -416,6 +416,27 @@ impl Guest {
         self.start_queue(queue);
     }
 
+    /// Stops the queue of requests, whose memory is the guest's again, and fills that.
+    pub fn stop_requests(&mut self) {
+        let queue = QUEUE_REQUEST;
+        self.frontend.set_vring_enable(queue, false).unwrap();
+        self.frontend.get_vring_base(queue).unwrap();
+        let base = queue as u64 * QUEUE_BYTES;
+        self.write(base, &vec![0xa5; QUEUE_BYTES as usize]);
+    }
+
+    /// Whether that is as it was left.
+    pub fn requests_are_untouched(&self) -> bool {
+        let bytes: [u8; QUEUE_BYTES as usize] = self.read(QUEUE_REQUEST as u64 * QUEUE_BYTES);
+        bytes.iter().all(|&byte| byte == 0xa5)
+    }
+
+    /// As a driver that starts it anew.
+    pub fn start_requests(&mut self) {
+        self.start_queue(QUEUE_REQUEST);
+        self.offer_request();
+    }
+
     /// Guest memory of FMEM, where all rings lie.
     fn write(&self, at: u64, bytes: &[u8]) {
         self.memory[0].write_all_at(bytes, at).unwrap();

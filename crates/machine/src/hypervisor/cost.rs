@@ -223,8 +223,7 @@ pub struct HypervisorCounters {
     pub flush_ageing: u64,
     /// By moving pages.
     pub flush_move: u64,
-    /// Whole flushes carried out, one for each vCPU; requests that meet one that is on its
-    /// way share it.
+    /// Whole flushes carried out, one for each vCPU and request.
     pub invept: u64,
     /// Time of the host's threads in scans.
     pub host_scan_ps: u64,

@@ -65,8 +65,12 @@ struct Host {
     counters: HypervisorCounters,
     /// What the guest has still to be charged.
     owed_ps: u64,
-    /// A flush that vCPUs have not carried out yet.
-    flush: bool,
+    /// Flushes that vCPUs have not carried out yet. Who asks waits for each, so they are as
+    /// many as were asked for.
+    due_flushes: u64,
+    /// The guest's clock is the sum over its vCPUs: a thread of the host that works for a
+    /// while lets so many times of it pass.
+    vcpus: u64,
 }
 
 impl Host {
@@ -106,7 +110,7 @@ impl Host {
     fn unmap_to_move(&mut self, page: Page) -> bool {
         let mapped = self.unmap(page);
         self.counters.flush_move += u64::from(mapped);
-        self.flush |= mapped;
+        self.due_flushes += u64::from(mapped);
         mapped
     }
 
@@ -136,6 +140,14 @@ impl Host {
     }
 }
 
+/// What a vCPU is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flushes {
+    count: u64,
+    /// For all of them.
+    pub ps: u64,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Hypervisor {
@@ -149,7 +161,12 @@ pub struct Hypervisor {
 impl Hypervisor {
     /// `config` should have passed [`HypervisorConfig::validate`].
     #[must_use]
-    pub fn new(config: &HypervisorConfig, machine: &MachineConfig, layout: MemoryLayout) -> Self {
+    pub fn new(
+        config: &HypervisorConfig,
+        machine: &MachineConfig,
+        layout: MemoryLayout,
+        vcpus: usize,
+    ) -> Self {
         let ept = Ept::new(layout, config.pool_bytes());
         let chosen = match config.manager {
             Manager::Tpp => Chosen::Tpp(Tpp::new(config, ept.capacity_pages())),
@@ -160,7 +177,8 @@ impl Hypervisor {
                 costs: Costs::new(config, machine),
                 counters: HypervisorCounters::default(),
                 owed_ps: 0,
-                flush: false,
+                due_flushes: 0,
+                vcpus: vcpus.max(1) as u64,
             },
             chosen,
             absent_ps: 0,
@@ -238,23 +256,26 @@ impl Hypervisor {
     }
 
     /// The host's threads run up to `now_ns`; what the guest has to be charged for it, and
-    /// for each flush that is to be carried out now.
-    pub(crate) fn run(&mut self, now_ns: u64) -> (u64, Option<u64>) {
+    /// for the flushes that each vCPU has to carry out now, if there are any.
+    pub(crate) fn run(&mut self, now_ns: u64) -> (u64, Option<Flushes>) {
         // What they steal is no time in which they run beside the guest: else they would
         // steal all of it.
         let stolen_ps = self.host.counters.stolen_ps + self.absent_ps;
         let until_ps = (now_ns * 1000).saturating_sub(stolen_ps);
         self.chosen.policy().run(&mut self.host, until_ps);
-        let flush = std::mem::take(&mut self.host.flush);
+        let count = std::mem::take(&mut self.host.due_flushes);
         let costs = &self.host.costs;
-        let each_ps = flush.then_some(costs.exit_ps + costs.invept_ps);
-        (std::mem::take(&mut self.host.owed_ps), each_ps)
+        let flushes = (count > 0).then_some(Flushes {
+            count,
+            ps: count * (costs.exit_ps + costs.invept_ps),
+        });
+        (std::mem::take(&mut self.host.owed_ps), flushes)
     }
 
-    /// A vCPU has carried out a flush.
-    pub(crate) fn flushed(&mut self, ps: u64) {
-        self.host.counters.invept += 1;
-        self.host.counters.invept_ps += ps;
+    /// A vCPU has carried them out.
+    pub(crate) fn flushed(&mut self, flushes: Flushes) {
+        self.host.counters.invept += flushes.count;
+        self.host.counters.invept_ps += flushes.ps;
     }
 }
 
@@ -278,7 +299,7 @@ pub(crate) mod tests {
         config.validate().unwrap();
         let machine = MachineConfig::preset(Preset::Pmem);
         let mut hypervisor =
-            Hypervisor::new(&config, &machine, MemoryLayout::new(4 * MIB, 4 * MIB));
+            Hypervisor::new(&config, &machine, MemoryLayout::new(4 * MIB, 4 * MIB), 1);
         hypervisor.resume(0);
         hypervisor
     }

@@ -104,7 +104,7 @@ impl Tpp {
                 }
             }
             host.charge_host(Work::Scan, range * host.costs.scan_page_ps);
-            host.flush |= zapped;
+            host.due_flushes += u64::from(zapped);
             host.counters.flush_scan += u64::from(zapped);
             walked_left -= range;
             if hinted > 0 {
@@ -219,7 +219,7 @@ impl Tpp {
             return;
         }
         host.ept.put(page, Mark::Referenced, false);
-        self.kswapd.clock_ps += host.demote(page);
+        self.kswapd.clock_ps += host.demote(page) * host.vcpus;
         self.kswapd.demoted = true;
         self.kswapd.demoted_now = true;
     }
@@ -229,12 +229,12 @@ impl Tpp {
         let young = host.age(page);
         let flush = young && self.ageing_flush;
         host.counters.flush_ageing += u64::from(flush);
-        host.flush |= flush;
+        host.due_flushes += u64::from(flush);
         // Whoever asks waits until vCPUs have left the guest.
         let wait_ps = if flush { host.costs.exit_ps } else { 0 };
         let ps = host.costs.age_page_ps + wait_ps;
         host.charge_host(Work::Ageing, ps);
-        self.kswapd.clock_ps += ps;
+        self.kswapd.clock_ps += ps * host.vcpus;
         young
     }
 
@@ -323,8 +323,8 @@ mod tests {
         let mut hypervisor = full(&[("steal_permille", 0)]);
         assert_eq!(walk(&mut hypervisor, 3), 0);
         assert_eq!(hypervisor.run(99 * MS), (0, None));
-        let (owed_ps, flush_ps) = hypervisor.run(100 * MS);
-        assert_eq!((owed_ps, flush_ps), (0, Some(1_106_000)));
+        let (owed_ps, flushes) = hypervisor.run(100 * MS);
+        assert_eq!((owed_ps, flushes.map(|all| all.ps)), (0, Some(1_106_000)));
         let counters = hypervisor.counters();
         assert_eq!((counters.flush_scan, counters.flushes()), (1, 1));
         assert_eq!(counters.host_scan_ps, 200 * 50_000);
