@@ -199,14 +199,13 @@ static void nomad_work(struct work_struct *work)
 static struct folio *nomad_demotion_folio(struct folio *src, unsigned long nid)
 {
 	gfp_t gfp = (GFP_HIGHUSER_MOVABLE & ~__GFP_RECLAIM) | __GFP_THISNODE | __GFP_NOWARN |
-		    __GFP_NOMEMALLOC | __GFP_KSWAPD_RECLAIM;
-	unsigned long wanted = max_t(unsigned long, reclaim_pages, folio_nr_pages(src));
+		    __GFP_NOMEMALLOC;
 	struct folio *dst;
 
 	if (folio_test_large(src))
 		gfp |= GFP_TRANSHUGE_LIGHT & ~__GFP_RECLAIM;
 	dst = __folio_alloc(gfp, folio_order(src), nid, NULL);
-	if (!dst && nomad_shadow_reclaim(nid, wanted))
+	if (!dst && nomad_shadow_reclaim(nid, reclaim_pages))
 		dst = __folio_alloc(gfp, folio_order(src), nid, NULL);
 	return dst;
 }

@@ -19,7 +19,6 @@
 #include <asm/tlbflush.h>
 
 #include "../../compat/mmu_notifier.h"
-#include "../tpp/track.h"
 #include "folio_check.h"
 #include "kernel_calls.h"
 #include "relocate.h"
@@ -281,11 +280,8 @@ static enum demeter_refusal promote_mapped(struct folio *folio, int nid, struct 
 	/* Linux's promotion stops at the high watermark, too. */
 	if (demeter_relocate_room(nid))
 		copy = __folio_alloc(gfp & ~__GFP_RECLAIM, 0, nid, NULL);
-	if (!copy) {
-		/* As Linux does where it finds no room. */
-		tpp_wake_kswapd(nid);
+	if (!copy)
 		return DEMETER_REFUSED_NO_ROOM;
-	}
 	if (!space) {
 		reason = DEMETER_REFUSED_NO_MEMORY;
 		goto put;

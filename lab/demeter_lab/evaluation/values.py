@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the paper says beside what came of it here, and whether the check is met."""
 
-import math
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +10,6 @@ from demeter_lab.evaluation.measure import Measured
 from demeter_lab.evaluation.measure import measured as measure
 from demeter_lab.evaluation.records import Labels, Record, RecordError
 from demeter_lab.evaluation.store import Store
-
 
 
 def _geometric(numbers: Sequence[float]) -> float:
