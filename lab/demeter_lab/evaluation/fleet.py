@@ -7,6 +7,7 @@ a run; nothing is shared but the network.
 """
 
 import os
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -50,8 +51,12 @@ def run_all(
     (``distributed.scheduler.allowed-failures``) it has failed.
     """
     todo = {task.key: task for task in tasks if store.files(task.key) is None}
+    # A key of its own for each call: a scheduler that still has the failure of an earlier one
+    # would answer with that.
+    call = uuid.uuid4().hex
     futures = {
-        client.submit(work, task, key=f"run-{key}", pure=False): task for key, task in todo.items()
+        client.submit(work, task, key=f"run-{key}-{call}", pure=False): task
+        for key, task in todo.items()
     }
     failed = 0
     for future in as_completed(list(futures)):
