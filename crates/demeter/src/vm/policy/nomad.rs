@@ -3,7 +3,8 @@
 
 use demeter_agent::protocol::Write;
 
-use super::{By, HINT_FAULT_KNOBS, Knob, Place, Policy, hint_faults};
+use super::tpp::tracking_knobs;
+use super::{By, Knob, Place, Policy, hint_faults};
 
 /// Nomad.
 pub struct Nomad;
@@ -25,18 +26,8 @@ impl Policy for Nomad {
     }
 
     fn knobs(&self) -> Vec<Knob> {
-        let mut knobs = vec![
-            Knob::new("lru", "lists", Place::Lists),
-            Knob::unset("thp", Place::HugePages),
-        ];
-        knobs.extend(HINT_FAULT_KNOBS);
+        let mut knobs = tracking_knobs();
         knobs.extend([
-            // As of TPP: the mark to which kswapd demotes is 2 % of FMEM.
-            Knob::new(
-                "watermark_scale_factor",
-                "67",
-                Place::FmemShareAtRoi("/proc/sys/vm/watermark_scale_factor"),
-            ),
             Knob::new("look_back", "20", Place::Param),
             Knob::new("ring_size", "512", Place::Param),
             Knob::new("passes", "10", Place::Param),

@@ -32,6 +32,22 @@ pub static TPP_CHARGED: Tpp = Tpp {
     repeat_ns: REPEAT_NS,
 };
 
+/// What can be set of its tracking, for those that build on it too.
+pub(super) fn tracking_knobs() -> Vec<Knob> {
+    let mut knobs = vec![
+        Knob::new("lru", "lists", Place::Lists),
+        Knob::unset("thp", Place::HugePages),
+    ];
+    knobs.extend(HINT_FAULT_KNOBS);
+    // The mark to which kswapd demotes is 2 % of FMEM; 333 is the artifacts' 10 %.
+    knobs.push(Knob::new(
+        "watermark_scale_factor",
+        "67",
+        Place::FmemShareAtRoi("/proc/sys/vm/watermark_scale_factor"),
+    ));
+    knobs
+}
+
 impl Policy for Tpp {
     fn row(&self) -> &'static str {
         self.row
@@ -46,18 +62,8 @@ impl Policy for Tpp {
     }
 
     fn knobs(&self) -> Vec<Knob> {
-        let mut knobs = vec![
-            Knob::new("lru", "lists", Place::Lists),
-            Knob::unset("thp", Place::HugePages),
-        ];
-        knobs.extend(HINT_FAULT_KNOBS);
+        let mut knobs = tracking_knobs();
         knobs.extend([
-            // The mark to which kswapd demotes is 2 % of FMEM; 333 is the artifacts' 10 %.
-            Knob::new(
-                "watermark_scale_factor",
-                "67",
-                Place::FmemShareAtRoi("/proc/sys/vm/watermark_scale_factor"),
-            ),
             Knob::new("repeat_faults", "15", Place::Param),
             Knob::new("repeat_ns", self.repeat_ns, Place::Param),
             Knob::new("wake_ms", "10", Place::Param),
