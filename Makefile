@@ -15,7 +15,7 @@ EVALUATE := PYTHONPATH=lab $(LAB)/python -m demeter_lab.evaluation
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
-.PHONY: help demo test test-debug testbed build lint fmt bench bench-epoch bench-balloon bench-extmem experiments evaluate evaluate-quick figures man deb setup modules lab lab-lock clean
+.PHONY: help demo test test-debug fuzz testbed build lint fmt bench bench-epoch bench-balloon bench-fleet bench-sizing soak bench-extmem experiments evaluate evaluate-quick figures man deb setup modules lab lab-lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test-debug: build lab ## on a kernel that watches itself (KASAN, lockdep, DEBUG_
 	testbed/debug-kernel.sh
 	DEMETER_CACHE=$(DEMETER_CACHE)/debug TEST_SUITES=tests/debug/suites TEST_LOGS=out/test-debug TEST_JOBS=1 \
 		TEST_SUITE_LIMIT_S=10800 tests/run.sh
+
+fuzz: setup ## what strangers send, guided by coverage: a quarter of an hour a target
+	fuzz/run.sh 900
 
 # What guests need, and no more: the demo shall not wait for the host daemon.
 testbed: setup ## the command, the QEMU plugin, the guest's programs, the modules for kernel 6.12
@@ -71,6 +74,18 @@ bench-epoch: build ## the epoch over a tebibyte and over a hundred processes: CP
 
 bench-balloon: build lab ## the balloon against virtio-balloon and virtio-mem: rates, and GUPS in guests composed by them
 	PYTHONPATH=lab $(LAB)/python -m demeter_lab.balloon.bench --out out/balloon
+
+bench-fleet: build lab ## the host daemon with a hundred modelled guests, and with four real ones (FLEET_GUESTS)
+	mkdir -p out/fleet
+	cargo test --release -p demeterd --test hundred -- --ignored --nocapture | tee out/fleet/table.txt
+	PYTHONPATH=lab $(LAB)/python -m demeter_lab.balloon.many --guests $(or $(FLEET_GUESTS),4) --out out/fleet
+
+bench-sizing: build lab ## a real guest that the policy working-set sizes, beside the same one left alone
+	PYTHONPATH=lab $(LAB)/python -m demeter_lab.balloon.sizing --busy-permille 100 --out out/sizing
+
+soak: build lab ## ten thousand random operations on real guests under one daemon (SOAK_OPERATIONS, SOAK_GUESTS, SOAK_SEED; hours)
+	SOAK_OPERATIONS=$(or $(SOAK_OPERATIONS),10000) SOAK_GUESTS=$(or $(SOAK_GUESTS),6) \
+		SOAK_SEED=$(or $(SOAK_SEED),$$(date +%s)) SOAK_LOG=out/soak tests/suites/soak
 
 bench-extmem: build lab ## the user-space pager against Linux swap at its best (root, half an hour)
 	lab/experiments/extmem.sh --out out/extmem

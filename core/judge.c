@@ -87,6 +87,27 @@ void demeter_judge_conclude(struct demeter_judge *judge, const struct demeter_pl
 		judge_add(judge, placement, taken_ns, demeter_placement_outlook_ns(placement));
 }
 
+/**
+ * demeter_judge_may_return - may what a step has demoted come back while moving is stopped
+ * @judge: the judge
+ * @placement: the step, brought up to date
+ * @taken_ns: when it was taken, in time of demeter_judge_epoch()
+ * @returned_pages: pages that were promoted since the stop to where the step has demoted
+ *
+ * It may where that is accessed more, as of late, than what took its place; but no more
+ * than went: where two places are hot by turns, each is wanted back in its turn, and what
+ * was stopped would go on as returns.
+ *
+ * Return: whether the planner may consider it.
+ */
+bool demeter_judge_may_return(const struct demeter_judge *judge,
+			      const struct demeter_placement *placement, u64 taken_ns,
+			      u64 returned_pages)
+{
+	return taken_ns < judge->since_ns && placement->cold.end && !placement->cold.part &&
+	       placement->recent_ns < 0 && returned_pages < placement->pages;
+}
+
 static void judge_forget(struct demeter_judge *judge, u64 epoch_ns, u64 horizon_ns)
 {
 	u64 part_ns = demeter_min(epoch_ns, horizon_ns);

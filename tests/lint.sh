@@ -43,6 +43,26 @@ files_under_800_lines() {
 	[ -z "$long" ]
 }
 
+# Of sysfs: entries of the peers' tables, each in an entry of its folder; attributes of the
+# others, each with a line What:; parameters of modules.
+sysfs_files_described() {
+	local missing=0 file name folder line
+	while IFS=: read -r file name; do
+		folder='' line="^What:.*/$name\$"
+		case $file in guest/peers/*) line+="|^\t+$name:" folder=${file%/*} ;; esac
+		awk -v folder="${folder#guest/peers/frame}" -v line="$line" '
+			/^What:/ { here = 0 }
+			$0 ~ folder { here = 1 }
+			here && $0 ~ line { found = 1 }
+			END { exit !found }' docs/abi/* && continue
+		echo "$file: $name has no description in docs/abi/"
+		missing=1
+	done < <(sources 'guest/*.[ch]' ':!guest/tests' |
+		xargs grep -oE '"[a-z_0-9]+", &|&[a-z_0-9]+\.attr\b|module_param\(\w+, \w+, 0[0-7]+' |
+		sed -E 's/_attr(ibute)?\.attr$|\.attr$|", &$|, .*//; s/:(module_param\(|"|&(param_|tier_|node_)?)/:/')
+	return $missing
+}
+
 kernel_sources() {
 	sources 'guest/*.[ch]' 'core/*.c' 'core/include/*.h' 'uapi/*.h'
 }
@@ -59,7 +79,10 @@ checkpatch() {
 
 check "SPDX on line one" spdx_on_line_one
 check "files under 800 lines" files_under_800_lines
+check "files of sysfs described" sysfs_files_described
 check "rustfmt" cargo fmt --all --check
+check "rustfmt of the fuzzer" cargo fmt --manifest-path fuzz/Cargo.toml --check
+check "lock of the fuzzer" cargo metadata --locked --quiet --format-version 1 --manifest-path fuzz/Cargo.toml
 check "clippy" cargo clippy --release --workspace --all-targets -q -- -D warnings
 check "clang-format" bash -c "git ls-files 'core/*.[ch]' 'guest/*.[ch]' 'uapi/*.h' | xargs clang-format --dry-run -Werror"
 check "checkpatch" checkpatch

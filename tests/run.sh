@@ -15,7 +15,7 @@ export DEMETER_CACHE
 folder=${TEST_SUITES:-tests/suites}
 logs=${TEST_LOGS:-out/test}
 jobs=${TEST_JOBS:-2}
-limit_s=${TEST_SUITE_LIMIT_S:-1500}
+limit_s=${TEST_SUITE_LIMIT_S:-2400}
 
 if [ $# -gt 0 ]; then
 	suites=("$@")

@@ -419,6 +419,44 @@ static void ft_test_whole(struct test_tally *tally)
 	test_free(m);
 }
 
+/* What is given up is left alone for as long as was asked for, and what stays is found. */
+static void ft_test_drop(struct test_tally *tally)
+{
+	static const u32 windows[] = { 1, 8 };
+	u32 i, k, until, divided, nr, looked = 0;
+
+	for (i = 0; i < ARRAY_SIZE(windows); i++) {
+		struct ft_machine *m = ft_new(7, 10);
+		struct demeter_finer_granule *g;
+
+		CHECK_EQ(ft_run(m, 40, 4, 10, 36, true), 4);
+		g = demeter_finer_find(&m->finer, 1, FT_BYTES);
+		nr = m->finer.nr;
+		divided = m->finer.divided;
+		until = m->finer.window + windows[i];
+		demeter_finer_drop(&m->finer, g, windows[i]);
+		CHECK_EQ(m->finer.nr, nr - 1);
+		CHECK_EQ(m->finer.divided, divided - 1);
+		/* Its slot is free: no more is dropped of it. */
+		demeter_finer_drop(&m->finer, g, 100);
+		CHECK_EQ(m->finer.nr, nr - 1);
+		for (k = 0; k < 4; k++)
+			CHECK_EQ(!demeter_finer_find(&m->finer, 1, k * FT_BYTES), k == 1);
+		/* Samples are its range's again. */
+		CHECK(!demeter_finer_sample(&m->finer, 1, FT_BYTES, FT_WEIGHT));
+		for (k = 0; k < 100000 && m->finer.window < until; k++) {
+			looked += !!demeter_finer_find(&m->finer, 1, FT_BYTES);
+			ft_run(m, 1, 4, 10, 36, true);
+		}
+		CHECK_EQ(m->finer.window, until);
+		CHECK_EQ(looked, 0);
+		ft_run(m, 40, 4, 10, 36, true);
+		g = demeter_finer_find(&m->finer, 1, FT_BYTES);
+		CHECK(g && g->state == DEMETER_FINER_DIVIDED);
+		test_free(m);
+	}
+}
+
 static const struct test_case finer_tests[] = {
 	{ "finer: uniform accesses divide nothing", ft_test_uniform },
 	{ "finer: few hot pages do, and are told apart", ft_test_concentrated },
@@ -428,6 +466,7 @@ static const struct test_case finer_tests[] = {
 	{ "finer: nothing flaps", ft_test_no_flapping },
 	{ "finer: denser samples are asked for, and not for ever", ft_test_denser },
 	{ "finer: granules take turns", ft_test_room },
+	{ "finer: what was given up is left alone for a while", ft_test_drop },
 	{ "finer: ranges go without what is divided", ft_test_hide },
 	{ "finer: ranges are searched around what is divided", ft_test_whole },
 	{ "finer: any numbers at all", ft_test_nasty },

@@ -160,6 +160,33 @@ static void jt_test_small(struct test_tally *tally)
 	test_free(m);
 }
 
+/* Of what went before a stop as much comes back as went, where it is wanted back. */
+static void jt_test_return(struct test_tally *tally)
+{
+	struct demeter_judge judge;
+	struct demeter_placement p;
+
+	memset(&judge, 0, sizeof(judge));
+	memset(&p, 0, sizeof(p));
+	judge.since_ns = 100;
+	p.cold.start = 4096;
+	p.cold.end = 8192;
+	p.pages = 512;
+	p.recent_ns = -1;
+	CHECK(demeter_judge_may_return(&judge, &p, 99, 0));
+	CHECK(demeter_judge_may_return(&judge, &p, 99, 511));
+	CHECK(!demeter_judge_may_return(&judge, &p, 99, 512));
+	CHECK(!demeter_judge_may_return(&judge, &p, 100, 0));
+	p.recent_ns = 0;
+	CHECK(!demeter_judge_may_return(&judge, &p, 99, 0));
+	p.recent_ns = -1;
+	p.cold.part = 1;
+	CHECK(!demeter_judge_may_return(&judge, &p, 99, 0));
+	p.cold.part = 0;
+	p.cold.end = 0;
+	CHECK(!demeter_judge_may_return(&judge, &p, 99, 0));
+}
+
 static void jt_test_nasty(struct test_tally *tally)
 {
 	struct demeter_judge judge;
@@ -196,5 +223,6 @@ static const struct test_case judge_tests[] = {
 	{ "judge: what does not is stopped, longer each time", jt_test_stops },
 	{ "judge: what does harm is stopped", jt_test_harm },
 	{ "judge: small change is let be", jt_test_small },
+	{ "judge: no more returns than went", jt_test_return },
 	{ "judge: any numbers at all", jt_test_nasty },
 };

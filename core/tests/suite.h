@@ -19,6 +19,8 @@
 #include "channel_test.c"
 #include "touch_test.c"
 #include "memtis_test.c"
+#include "hemem_test.c"
+#include "nimble_test.c"
 #include "golden_test.c"
 
 static void suite_run(struct test_tally *tally)
@@ -39,6 +41,8 @@ static void suite_run(struct test_tally *tally)
 	TEST_RUN(channel_tests, tally);
 	TEST_RUN(touch_tests, tally);
 	TEST_RUN(memtis_tests, tally);
+	TEST_RUN(hemem_tests, tally);
+	TEST_RUN(nimble_tests, tally);
 	TEST_RUN(golden_tests, tally);
 }
 

@@ -27,14 +27,16 @@
 
 #include "virtio_demeter.h"
 
-#define DEMETER_NR_REQUESTS  8	  /* request buffers that the device can fill at once */
-#define DEMETER_NR_REPORTS   8	  /* reports of a node on their way at once */
-#define DEMETER_MAX_RANGES   1023 /* ranges of a report: 16 KiB with its header */
+#define DEMETER_NR_REQUESTS	   8	/* request buffers that the device can fill at once */
+#define DEMETER_NR_REPORTS	   8	/* reports of a node on their way at once */
+#define DEMETER_MAX_RANGES	   1023 /* ranges of a report: 16 KiB with its header */
 /*
  * Pages of a report: large enough to make its fixed cost vanish, small enough
  * that the host drops one while the guest collects the next.
  */
-#define DEMETER_REPORT_PAGES 8192
+#define DEMETER_REPORT_PAGES	   8192
+/* Of the first report of a request: the host, which has more to do, begins with it at once. */
+#define DEMETER_FIRST_REPORT_PAGES 2048
 
 /**
  * struct demeter_report_message - what the device reads
@@ -191,7 +193,8 @@ struct demeter_balloon_node {
  * struct demeter_balloon - all of it
  * @lifecycle: serialises probe, remove, freeze, restore and the end of grace
  * @vdev: the device; NULL without. Protected by @lifecycle, as the next two
- * @attached: it has queues; not while it is suspended, nor after a failed resume
+ * @attached: it has queues; not while it is suspended, nor after a failed resume; requests are
+ *	read only meanwhile
  * @grace_end: when (jiffies) pages are kept no longer, if no device comes
  * @requests: request queue; protected by @lifecycle and, in between, used by
  *	@request_work alone
@@ -231,7 +234,6 @@ void demeter_page_store_splice(struct demeter_page_store *store, struct list_hea
 struct page *demeter_page_store_take(struct demeter_page_store *store, u64 most_pages);
 void demeter_page_hold(struct page *page, unsigned int order);
 u64 demeter_pages_give_back(struct list_head *pages);
-u64 demeter_page_store_give_back(struct demeter_page_store *store);
 
 /**
  * struct demeter_taking - a search for pages to inflate
@@ -239,6 +241,7 @@ u64 demeter_page_store_give_back(struct demeter_page_store *store);
  * @left_pages: yet to be found
  * @left_ranges: entries that @pages may still get
  * @pages: what was found, held
+ * @first: for the first report of a request, which the host waits for
  * @free_block_pages: of those, taken as free blocks
  * @evacuated_pages: of those, in blocks that were emptied
  */
@@ -247,6 +250,7 @@ struct demeter_taking {
 	u64 left_pages;
 	unsigned int left_ranges;
 	struct list_head *pages;
+	bool first;
 	u64 free_block_pages;
 	u64 evacuated_pages;
 };

@@ -14,6 +14,7 @@
  */
 #include <linux/gfp.h>
 #include <linux/mm.h>
+#include <linux/page_ref.h>
 #include <linux/mmzone.h>
 #include <linux/page-flags.h>
 
@@ -23,9 +24,9 @@
 #define PIECE_ORDER	  5
 #define MAX_FAILED_PIECES 16384 /* of one request: bounds what a hopeless one costs */
 #define HALF_FREE_SHARE	  16	/* of a request's blocks */
-#define HALF_FREE_AT_ONCE 16
-#define HALF_FREE_LOOKS	  64 /* with the zone's lock held */
-#define HALF_FREE_ORDERS  3  /* of a free page, below a block's, that make it worth a look */
+#define HALF_FREE_AT_ONCE 2	/* of a report, so that the host does not wait for it */
+#define HALF_FREE_LOOKS	  64	/* with the zone's lock held */
+#define HALF_FREE_ORDERS  3	/* of a free page, below a block's, that make it worth a look */
 
 static void start_pass(struct demeter_balloon_node *node, unsigned int order)
 {
@@ -79,11 +80,24 @@ static bool take_place(struct demeter_taking *taking, unsigned long pfn, unsigne
 
 	if (demeter_alloc_contig_range(pfn, pfn + (1UL << order), GFP_KERNEL | __GFP_NOWARN))
 		return false;
-	/* Every page has a reference now; a held one has it at its head alone. */
-	for (i = 1; i < 1UL << order; i++)
-		set_page_count(page + i, 0);
-	demeter_taken(taking, page, order);
-	return true;
+	/*
+	 * Every page has a reference now; a held one has it at its head alone. Who looked at
+	 * the page that was here (GUP) may have another for a moment, and would drop it from
+	 * whoever has the page next.
+	 */
+	for (i = 1; i < 1UL << order; i++) {
+		if (!page_ref_freeze(page + i, 1))
+			break;
+	}
+	if (i == 1UL << order) {
+		demeter_taken(taking, page, order);
+		return true;
+	}
+	while (--i)
+		page_ref_unfreeze(page + i, 1);
+	for (i = 0; i < 1UL << order; i++)
+		__free_page(page + i);
+	return false;
 }
 
 /* Free pages of a block; the zone's lock is held. */

@@ -2,7 +2,8 @@
 /*
  * Where pages to inflate come from.
  *
- * In this order: for a small part of a request, what is free beside the kernel's
+ * In this order: for the first report of a request free blocks, so that the host has
+ * something to do; for a small part of the request, what is free beside the kernel's
  * own memory (free_blocks.c) and blocks that are half free already (evacuate.c);
  * free blocks, which most of it is; blocks that can be emptied (evacuate.c), which
  * costs copying but keeps huge pages possible and the host's work small; smaller
@@ -118,12 +119,17 @@ static u64 take_reclaimed(struct demeter_taking *taking)
  */
 bool demeter_take_pages(struct demeter_taking *taking)
 {
-	u64 taken;
+	u64 taken = 0;
 
 	taking->left_pages = min(taking->left_pages, demeter_spare_pages());
-	taken = demeter_take_kernel_pieces(taking);
-	taken += demeter_take_half_free(taking);
-	taken += demeter_take_free_blocks(taking);
+	/* What is found at once keeps the host busy while the guest looks for the rest. */
+	if (taking->first)
+		taken = demeter_take_free_blocks(taking);
+	if (!taken) {
+		taken = demeter_take_kernel_pieces(taking);
+		taken += demeter_take_half_free(taking);
+		taken += demeter_take_free_blocks(taking);
+	}
 	if (!taken)
 		taken = demeter_take_evacuated(taking, false);
 	if (!taken || taking->left_pages < pageblock_nr_pages)

@@ -136,13 +136,11 @@ static int attach(struct virtio_device *vdev)
 	demeter_balloon.statistics = vqs[VIRTIO_DEMETER_VQ_STATISTICS];
 	for (i = 0; i < demeter_balloon.nr_nodes; i++) {
 		node = &demeter_balloon.nodes[i];
-		mutex_lock(&node->lock);
 		ret = demeter_reports_init(node, vqs[VIRTIO_DEMETER_VQ_REPORT + i]);
-		demeter_node_unlock(node);
 		if (ret)
 			goto out_free;
 	}
-	demeter_balloon.attached = true;
+	WRITE_ONCE(demeter_balloon.attached, true);
 	/*
 	 * Not waiting for it, as it may be waiting for the lifecycle lock; it will find
 	 * the device attached.
@@ -181,7 +179,8 @@ static void detach(struct virtio_device *vdev)
 		virtio_reset_device(vdev);
 		return;
 	}
-	demeter_balloon.attached = false;
+	/* From here on a node that is done makes nobody look at requests again. */
+	WRITE_ONCE(demeter_balloon.attached, false);
 	demeter_statistics_stop();
 	for (i = 0; i < demeter_balloon.nr_nodes; i++)
 		WRITE_ONCE(demeter_balloon.nodes[i].interrupt, true);

@@ -84,12 +84,6 @@ void demeter_page_store_splice(struct demeter_page_store *store, struct list_hea
 	}
 }
 
-u64 demeter_page_store_give_back(struct demeter_page_store *store)
-{
-	store->nr_pages = 0;
-	return demeter_pages_give_back(&store->pieces) + demeter_pages_give_back(&store->blocks);
-}
-
 static void split(struct demeter_page_store *store, struct page *page)
 {
 	unsigned int order = page_private(page);

@@ -5,7 +5,7 @@
  * A node has a fixed number of report slots, allocated when the device comes,
  * so that reporting never allocates. The pages of a report on its way belong to
  * its slot; the answer decides where they go. Everything here is called with
- * the node's lock held, save demeter_report_answered().
+ * the node's lock held, save demeter_reports_init() and demeter_report_answered().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -24,41 +24,54 @@ static void free_slot(struct demeter_report_slot *slot)
 	kfree(slot);
 }
 
+static struct demeter_report_slot *make_slot(void)
+{
+	size_t message_bytes = struct_size((struct demeter_report_message *)NULL, ranges,
+					   demeter_balloon.max_ranges);
+	struct demeter_report_slot *slot = kzalloc(sizeof(*slot), GFP_KERNEL);
+
+	if (!slot)
+		return NULL;
+	INIT_LIST_HEAD(&slot->pages);
+	slot->ack = kmalloc(sizeof(*slot->ack), GFP_KERNEL);
+	slot->message = kmalloc(message_bytes, GFP_KERNEL);
+	if (slot->ack && slot->message)
+		return slot;
+	free_slot(slot);
+	return NULL;
+}
+
 /**
  * demeter_reports_init() - get slots for a new device
- * @node: whose
+ * @node: whose; its lock is not held, as the OOM killer wants it while memory is allocated
  * @vq: its report queue
  *
  * Return: 0 or -ENOMEM.
  */
 int demeter_reports_init(struct demeter_balloon_node *node, struct virtqueue *vq)
 {
-	size_t message_bytes = struct_size((struct demeter_report_message *)NULL, ranges,
-					   demeter_balloon.max_ranges);
+	struct demeter_report_slot *slot, *next;
+	LIST_HEAD(slots);
 	unsigned int i;
 
 	for (i = 0; i < DEMETER_NR_REPORTS; i++) {
-		struct demeter_report_slot *slot = kzalloc(sizeof(*slot), GFP_KERNEL);
-
+		slot = make_slot();
 		if (!slot)
 			goto out_free;
-		INIT_LIST_HEAD(&slot->pages);
-		slot->ack = kmalloc(sizeof(*slot->ack), GFP_KERNEL);
-		slot->message = kmalloc(message_bytes, GFP_KERNEL);
-		if (!slot->ack || !slot->message) {
-			free_slot(slot);
-			goto out_free;
-		}
-		list_add(&slot->link, &node->slots_free);
-		node->nr_slots_free++;
+		list_add(&slot->link, &slots);
 	}
+	mutex_lock(&node->lock);
+	list_splice(&slots, &node->slots_free);
+	node->nr_slots_free += DEMETER_NR_REPORTS;
 	node->vq = vq;
 	node->disabled = false;
 	node->hello_due = true;
+	demeter_node_unlock(node);
 	return 0;
 
 out_free:
-	demeter_reports_exit(node);
+	list_for_each_entry_safe(slot, next, &slots, link)
+		free_slot(slot);
 	return -ENOMEM;
 }
 

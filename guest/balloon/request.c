@@ -68,7 +68,7 @@ static void request_work(struct work_struct *work)
 	unsigned int length_bytes;
 	bool any = false;
 
-	while (demeter_nodes_can_take_request()) {
+	while (READ_ONCE(demeter_balloon.attached) && demeter_nodes_can_take_request()) {
 		struct virtio_demeter_request *buffer, request;
 
 		buffer = virtqueue_get_buf(demeter_balloon.requests, &length_bytes);

@@ -133,7 +133,7 @@ static void send_done(struct demeter_balloon_node *node, struct demeter_report_s
 
 /* Decide what is next and do it, unless it is to inflate: that needs no lock. */
 static enum node_step node_step(struct demeter_balloon_node *node,
-				struct demeter_report_slot **slot, u64 *missing_pages)
+				struct demeter_report_slot **slot, u64 *missing_pages, bool *first)
 {
 	u64 target, coming = coming_pages(node);
 
@@ -163,6 +163,9 @@ static enum node_step node_step(struct demeter_balloon_node *node,
 		if (node->deflating_pages)
 			goto out_wait;
 		*missing_pages = min_t(u64, target - coming, DEMETER_REPORT_PAGES);
+		*first = node->evacuate_fresh && target - coming > DEMETER_FIRST_REPORT_PAGES;
+		if (*first)
+			*missing_pages = DEMETER_FIRST_REPORT_PAGES;
 		WRITE_ONCE(node->interrupt, false);
 		if (node->evacuate_fresh) {
 			demeter_evacuate_restart(node, target - coming);
@@ -191,10 +194,11 @@ out_wait:
 
 /* Find pages without the lock, then see whether they are still wanted. */
 static void inflate(struct demeter_balloon_node *node, struct demeter_report_slot *slot,
-		    u64 missing_pages)
+		    u64 missing_pages, bool first)
 {
 	struct demeter_taking taking = {
 		.node = node,
+		.first = first,
 		.left_pages = missing_pages,
 		.left_ranges = demeter_balloon.max_ranges,
 		.pages = &slot->pages,
@@ -231,17 +235,17 @@ static void node_work(struct work_struct *work)
 	struct demeter_report_slot *slot;
 	enum node_step step;
 	u64 missing_pages;
-	bool resized;
+	bool first, resized;
 
 	do {
 		mutex_lock(&node->lock);
 		demeter_reports_collect(node);
-		step = node_step(node, &slot, &missing_pages);
+		step = node_step(node, &slot, &missing_pages, &first);
 		resized = node->resized;
 		node->resized = false;
 		demeter_node_unlock(node);
 		if (step == STEP_INFLATE)
-			inflate(node, slot, missing_pages);
+			inflate(node, slot, missing_pages, first);
 		if (resized) {
 			demeter_refresh_watermarks();
 			demeter_statistics_push(VIRTIO_DEMETER_EVENT_RESIZED);

@@ -129,7 +129,7 @@ void demeter_target_refresh_areas(struct demeter_target *target)
 	/* Whose ranges an object is in changes what is resident, if not how much. */
 	if (memcmp(&target->shared, &shared, sizeof(shared)))
 		target->pass.wanted = true;
-	target->shared = shared;
+	demeter_shared_set(target, &shared);
 	target->seen_epoch = target->ranges.epoch;
 	target->seen_brk = brk;
 	target->seen_total_vm = total_vm;

@@ -181,7 +181,7 @@ int demeter_drain_start(void)
 		return -EOPNOTSUPP;
 	}
 	nr = roundup_pow_of_two(nr);
-	slots = kvcalloc(nr, sizeof(*slots), GFP_KERNEL);
+	slots = demeter_table_alloc(nr, sizeof(*slots));
 	if (!slots)
 		return -ENOMEM;
 	ret = demeter_channel_init(&channel, slots, nr);

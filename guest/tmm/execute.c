@@ -415,14 +415,53 @@ static void match_sizes(const struct demeter_context *ctx, const struct demeter_
 		mmput_async(source.mm);
 }
 
+/* Cold pages of a step that gives FMEM back. */
+static u64 add_demotion(const struct demeter_context *ctx, const struct demeter_rank_entry *cool,
+			u64 left, struct demeter_folio_list *cold, struct demeter_refusals *why,
+			struct demeter_span *span)
+{
+	u64 pages =
+		isolate(ctx, cool, DEMETER_FMEM, left, cold, why, &span->cold_from, &span->cold_to);
+
+	if (!pages)
+		note_outcome(ctx, cool, DEMETER_FMEM, false);
+	return pages;
+}
+
+/* Hot pages of a step, and of a swap as many cold ones. */
+static u64 add_promotion(struct demeter_context *ctx, const struct demeter_plan_step *step,
+			 u64 left, struct demeter_folio_list *hot, struct demeter_folio_list *cold,
+			 struct demeter_refusals *why, struct demeter_span *span)
+{
+	const struct demeter_rank_entry *warm = &ctx->entries[step->hot];
+	const struct demeter_rank_entry *cool = &ctx->entries[step->cold];
+	u64 hot_pages, cold_pages, huge_pages;
+
+	hot_pages =
+		isolate(ctx, warm, DEMETER_SMEM, left, hot, why, &span->hot_from, &span->hot_to);
+	if (!hot_pages)
+		note_outcome(ctx, warm, DEMETER_SMEM, false);
+	if (!hot_pages || step->kind != DEMETER_PLAN_SWAP)
+		return hot_pages;
+	cold_pages = isolate(ctx, cool, DEMETER_FMEM, hot_pages, cold, why, &span->cold_from,
+			     &span->cold_to);
+	huge_pages = hot->huge_pages;
+	if (!cold_pages)
+		note_outcome(ctx, cool, DEMETER_FMEM, false);
+	else
+		match_sizes(ctx, warm, span->hot_from, hot, cold, why);
+	/* A collapse takes more in than was found at first. */
+	if (hot->huge_pages != huge_pages)
+		span->hot_to = warm->end;
+	return min(demeter_folio_list_pages(hot), cold_pages);
+}
+
 /* Isolate what step @at moves. Large steps are cut: returns pages taken of @left. */
 static u64 batch_add(struct demeter_context *ctx, struct batch *batch, u32 at, u64 left,
 		     struct demeter_refusals *why)
 {
 	const struct demeter_plan_step *step = &ctx->plan.step[at];
-	const struct demeter_rank_entry *warm = &ctx->entries[step->hot];
-	const struct demeter_rank_entry *cool = &ctx->entries[step->cold];
-	u64 start = demeter_worker_clock(), hot_pages, huge_pages, cold_pages = 0, ns;
+	u64 start = demeter_worker_clock(), ns;
 	struct demeter_span *span = &ctx->span[at];
 	struct demeter_folio_list hot, cold;
 
@@ -430,38 +469,16 @@ static u64 batch_add(struct demeter_context *ctx, struct batch *batch, u32 at, u
 	demeter_folio_list_init(&cold);
 	*span = (struct demeter_span){};
 	left = min_t(u64, left, BATCH_HUGE_PAGES);
-	if (step->kind == DEMETER_PLAN_DEMOTE) {
-		hot_pages = isolate(ctx, cool, DEMETER_FMEM, left, &cold, why, &span->cold_from,
-				    &span->cold_to);
-		if (!hot_pages)
-			note_outcome(ctx, cool, DEMETER_FMEM, false);
-		goto taken;
-	}
-	hot_pages =
-		isolate(ctx, warm, DEMETER_SMEM, left, &hot, why, &span->hot_from, &span->hot_to);
-	if (!hot_pages)
-		note_outcome(ctx, warm, DEMETER_SMEM, false);
-	if (hot_pages && step->kind == DEMETER_PLAN_SWAP) {
-		cold_pages = isolate(ctx, cool, DEMETER_FMEM, hot_pages, &cold, why,
-				     &span->cold_from, &span->cold_to);
-		huge_pages = hot.huge_pages;
-		if (!cold_pages)
-			note_outcome(ctx, cool, DEMETER_FMEM, false);
-		else
-			match_sizes(ctx, warm, span->hot_from, &hot, &cold, why);
-		/* A collapse takes more in than was found at first. */
-		if (hot.huge_pages != huge_pages)
-			span->hot_to = warm->end;
-		hot_pages = min(demeter_folio_list_pages(&hot), cold_pages);
-	}
-taken:
-	span->pages = hot_pages;
+	if (step->kind == DEMETER_PLAN_DEMOTE)
+		span->pages = add_demotion(ctx, &ctx->entries[step->cold], left, &cold, why, span);
+	else
+		span->pages = add_promotion(ctx, step, left, &hot, &cold, why, span);
 	splice(&batch->hot, &hot);
 	splice(&batch->cold, &cold);
 	ns = demeter_worker_clock() - start;
 	charge(DEMETER_STAGE_SCAN, ns);
 	batch->ns += ns;
-	return hot_pages;
+	return span->pages;
 }
 
 static bool batch_is_full(const struct batch *batch)

@@ -44,7 +44,7 @@ static inline bool demeter_file_migrates(struct folio *folio)
 
 /*
  * State that rules a folio out, whichever way it would move. Callers hold a lock
- * that keeps it mapped, or have it isolated.
+ * that keeps it mapped, or have it isolated and locked.
  */
 static inline enum demeter_refusal demeter_folio_check(struct folio *folio)
 {

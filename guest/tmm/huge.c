@@ -2,10 +2,12 @@
 /*
  * Making sizes match, see huge.h.
  */
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mempolicy.h>
 #include <linux/mman.h>
 #include <linux/mmzone.h>
+#include <linux/page_counter.h>
 #include <linux/pagemap.h>
 #include <linux/sched.h>
 #include <linux/static_call.h>
@@ -67,6 +69,28 @@ static u64 free_huge_pages(int nid)
 }
 
 /*
+ * 4 KiB pages that the memory cgroups of @mm may still be charged. A collapse holds the
+ * new THP beside its base pages for a while: at its limit a cgroup would have memory
+ * reclaimed for that, or be throttled, and its program pay for what it did not ask for.
+ */
+static u64 chargeable_pages(struct mm_struct *mm)
+{
+	u64 pages = U64_MAX;
+#ifdef CONFIG_MEMCG
+	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(mm), *at;
+
+	for (at = memcg; at; at = parent_mem_cgroup(at)) {
+		u64 limit = min(READ_ONCE(at->memory.max), READ_ONCE(at->memory.high));
+		u64 used = page_counter_read(&at->memory);
+
+		pages = min(pages, limit > used ? limit - used : 0);
+	}
+	mem_cgroup_put(memcg);
+#endif
+	return pages;
+}
+
+/*
  * Is everything to be in THPs? MADV_COLLAPSE, which a program uses for itself, asks nobody.
  */
 static bool is_wanted(void)
@@ -122,7 +146,10 @@ static bool is_full(const struct demeter_huge_source *from, u64 start)
 /* Not more than there are THPs by now: others take them, too, and a call takes its time. */
 static bool collapse_part(const struct demeter_huge_source *from, u64 start, u64 end)
 {
-	if (free_huge_pages(from->nid) < (end - start) >> PAGE_SHIFT)
+	u64 pages = (end - start) >> PAGE_SHIFT;
+
+	/* One at a time is charged, and its base pages let go of. */
+	if (free_huge_pages(from->nid) < pages || chargeable_pages(from->mm) < 2 * HPAGE_PMD_NR)
 		return false;
 	static_call(demeter_sc_do_madvise)(from->mm, start, end - start, MADV_COLLAPSE);
 	return true;

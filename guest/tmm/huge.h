@@ -56,9 +56,9 @@ struct demeter_huge_source {
  *
  * Does nothing unless the system makes THPs of everything ("always"): whether a process
  * wants them is not for us to decide. Only where all pages are there, and while THPs are
- * free: nothing is filled up, swapped in or compacted for it, and nothing reclaimed unless
- * the process is at its memcg's limit (new pages are charged before the old go). Not
- * shared memory, nor what a policy binds.
+ * free, and where its memcgs are far enough from their limits for the new ones to be
+ * charged before the old go: nothing is filled up, swapped in, compacted or reclaimed for
+ * it. Not shared memory, nor what a policy binds.
  *
  * Return: whether anything was tried.
  */

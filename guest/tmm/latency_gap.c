@@ -38,6 +38,8 @@ static struct {
 	u64 nr;
 } seen[DEMETER_TIERS];
 
+/* SMEM latency less FMEM latency if nobody knows better: DCPMM against DRAM. */
+#define LATENCY_GAP_PS	108000
 /* A load from the fast memory of the own socket, while that is not measured. */
 #define FMEM_LATENCY_PS 70000
 
@@ -137,6 +139,18 @@ void demeter_latency_gap_end_epoch(void)
 u64 demeter_latency_gap_measured_ps(void)
 {
 	return READ_ONCE(gap_ps);
+}
+
+/**
+ * demeter_latency_gap_ps() - SMEM latency less FMEM latency
+ *
+ * Return: picoseconds: as set, else as measured, else a default.
+ */
+u64 demeter_latency_gap_ps(void)
+{
+	u64 set_ps = READ_ONCE(demeter_params.latency_gap_ns) * 1000;
+
+	return set_ps ?: demeter_latency_gap_measured_ps() ?: LATENCY_GAP_PS;
 }
 
 /**

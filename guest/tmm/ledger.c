@@ -547,15 +547,34 @@ void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges, u64 
 	mutex_unlock(&ledger_lock);
 }
 
+/* Pages that were promoted for @account since its stop to where @side was demoted from. */
+static u64 returned_pages(const struct account *account, const struct demeter_placement_side *side)
+{
+	u64 number, pages = 0;
+
+	for (number = totals.decisions; number-- > first_open;) {
+		const struct decision *decision = slot_of(number);
+		const struct demeter_placement *placement = &decision->placement;
+
+		if (decision->number != number || decision->time_ns < account->judge.since_ns)
+			break;
+		if (placement->hot.space == account->space && placement->hot.start < side->end &&
+		    side->start < placement->hot.end)
+			pages += placement->pages;
+	}
+	return pages;
+}
+
 /* What a decision from before the stop has demoted is accessed more than what it promoted. */
 static bool may_return(const struct decision *decision, const struct account *account)
 {
 	const struct demeter_placement *placement = &decision->placement;
 
+	/* Asked first what is known at once. */
 	return decision->state == OPEN && decision->kind == DEMETER_PLAN_SWAP &&
-	       decision->time_ns < account->judge.since_ns &&
-	       placement->cold.space == account->space && !placement->cold.part &&
-	       placement->recent_ns < 0;
+	       placement->cold.space == account->space && placement->recent_ns < 0 &&
+	       demeter_judge_may_return(&account->judge, placement, decision->time_ns,
+					returned_pages(account, &placement->cold));
 }
 
 /**
@@ -578,8 +597,9 @@ bool demeter_ledger_is_stopped(u32 space, struct demeter_ledger_returns *returns
 	for (number = first_open; stopped && number < totals.decisions; number++) {
 		const struct decision *decision = slot_of(number);
 
-		if (decision->number != number || !may_return(decision, account) ||
-		    returns->nr == DEMETER_LEDGER_RETURNS)
+		if (returns->nr == DEMETER_LEDGER_RETURNS)
+			break;
+		if (decision->number != number || !may_return(decision, account))
 			continue;
 		returns->part[returns->nr].start = decision->placement.cold.start;
 		returns->part[returns->nr++].end = decision->placement.cold.end;
@@ -604,6 +624,14 @@ void demeter_ledger_totals(struct demeter_ledger_totals *to)
 		to->stopped_targets += demeter_judge_is_stopped(&account->judge, now_ns);
 	mutex_unlock(&ledger_lock);
 }
+
+/* Numbers of the exported file are our own enums, which may not change without it. */
+static_assert(DEMETER_BY_PID == DEMETER_LEDGER_BY_PID);
+static_assert(DEMETER_BY_CGROUP == DEMETER_LEDGER_BY_CGROUP);
+static_assert(DEMETER_BY_SIZE == DEMETER_LEDGER_BY_SIZE);
+static_assert(DEMETER_PLAN_FILL == DEMETER_LEDGER_FILL);
+static_assert(DEMETER_PLAN_SWAP == DEMETER_LEDGER_SWAP);
+static_assert(DEMETER_PLAN_DEMOTE == DEMETER_LEDGER_DEMOTE);
 
 static void account_copy(struct demeter_ledger_target *to, const struct account *from)
 {

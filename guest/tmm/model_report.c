@@ -99,11 +99,11 @@ void demeter_model_report_start(void)
 }
 
 /**
- * demeter_model_report_epoch() - tell the model the totals
+ * demeter_model_report() - tell the model the totals
  *
- * For the worker.
+ * For the worker, once a tick.
  */
-void demeter_model_report_epoch(void)
+void demeter_model_report(void)
 {
 	struct demeter_model_guest totals = {
 		.epochs = demeter_stats.epochs,

@@ -103,7 +103,7 @@ static void note_death(void)
 /**
  * demeter_perf_hook_look() - see whether the records can still come
  *
- * Once an epoch.
+ * Once a tick.
  */
 void demeter_perf_hook_look(void)
 {

@@ -48,7 +48,9 @@
  * Pairs of THPs a batch. Each THP is flushed by its unmapping anyway, so larger
  * batches would only keep more memory unreachable: two pairs are 8 MiB.
  */
+#ifndef DEMETER_HUGE_BATCH_PAIRS
 #define DEMETER_HUGE_BATCH_PAIRS 2u
+#endif
 
 static bool same_memcg(struct folio *a, struct folio *b)
 {

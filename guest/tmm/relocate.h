@@ -18,7 +18,7 @@ struct anon_vma;
 
 /* Bounds and default of a batch: pages of one batch are unreachable meanwhile. */
 #define DEMETER_BATCH_PAIRS_MIN	    1u
-#define DEMETER_BATCH_PAIRS_DEFAULT 64u
+#define DEMETER_BATCH_PAIRS_DEFAULT 128u
 #define DEMETER_BATCH_PAIRS_MAX	    512u
 
 /**

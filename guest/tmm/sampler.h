@@ -4,7 +4,9 @@
  *
  * A backend hands each sample over with demeter_sampler_push() from whatever
  * context it learns of it, or visits address spaces by itself and hands over what
- * it makes of them once an epoch (@epoch).
+ * it makes of them once a tick (@tick).
+ *
+ * sampler.c chooses the backend, starts it on all CPUs, and looks after it.
  */
 #ifndef DEMETER_SAMPLER_H
 #define DEMETER_SAMPLER_H
@@ -59,10 +61,10 @@ struct demeter_access {
  *	sample stands for does not follow the parameter.
  * @least_shift: log2 of how sparse samples have to be at least so as not to be dear;
  *	for the worker. NULL when their cost is not known.
- * @epoch: start again what died on its own, and push what still lies in buffers
- *	of the hardware, or what was learned from visits; called once an epoch by
- *	the worker alone, without demeter_lock, also while CPUs come and go, and
- *	between two @start of the same CPU
+ * @tick: start again what died on its own, and push what still lies in buffers
+ *	of the hardware, or what was learned from visits; called once a tick, of
+ *	which an epoch is one or several, by the worker alone, without demeter_lock,
+ *	also while CPUs come and go, and between two @start of the same CPU
  * @alive: CPUs that sample now; changes nothing; called in process context, by
  *	the worker and by whoever has just started sampling, possibly at once
  * @lost: samples lost since @probe before they were pushed
@@ -71,7 +73,7 @@ struct demeter_access {
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and
  * CPU hotplug. @caps to @lost are only called between @probe and @release. Only
- * @leave, @set_period, @least_shift, @epoch and @sees may be NULL.
+ * @leave, @set_period, @least_shift, @tick and @sees may be NULL.
  */
 struct demeter_sampler_ops {
 	const char *name;
@@ -85,7 +87,7 @@ struct demeter_sampler_ops {
 	u64 (*accesses_per_sample)(u64 period);
 	void (*set_period)(u64 period);
 	u32 (*least_shift)(void);
-	void (*epoch)(void);
+	void (*tick)(void);
 	unsigned int (*alive)(void);
 	u64 (*lost)(void);
 	bool (*sees)(const struct mm_struct *mm);

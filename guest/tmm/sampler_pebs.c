@@ -333,7 +333,7 @@ static unsigned int pebs_caps(void)
 	       (by_latency ? DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER : 0);
 }
 
-static void pebs_epoch(void)
+static void pebs_tick(void)
 {
 	/* A task that never leaves its CPU would keep a buffer full of records. */
 	if (by_trace) {
@@ -367,7 +367,7 @@ const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.accesses_per_sample = pebs_accesses_per_sample,
 	.set_period = demeter_perf_set_period,
 	.least_shift = demeter_form_least_shift,
-	.epoch = pebs_epoch,
+	.tick = pebs_tick,
 	.alive = demeter_perf_alive,
 	.lost = demeter_perf_lost,
 	.sees = demeter_perf_sees,

@@ -37,6 +37,7 @@
  * @attr: what to count; counters_lock, as all below
  * @handler: for its records
  * @wanted: started and not stopped, though perf may have refused to make @event
+ * @sized: perf has measured the length of this CPU's PEBS records since @wanted
  * @dead: found in error and still so
  */
 struct perf_cpu {
@@ -44,6 +45,7 @@ struct perf_cpu {
 	struct perf_event_attr attr;
 	perf_overflow_handler_t handler;
 	bool wanted;
+	bool sized;
 	bool dead;
 };
 
@@ -132,11 +134,44 @@ static bool is_dead(unsigned int cpu, struct perf_cpu *own)
 	return dead;
 }
 
+/*
+ * Has perf measure how long a record of PEBS is on a CPU. It measures only when what
+ * is recorded changes, and forgets the length, but not what is recorded, when the CPU
+ * goes down and comes up (intel_cpuc_prepare() of Linux 6.12): it would then find
+ * records in the middle of records, and warn. So a counter asks for more than ours
+ * for a moment, the general registers, and never counts so far as to record them.
+ * Where all records have one length it changes nothing.
+ *
+ * Returns whether that is done. While somebody else holds what a counter needs it
+ * cannot be, and ours does not count then either.
+ */
+static bool records_measure(unsigned int cpu, const struct perf_cpu *own)
+{
+	struct perf_event_attr attr = own->attr;
+	struct perf_event *event;
+	bool counted;
+
+	if (attr.precise_ip < 2)
+		return true;
+	attr.precise_ip = 1;
+	attr.sample_period = S32_MAX;
+	attr.wakeup_events = 1;
+	event = perf_event_create_kernel_counter(&attr, cpu, NULL, own->handler, NULL);
+	if (IS_ERR(event))
+		return false;
+	perf_event_enable(event);
+	counted = READ_ONCE(event->state) == PERF_EVENT_STATE_ACTIVE;
+	perf_event_release_kernel(event);
+	return counted;
+}
+
 /* Makes and starts the counter of a CPU. counters_lock held. */
 static int counter_make(unsigned int cpu, struct perf_cpu *own)
 {
 	struct perf_event *event;
 
+	if (!own->sized)
+		own->sized = records_measure(cpu, own);
 	event = perf_event_create_kernel_counter(&own->attr, cpu, NULL, own->handler, NULL);
 	if (IS_ERR(event))
 		return PTR_ERR(event);
@@ -184,6 +219,7 @@ int demeter_perf_start(unsigned int cpu, struct perf_event_attr *attr,
 	own->attr.disabled = 1;
 	own->handler = handler;
 	own->wanted = true;
+	own->sized = false;
 	ret = counter_make(cpu, own);
 	mutex_unlock(&counters_lock);
 	return ret;
@@ -222,6 +258,8 @@ void demeter_perf_restart(void)
 			WRITE_ONCE(demeter_stats.sampler_restarts,
 				   demeter_stats.sampler_restarts + 1);
 		} else if (is_dead(cpu, own)) {
+			if (!own->sized)
+				own->sized = records_measure(cpu, own);
 			/* Leaves the error state, and enters it again if nothing has changed. */
 			perf_event_enable(own->event);
 			if (is_dead(cpu, own))

@@ -2,10 +2,10 @@
 /*
  * Sampler "touch": hotness without a PMU.
  *
- * In ticks of some milliseconds a few pages are armed, so that each faults once;
+ * In ticks of its own, of some milliseconds, a few pages are armed, so that each faults once;
  * how long its program runs until then tells how often the page is accessed
  * (core/touch.c). Half of them are where accesses are known to be, the others
- * are spread over everything. Once an epoch the rates of all granules become
+ * are spread over everything. Once a tick of the worker the rates of all granules become
  * samples, which the worker counts like those of a PMU.
  *
  * Accessed bits would cost no fault, but say only "since the last look": of huge
@@ -417,7 +417,7 @@ static bool epoch(void)
 	return secondary;
 }
 
-static void touch_epoch(void)
+static void touch_make_samples(void)
 {
 	/* Of the worker, who waits for locks and grace periods here, and may be preempted. */
 	u64 start_ns = demeter_worker_clock();
@@ -548,7 +548,7 @@ const struct demeter_sampler_ops demeter_sampler_touch = {
 	.caps = touch_caps,
 	.delivery = touch_delivery,
 	.accesses_per_sample = touch_accesses_per_sample,
-	.epoch = touch_epoch,
+	.tick = touch_make_samples,
 	.alive = touch_alive,
 	.lost = touch_lost,
 	.sees = touch_sees,

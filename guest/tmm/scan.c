@@ -329,6 +329,13 @@ static const struct mm_walk_ops demeter_isolate_ops = { .pmd_entry = demeter_iso
 							.test_walk = demeter_scan_test_walk,
 							DEMETER_WALK_RDLOCK };
 
+static void demeter_isolate_begin(struct demeter_isolate *iso, struct mm_struct *mm, int to_nid)
+{
+	demeter_binding_init(&iso->binding, mm, iso->nid, to_nid);
+	/* What this CPU put back or faulted in just now may wait in its batch. */
+	demeter_call(lru_add_drain)();
+}
+
 int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, int to_nid,
 			 u64 max_pages, struct demeter_folio_list *out,
 			 struct demeter_refusals *why)
@@ -342,9 +349,7 @@ int demeter_scan_isolate(struct mm_struct *mm, u64 start, u64 end, int nid, int 
 
 	if (!max_pages)
 		return 0;
-	demeter_binding_init(&iso.binding, mm, nid, to_nid);
-	/* What this CPU put back or faulted in just now may wait in its batch. */
-	demeter_call(lru_add_drain)();
+	demeter_isolate_begin(&iso, mm, to_nid);
 	return demeter_scan_chunks(mm, start, end, &demeter_isolate_ops, &iso);
 }
 
@@ -369,9 +374,7 @@ int demeter_scan_isolate_slice(struct mm_struct *mm, u64 *at, u64 end, int nid, 
 		*at = end;
 		return 0;
 	}
-	demeter_binding_init(&iso.binding, mm, nid, to_nid);
-	/* What this CPU put back or faulted in just now may wait in its batch. */
-	demeter_call(lru_add_drain)();
+	demeter_isolate_begin(&iso, mm, to_nid);
 	ret = demeter_scan_once(mm, start, next, &demeter_isolate_ops, &iso);
 	/* The end of a slice that found nothing more is the end of its range. */
 	*at = ret ? iso.at : next;
@@ -394,9 +397,7 @@ int demeter_scan_isolate_pages(struct mm_struct *mm, u64 start, u64 *pages, int 
 	int ret = 0;
 
 	if (max_pages && first < HPAGE_PMD_NR) {
-		demeter_binding_init(&iso.binding, mm, nid, to_nid);
-		/* What this CPU put back or faulted in just now may wait in its batch. */
-		demeter_call(lru_add_drain)();
+		demeter_isolate_begin(&iso, mm, to_nid);
 		ret = demeter_scan_once(mm, start + ((u64)first << PAGE_SHIFT),
 					start + ((u64)(last + 1) << PAGE_SHIFT),
 					&demeter_isolate_ops, &iso);

@@ -14,7 +14,9 @@
  * it be reused before the areas are looked at again, samples go astray until then.
  */
 #include <linux/fs.h>
+#include <linux/hashtable.h>
 #include <linux/mm.h>
+#include <linux/mutex.h>
 
 #include "tmm.h"
 #include "vma.h"
@@ -31,26 +33,101 @@ static u64 object_pages(struct mm_struct *mm)
 	return get_mm_counter(mm, MM_FILEPAGES) + get_mm_counter(mm, MM_SHMEMPAGES);
 }
 
-/* Who else has all of @part in its ranges? */
+/*
+ * What is in the ranges of a target, by object: a server has thousands of processes, and
+ * each is looked at again whenever its mappings change.
+ */
+static DEFINE_HASHTABLE(owners, 10);
+/*
+ * Protects @owners, and @owned and @is_forgotten of every target. The worker takes it
+ * below mmap_lock, whoever removes a target below demeter_lock. A mutex, as an object
+ * that thousands map in parts has a long list.
+ */
+static DEFINE_MUTEX(owners_lock);
+
+static const struct demeter_shared *part_of(const struct demeter_shared_owned *owned)
+{
+	return &owned->target->shared.part[owned - owned->target->owned];
+}
+
+/*
+ * Who else has all of @part in its ranges? Whom it finds is valid as from
+ * demeter_target_of().
+ */
 static const struct demeter_shared *find_owner(const struct demeter_target *target,
 					       const struct demeter_shared *part, u32 *space)
 {
-	struct demeter_target *other;
-	u64 own_pages = object_pages(target->mm);
-	u32 i;
+	const struct demeter_shared *found = NULL;
+	u64 own_pages = object_pages(target->mm), compared = 0;
+	struct demeter_shared_owned *owned;
 
-	*space = 0;
-	while ((other = demeter_target_next(space))) {
-		if (other == target || own_pages > 2 * object_pages(other->mm))
+	mutex_lock(&owners_lock);
+	hash_for_each_possible(owners, owned, node, (unsigned long)part->mapping) {
+		const struct demeter_target *other = owned->target;
+
+		if (other == target)
 			continue;
-		for (i = 0; i < other->shared.nr; i++) {
-			const struct demeter_shared *theirs = &other->shared.part[i];
-
-			if (!theirs->owner_space && same_object(part, theirs))
-				return theirs;
+		compared++;
+		if (!same_object(part, part_of(owned)) || own_pages > 2 * object_pages(other->mm))
+			continue;
+		/* The lowest number was managed first. */
+		if (!found || other->space < *space) {
+			found = part_of(owned);
+			*space = other->space;
 		}
 	}
-	return NULL;
+	mutex_unlock(&owners_lock);
+	WRITE_ONCE(demeter_stats.compared_mappings, demeter_stats.compared_mappings + compared);
+	return found;
+}
+
+static void forget_owned(struct demeter_target *target)
+{
+	u32 i;
+
+	lockdep_assert_held(&owners_lock);
+	for (i = 0; i < DEMETER_MAX_SHARED; i++)
+		hash_del(&target->owned[i].node);
+}
+
+/**
+ * demeter_shared_set() - what is known of shared objects of an address space is now this
+ * @target: the address space
+ * @list: as demeter_shared_note() made it
+ *
+ * For the worker.
+ */
+void demeter_shared_set(struct demeter_target *target, const struct demeter_shared_list *list)
+{
+	u32 i;
+
+	mutex_lock(&owners_lock);
+	forget_owned(target);
+	target->shared = *list;
+	/* One that is removed meanwhile would stay in the hash for ever. */
+	for (i = 0; i < list->nr && !target->is_forgotten; i++) {
+		struct demeter_shared_owned *owned = &target->owned[i];
+
+		if (list->part[i].owner_space)
+			continue;
+		owned->target = target;
+		hash_add(owners, &owned->node, (unsigned long)list->part[i].mapping);
+	}
+	mutex_unlock(&owners_lock);
+}
+
+/**
+ * demeter_shared_forget() - nobody shall find an address space by its objects any more
+ * @target: the address space, which is being removed
+ *
+ * Readers that have found it may use it until demeter_targets_read_unlock().
+ */
+void demeter_shared_forget(struct demeter_target *target)
+{
+	mutex_lock(&owners_lock);
+	forget_owned(target);
+	target->is_forgotten = true;
+	mutex_unlock(&owners_lock);
 }
 
 /**
@@ -69,7 +146,7 @@ bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_li
 {
 	const struct demeter_shared *theirs;
 	struct demeter_shared *part;
-	u32 space;
+	u32 space = 0;
 
 	if (!(vma->vm_flags & VM_SHARED) || !vma->vm_file ||
 	    vma->vm_end - vma->vm_start < target->ranges.params.granule_bytes ||

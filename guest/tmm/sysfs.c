@@ -378,6 +378,7 @@ static const struct attribute_group sampler_stats_group = { .attrs = sampler_sta
 
 STAT(denied_splits, READ_ONCE(demeter_stats.denied_splits));
 STAT(unranked_ranges, READ_ONCE(demeter_stats.unranked_ranges));
+STAT(compared_mappings, READ_ONCE(demeter_stats.compared_mappings));
 STAT(walked_entries, READ_ONCE(demeter_stats.walked_entries));
 STAT(unwalked_bytes, READ_ONCE(demeter_stats.unwalked_bytes));
 STAT(lock_held_max_ns, READ_ONCE(demeter_stats.lock_held_max_ns));
@@ -385,10 +386,9 @@ STAT(mmap_lock_held_max_ns, READ_ONCE(demeter_stats.mmap_lock_held_max_ns));
 STAT(cpu_max_ns, READ_ONCE(demeter_stats.epoch_max_ns));
 
 static struct attribute *epoch_attrs[] = {
-	&denied_splits_attr.attr,    &unranked_ranges_attr.attr,
-	&walked_entries_attr.attr,   &unwalked_bytes_attr.attr,
-	&lock_held_max_ns_attr.attr, &mmap_lock_held_max_ns_attr.attr,
-	&cpu_max_ns_attr.attr,	     NULL,
+	&denied_splits_attr.attr,	  &unranked_ranges_attr.attr, &compared_mappings_attr.attr,
+	&walked_entries_attr.attr,	  &unwalked_bytes_attr.attr,  &lock_held_max_ns_attr.attr,
+	&mmap_lock_held_max_ns_attr.attr, &cpu_max_ns_attr.attr,      NULL,
 };
 
 static const struct attribute_group epoch_group = { .attrs = epoch_attrs };

@@ -190,7 +190,7 @@ static void ranges_params_now(struct demeter_ranges_params *params)
 	*params = (struct demeter_ranges_params){
 		.split_samples = READ_ONCE(demeter_params.split_samples),
 		.significance = READ_ONCE(demeter_params.significance),
-		.vcpus = 1, /* see core/ranges.c */
+		.vcpus = 1, /* samples speak for themselves: <demeter/ranges.h> */
 		.merge_epochs = READ_ONCE(demeter_params.merge_epochs),
 		.granule_bytes = READ_ONCE(demeter_params.granule_bytes),
 	};
@@ -288,6 +288,7 @@ static void target_remove(struct demeter_target *target)
 	xa_erase(&targets_by_space, target->space);
 	WRITE_ONCE(nr_targets, nr_targets - 1);
 	demeter_ledger_forget(target->space);
+	demeter_shared_forget(target);
 	call_srcu(&targets_srcu, &target->rcu, target_free_srcu);
 }
 

@@ -111,12 +111,13 @@ static inline u16 demeter_tier_of(int nid)
 }
 
 /**
- * demeter_table_alloc() - memory for a large table that is seldom looked at
+ * demeter_table_alloc() - memory for a large table whose place programs need more
  * @nr: entries
  * @size: of each
  *
  * In the slow tier if there is one and it has room that the kernel may use: the fast
- * one is for programs. Tables that every sample searches stay where they are.
+ * one is for programs. Tables that are searched for every sample stay where they are; the
+ * queue of samples, written and read in order, does not.
  *
  * Return: zeroed, to be freed by kvfree(), or NULL.
  */

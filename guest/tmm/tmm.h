@@ -2,7 +2,7 @@
 /*
  * Demeter's tiered memory manager: what its files share.
  *
- * A sample travels sampler_*.c -> drain.c -> (channel) -> classify.c ->
+ * A sample travels sampler_*.c -> drain.c -> (channel) -> worker.c ->
  * execute.c; targets.c knows the managed address spaces, recount.c what is
  * resident in them; sysfs.c, stats.c, dump.c and trace.h show what happened.
  *
@@ -24,6 +24,8 @@
  * demeter_target.lock (mutex) protects what the target has published.
  * mmap_lock of a target is taken for reading, under none of the mutexes, for
  *	one slice of a walk.
+ * The owners of shared objects have a mutex of their own (shared_objects.c), below
+ *	mmap_lock and demeter_lock; nothing is taken under it.
  * RCU protects the lookup of a target by its mm from the drain.
  * The ledger has a mutex of its own, innermost of all.
  *
@@ -182,6 +184,18 @@ struct demeter_shared_list {
 	u32 nr;
 };
 
+struct demeter_target;
+
+/**
+ * struct demeter_shared_owned - a part of a list that is in the ranges of its address space
+ * @node: in the hash of these by object
+ * @target: the address space
+ */
+struct demeter_shared_owned {
+	struct hlist_node node;
+	struct demeter_target *target;
+};
+
 /**
  * struct demeter_refused_class - base pages of a class (finer.h) that would not move
  * @retry_epoch: not before this epoch
@@ -218,6 +232,8 @@ struct demeter_refused_class {
  * @denied_seen: denied splits of @ranges then
  * @resident_pages: resident pages at the beginning of the epoch
  * @shared: memory that others may map too, as seen with the areas
+ * @owned: where parts of @shared are found by others; under the lock of shared_objects.c
+ * @is_forgotten: none will be found any more; likewise
  * @seen_brk: end of the heap when the areas were looked at last
  * @seen_total_vm: size of the address space then
  * @seen_map_count: number of its mappings then
@@ -250,6 +266,8 @@ struct demeter_target {
 	u64 denied_seen;
 	u64 resident_pages;
 	struct demeter_shared_list shared;
+	struct demeter_shared_owned owned[DEMETER_MAX_SHARED];
+	bool is_forgotten;
 	unsigned long seen_brk;
 	unsigned long seen_total_vm;
 	int seen_map_count;
@@ -319,6 +337,10 @@ extern struct mutex demeter_lock;
 bool demeter_is_enabled(void);
 int demeter_enable(void);
 void demeter_disable(void);
+int demeter_sampler_restart(void);
+int demeter_numa_balancing_mode(void);
+
+/* sampler.c */
 const struct demeter_sampler_ops *demeter_sampler_active(void);
 const char *demeter_sampler_choice(void);
 const char *demeter_sampler_delivery(void);
@@ -326,8 +348,10 @@ void demeter_sampler_look_after(void);
 bool demeter_sampler_sees(const struct mm_struct *mm);
 u64 demeter_accesses_per_sample(void);
 int demeter_sampler_choose(const char *name);
-int demeter_sampler_restart(void);
-int demeter_numa_balancing_mode(void);
+int demeter_sampler_claim(void);
+void demeter_sampler_release(void);
+int demeter_sampling_start(void);
+void demeter_sampling_stop(void);
 
 /* drain.c */
 int demeter_drain_start(void);
@@ -376,15 +400,16 @@ bool demeter_shared_elsewhere(const struct vm_area_struct *vma);
 bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_list *list,
 			 const struct vm_area_struct *vma);
 struct demeter_target *demeter_shared_place(struct demeter_target *target, u64 *gva);
+void demeter_shared_set(struct demeter_target *target, const struct demeter_shared_list *list);
+void demeter_shared_forget(struct demeter_target *target);
 
 /* routes.c */
 bool demeter_routes_run(struct demeter_context *ctx, u32 nr, bool managed, u64 begun_ns);
 
-/* classify.c */
+/* worker.c */
 int demeter_worker_start(void);
 void demeter_worker_stop(void);
 bool demeter_worker_should_stop(void);
-u64 demeter_latency_gap_ps(void);
 
 /* pacing.c */
 void demeter_pacing_start(void);
@@ -404,11 +429,12 @@ void demeter_latency_gap_reset(void);
 void demeter_latency_gap_sample(const struct demeter_sample *sample);
 void demeter_latency_gap_end_epoch(void);
 u64 demeter_latency_gap_measured_ps(void);
+u64 demeter_latency_gap_ps(void);
 u64 demeter_latency_remote_ps(u32 distance);
 
 /* model_report.c */
 void demeter_model_report_start(void);
-void demeter_model_report_epoch(void);
+void demeter_model_report(void);
 void demeter_model_report_stop(void);
 
 /* execute.c */
@@ -435,6 +461,8 @@ u64 demeter_move_cost_ns(void);
  * @merges: merges of ranges
  * @denied_splits: splits not made for want of room
  * @unranked_ranges: ranges left out of the ranking for want of memory
+ * @compared_mappings: shared mappings of other address spaces that were looked at to find
+ *	whose ranges one is in
  * @walked_entries: entries of page tables looked at to count what is resident
  * @unwalked_bytes: what the walks that have begun have not reached yet, now
  * @lock_held_max_ns: longest that a lock of this module was held
@@ -462,6 +490,7 @@ struct demeter_stats {
 	u64 merges;
 	u64 denied_splits;
 	u64 unranked_ranges;
+	u64 compared_mappings;
 	u64 walked_entries;
 	u64 unwalked_bytes;
 	u64 lock_held_max_ns;

@@ -7,7 +7,8 @@
  * (touch_arm.c). At the fault its time is noted and the entry put back before
  * the kernel looks (touch_fault.c); touch_secondary.c does the same for what KVM
  * maps for a VM. Address spaces, their granules and their clocks are in
- * touch_space.c; sampler_touch.c arms in ticks and makes samples once an epoch;
+ * touch_space.c; sampler_touch.c arms in ticks of its own and makes samples once a tick
+ * of the worker, which the words epoch_ and _epoch mean here;
  * core/touch.c has the arithmetic.
  *
  * Locks, outermost first:

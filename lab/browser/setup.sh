@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: lab/browser/setup.sh CACHE
-# A browser and what drives it, for tests of the evaluation's pages alone: Chromium by apt,
+# A browser and what drives it, for tests of pages alone: Chromium by apt,
 # CACHE/browser-venv with lab/browser/requirements.txt. Needs no network when both are there.
 set -euo pipefail
 
 cache=${1:?usage: lab/browser/setup.sh CACHE}
 here=$(cd "$(dirname "$0")" && pwd)
-venv=$cache/browser-venv
-stamp=$venv/.requirements
 
 fail() {
 	echo "browser: error: $1; next: $2" >&2
 	exit 1
 }
 
+mkdir -p "$cache"
+exec 8>"$cache/browser.lock"
+flock 8
 if ! command -v chromium >/dev/null; then
 	[ "$(id -u)" = 0 ] || fail "chromium is not installed" "apt-get install chromium"
 	echo "browser: installing with apt: chromium (some 300 MB with what it needs)"
@@ -23,11 +24,4 @@ if ! command -v chromium >/dev/null; then
 		chromium fonts-dejavu-core >/dev/null ||
 		fail "chromium could not be installed" "check the network, or apt-get install chromium"
 fi
-cmp -s "$here/requirements.txt" "$stamp" && exit 0
-
-echo "browser: installing with pip into $venv: $(sed -n 's/==.*//p' "$here/requirements.txt" | paste -sd' ')"
-rm -rf "$venv"
-python3 -m venv "$venv"
-"$venv/bin/pip" install -q -r "$here/requirements.txt" ||
-	fail "the packages of lab/browser/requirements.txt could not be installed" "check the network and run it again"
-cp "$here/requirements.txt" "$stamp"
+exec "$here/../venv.sh" "$cache" browser

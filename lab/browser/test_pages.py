@@ -5,62 +5,24 @@ EVALUATION_PAGES names the folder with ``index.html``; EVALUATION_PICTURES one f
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
+from seen import LEAST_CONTRAST, contrast, watched
 
 PAGES = Path(os.environ["EVALUATION_PAGES"]).resolve()
 NAMES = sorted(path.name for path in PAGES.glob("*.html"))
 PICTURES = os.environ.get("EVALUATION_PICTURES")
-#: Contrast that text must have with what it stands on (WCAG AA).
-LEAST_CONTRAST = 4.5
-CONTRAST = """() => {
-  const channel = (c) => ((c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-  const light = (text) => {
-    const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map(channel);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const page = light(getComputedStyle(document.body).backgroundColor);
-  const read = "h1, p, td, main > p a, nav a, dd, figcaption, .marks text";
-  const marks = [...document.querySelectorAll(read)];
-  return Math.min(...marks.map((mark) => {
-    const style = getComputedStyle(mark);
-    const own = light(mark instanceof SVGElement ? style.fill : style.color);
-    return (Math.max(own, page) + 0.05) / (Math.min(own, page) + 0.05);
-  }));
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        path = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+READ = "h1, p, td, main > p a, nav a, dd, figcaption, .marks text"
 
 
 def opened(
     browser: Browser, name: str, scheme: str = "light", width: int = 1000
 ) -> tuple[Page, list[str]]:
     """Return the page with all figures drawn, and what went wrong."""
-    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
-    page = context.new_page()
-    wrong: list[str] = []
-    page.on(
-        "console",
-        lambda line: wrong.append(line.text) if line.type in ("error", "warning") else None,
-    )
-    page.on("pageerror", lambda error: wrong.append(str(error)))
     # A page of the report asks for its own files and nothing else.
-    page.on(
-        "request",
-        lambda ask: (
-            None if ask.url.startswith(("file:", "data:", "blob:")) else wrong.append(ask.url)
-        ),
-    )
+    page, wrong = watched(browser, ("file:", "data:", "blob:"), scheme, width)
     page.on("requestfailed", lambda ask: wrong.append(f"not there: {ask.url}"))
     page.goto((PAGES / name).as_uri())
     page.evaluate("document.drawn.then(() => null)")
@@ -104,7 +66,7 @@ def test_it_can_be_read_in_light_and_dark_and_in_400_px(
         page, wrong = opened(browser, name, scheme, width)
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
-        assert page.evaluate(CONTRAST) >= LEAST_CONTRAST
+        assert contrast(page, READ) >= LEAST_CONTRAST
         # Wide tables scroll in themselves; the page does not.
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert not wrong

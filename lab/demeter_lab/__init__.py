@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Figures of Demeter: pure functions of recorded results."""
+"""Experiments on Demeter, and figures of them: pure functions of recorded results."""

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""``python -m demeter_lab.cli``: one verb a figure."""
+"""``python -m demeter_lab.cli``: one verb a figure, a table, an experiment or an input.
+
+What a verb draws or prints is a pure function of recorded results; ``seven``, ``loss``,
+``sensitivity`` and parts of ``extmem`` run what they record first.
+"""
 
 import shlex
 from pathlib import Path
@@ -10,6 +14,7 @@ import typer
 from demeter_lab import extmem_cli, figures, libsvm_data
 from demeter_lab import loss as losses
 from demeter_lab import peers as published
+from demeter_lab import sensitivity as sweeps
 from demeter_lab import seven as seven_workloads
 from demeter_lab.results import ResultError
 from demeter_lab.workloads import SEVEN, WorkloadError, workload_of
@@ -20,7 +25,7 @@ app.add_typer(extmem_cli.app, name="extmem")
 
 @app.callback()
 def lab() -> None:
-    """Figures of Demeter, drawn from recorded results."""
+    """Run experiments on Demeter; figures and tables of what they recorded."""
 
 
 @app.command()
@@ -105,6 +110,28 @@ def loss(
         text = losses.table(losses.run(demeter.absolute(), losses.PROGRAMS, jobs, out))
         (out / "table.txt").write_text(text)
     except ResultError as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(text, nl=False)
+
+
+@app.command()
+def sensitivity(
+    out: Annotated[Path, typer.Option(help="results directory")] = Path("out/sensitivity"),
+    workload: Annotated[
+        list[str] | None, typer.Option(help="only these: NAME or NAME=COMMAND")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of each workload")] = 1,
+    live: Annotated[bool, typer.Option(help="run Demeter in guests, too")] = True,
+    demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
+) -> None:
+    """Sweep Demeter's parameters on records of the seven workloads; what is done is kept."""
+    try:
+        workloads = [workload_of(text) for text in workload] if workload else SEVEN
+        swept = sweeps.run(demeter.absolute(), workloads, seed, live, out)
+        text = sweeps.table(swept)
+        (out / "table.txt").write_text(text)
+    except (ResultError, WorkloadError) as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(text, nl=False)

@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from demeter_lab import extmem_bench, extmem_figures, extmem_matrix, extmem_programs
+from demeter_lab import (
+    extmem_bench,
+    extmem_figures,
+    extmem_locality,
+    extmem_matrix,
+    extmem_programs,
+)
 from demeter_lab.extmem_linux import LinuxError
 from demeter_lab.results import ResultError
 
@@ -72,3 +78,23 @@ def programs(
 ) -> None:
     """Run real programs with and without the pager and compare what they write."""
     typer.echo(extmem_programs.measure_all(binaries / "demeter", swap, set(only or []), out))
+
+
+@app.command()
+def locality(
+    binaries: Annotated[Path, typer.Option(help="where the built programs are")] = Path(
+        "target/release"
+    ),
+    swap: Annotated[Path, typer.Option(help="folder for swap, on a disk")] = Path(
+        "/var/tmp/demeter-extmem"
+    ),
+    rounds: Annotated[int, typer.Option(min=1, help="pairs of runs")] = 3,
+    only: Annotated[list[str] | None, typer.Option(help="sort, xz or 'hash table'")] = None,
+) -> None:
+    """Compare programs whose accesses are no stream with Linux swap at its best."""
+    try:
+        table = extmem_locality.measure(binaries / "demeter", swap, rounds, set(only or []))
+        typer.echo(table)
+    except (extmem_locality.LocalityError, LinuxError) as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 MIB = 1 << 20
 LEAST_DRAM_MIB = 16
-LIMIT_S = 20
+LIMIT_S = 240
 # Runs a command and writes how much of memory its largest process took, in KiB, to a file. A small
 # program of its own, for a child counts what its parent was when it was forked.
 WITNESS = """

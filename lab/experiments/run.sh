@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/run.sh seven|seven-cxl|seven-touch|redis|liblinear|uniform|loss|spread|vcpus [OUT]
+# usage: lab/experiments/run.sh seven|seven-cxl|seven-touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity [OUT]
 # The comparisons of the README beside the demo, each a table on standard output
 # and a results directory. DEMETER_CACHE names the cache if it is not the default.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
-experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|seven-touch|redis|liblinear|uniform|loss|spread|vcpus [OUT]}
+experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|seven-touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
 managers=none,nbt-default,nbt,damon,demeter,ideal,fast
@@ -69,8 +69,13 @@ vcpus)
 			/demeter/workloads gups --updates 30000000 --threads "$vcpus"
 	done
 	;;
+sensitivity)
+	# Demeter's parameters, one at a time, on records; and Demeter live beside the simulator.
+	testbed/build-modules.sh 7.x
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli sensitivity --out "$out"
+	;;
 *)
-	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, seven-touch, redis, liblinear, uniform, loss, spread or vcpus" >&2
+	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, seven-touch, redis, liblinear, uniform, loss, spread, vcpus or sensitivity" >&2
 	exit 2
 	;;
 esac

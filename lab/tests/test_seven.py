@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The table of the seven workloads, from comparisons of a made command."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ names = words[words.index("--tmm") + 1].split(",")
 rows = {{name: {{"time_s": 10 - at}} for at, name in enumerate(names)}}
 (out / "compare.json").write_text(json.dumps({{"rows": rows}}))
 """
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DEMETER_CACHE", str(tmp_path / "no cache"))
-    path = tmp_path / "demeter"
-    path.write_text(FAKE.format(python=sys.executable))
-    path.chmod(0o755)
-    return path
 
 
 def seven(fake: Path, *words: str) -> tuple[int, str]:

@@ -4,7 +4,6 @@
 import hashlib
 import json
 import math
-import sys
 from pathlib import Path
 from random import Random
 
@@ -35,15 +34,6 @@ print(json.dumps({{"whole": {{"time_s": time_s + seed / 100, "work_per_s": None,
     "fmem_share": 0.5}}, "last_quarter": None, "promoted_pages": 1, "demoted_pages": 1,
     "digest": "d"}}))
 """
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DEMETER_CACHE", str(tmp_path / "no cache"))
-    path = tmp_path / "demeter"
-    path.write_text(FAKE.format(python=sys.executable))
-    path.chmod(0o755)
-    return path
 
 
 def tune(fake: Path, out: Path, *words: str) -> tuple[int, str]:

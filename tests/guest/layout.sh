@@ -79,6 +79,24 @@ stays() {
 	passed=$((passed + 1))
 }
 
+# objects PROCESSES: each has shared memory of its own, and is compared with next to none
+# of the others
+objects() {
+	compared=$(get epoch/compared_mappings) most=0
+	/tmp/layouts objects "$1" 3000 &
+	objects=$!
+	while kill -0 $objects 2>/dev/null; do
+		sleep 0.1
+		[ "$(get targets)" -le "$most" ] || most=$(get targets)
+	done
+	wait $objects || fail "layouts objects"
+	compared=$(($(get epoch/compared_mappings) - compared))
+	[ "$most" -ge "$1" ] || fail "shared memory of many: only $most targets of $1 processes"
+	[ $compared -le "$1" ] || fail "shared memory of many: $compared comparisons for $1 processes"
+	echo "ok - shared memory of $1 processes: $most targets, $compared comparisons"
+	passed=$((passed + 1))
+}
+
 insmod /tmp/demeter.ko sample_period=509 epoch_ms=20 split_samples=8 latency_threshold_ns=64 ||
 	fail "insmod"
 echo /command >$sysfs/targets/cgroup
@@ -90,6 +108,8 @@ comes "a static array" gups --memory bss
 comes "a static array of 4 KiB pages" gups --memory bss --pages small
 comes "shared memory" gups --memory shared
 comes "shared memory that three map" gups --memory shared --sharers 2
+[ "$(get epoch/compared_mappings)" -gt 0 ] || fail "nobody looked for who else has shared memory"
+objects 48
 
 # A block device is the only file here that the page cache keeps.
 comes "a mapped file" in_model /tmp/layouts file /dev/pmem0 9000000

@@ -5,6 +5,8 @@
  *					may have; prints their number
  *	layouts file PATH ACCESSES	reads a mapped file or device, most of it in its
  *					hot last part
+ *	layouts objects PROCESSES MS	so many processes for so long, each with shared
+ *					memory that no other one maps
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -13,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define PAGE	   4096ul
 #define MAPPINGS   65400ul
@@ -68,12 +72,45 @@ static int file(const char *path, uint64_t accesses)
 	return 0;
 }
 
+static int one_object(unsigned int ms)
+{
+	volatile char *at =
+		mmap(NULL, ARRAY, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED) {
+		perror("layouts: mmap");
+		return 1;
+	}
+	*at = 1;
+	return usleep(ms * 1000) != 0;
+}
+
+static int objects(unsigned long processes, unsigned int ms)
+{
+	int status, failed = 0;
+	unsigned long i;
+
+	for (i = 0; i < processes; i++) {
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(one_object(ms));
+		failed += pid < 0;
+	}
+	while (wait(&status) > 0)
+		failed += status != 0;
+	return failed > 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "mappings"))
 		return mappings(strtoul(argv[2], NULL, 0));
 	if (argc == 4 && !strcmp(argv[1], "file"))
 		return file(argv[2], strtoul(argv[3], NULL, 0));
-	fprintf(stderr, "usage: layouts mappings ACCESSES | layouts file PATH ACCESSES\n");
+	if (argc == 4 && !strcmp(argv[1], "objects"))
+		return objects(strtoul(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));
+	fprintf(stderr, "usage: layouts mappings ACCESSES | layouts file PATH ACCESSES |"
+			" layouts objects PROCESSES MS\n");
 	return 2;
 }

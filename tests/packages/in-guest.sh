@@ -38,15 +38,33 @@ cp /tmp/tmm.conf /etc/demeter/tmm.conf
 systemctl reset-failed demeter-tmm
 check unloaded "$(grep -c '^demeter ' /proc/modules)"
 
-# The host's side.
-truncate -s 64M /dev/shm/web.fmem /dev/shm/web.smem
-cat >/etc/demeter/demeterd.toml <<'TOML'
+# The host's side. A machine of 4 + 4 MiB, and a daemon of its own for another one.
+export MACHINE=/dev/shm/web MACHINE_SOCKET=/run/demeter/web.sock
+mkdir "$MACHINE" /dev/shm/alone
+truncate -s 4M "$MACHINE/fmem" "$MACHINE/smem" /dev/shm/alone/fmem /dev/shm/alone/smem
+cat >/etc/demeter/demeterd.toml <<TOML
 [[vm]]
 name = "web"
-socket = "/run/demeter/web.sock"
-fmem = "/dev/shm/web.fmem"
-smem = "/dev/shm/web.smem"
+socket = "$MACHINE_SOCKET"
+fmem = "$MACHINE/fmem"
+smem = "$MACHINE/smem"
+qmp = "$MACHINE/qmp"
 TOML
+printf 'FMEM=/dev/shm/alone/fmem\nSMEM=/dev/shm/alone/smem\n' >/etc/demeter/alone.conf
+# What the machine says of itself.
+state() { sed -n "s/^$1=//p" "$MACHINE/state"; }
+state_is() { [ "$(state served) $(state added)" = "$1" ]; }
+holds() { [ "$(state fmem_balloon_kib)" = "$1" ]; }
+# Waits for a condition, not for a time.
+soon() {
+	for _ in $(seq 300); do
+		"$@" && return
+		sleep 0.2
+	done
+	echo "not so in time: $*"
+	return 1
+}
+pid() { systemctl show -P MainPID "$1"; }
 systemctl start demeterd
 for _ in $(seq 30); do
 	demeter balloon get >/tmp/guests 2>&1 && break
@@ -58,7 +76,59 @@ check listed "$(grep -c '^web' /tmp/guests)"
 grep -q '^web' /tmp/guests || cat /tmp/guests
 # A monitor of another user, in the sockets' group, reaches them.
 check mode "$(stat -Lc %a /run/demeter)"
-systemctl stop demeterd
+
+# With PACKAGES_UPGRADE alone (see the suite).
+if [ -x /root/machine ]; then
+	# A guest is served while packages change below it.
+	/root/machine --ignored --exact machine >/tmp/machine.log 2>&1 &
+	guest=$!
+	soon state_is "1 0"
+	check served "$(state served)"
+	check deaths "$(journalctl -u demeterd | grep -c 'its worker died')"
+	demeter balloon set web fmem=2M
+	soon holds 2048
+	check resized "$(state fmem_balloon_kib)"
+	systemctl start demeterd@alone
+	check instance "$(systemctl is-active demeterd@alone)"
+
+	old=$(pid demeterd) old_instance=$(pid demeterd@alone)
+	DEBIAN_FRONTEND=noninteractive apt-get -y --no-install-recommends install /newest/demeterd.deb /newest/demeter.deb >/tmp/upgrade.log 2>&1 ||
+		tail -n 20 /tmp/upgrade.log
+	# shellcheck disable=SC2016 # dpkg-query's own format
+	check upgraded "$(dpkg-query -Wf '${Version}' demeterd)"
+	[ "$(pid demeterd)" != "$old" ] && check restarted 1
+	check runs "$(readlink "/proc/$(pid demeterd)/exe")"
+	[ "$(pid demeterd@alone)" = "$old_instance" ] && check instance_left 1
+	check instance_told "$(grep -c 'still of the version before: demeterd@alone.service ; next:' /tmp/upgrade.log)"
+	soon state_is "1 1" || journalctl -u demeterd --no-pager | tail
+	check taken_over "$(state added)"
+	check size_kept "$(state fmem_balloon_kib)"
+	demeter balloon set web fmem=3M
+	soon holds 1024
+	check resized_again "$(state fmem_balloon_kib)"
+
+	apt-get -y remove demeterd >/tmp/remove.log 2>&1 || tail -n 20 /tmp/remove.log
+	check removed "$(systemctl is-active demeterd demeterd@alone | tr '\n' ' ')$(pgrep -c -x demeterd)"
+	soon state_is "0 1"
+	check alone "$(state served) $(state fmem_balloon_kib)"
+	apt-get -y --no-install-recommends install /newest/demeterd.deb >/tmp/again.log 2>&1 || tail -n 20 /tmp/again.log
+	soon state_is "1 2" || journalctl -u demeterd --no-pager | tail
+	check back "$(state served)"
+	check size_back "$(state fmem_balloon_kib)"
+	check intact "$(state intact)"
+	kill "$guest" || cat /tmp/machine.log
+
+	mkdir /var/lib/demeter-images
+	apt-get -y purge demeterd >/tmp/purge.log 2>&1 || tail -n 20 /tmp/purge.log
+	rmdir /var/lib/demeter-images && check others_stay 1
+	# What the administrator wrote stays.
+	check rest "$( (
+		find /var/lib /var/lib/private /run -maxdepth 1 -name 'demeter*' ! -name demeter-tmm
+		find /var/lib/systemd /etc /usr -name '*demeterd*' ! -name demeterd.toml
+	) | tr '\n' ' ')"
+else
+	systemctl stop demeterd
+fi
 
 # One program.
 # shellcheck disable=SC2016 # of perl

@@ -57,6 +57,9 @@ void demeter_judge_settle(struct demeter_judge *judge, const struct demeter_plac
 			  u64 taken_ns);
 void demeter_judge_conclude(struct demeter_judge *judge, const struct demeter_placement *placement,
 			    u64 taken_ns);
+bool demeter_judge_may_return(const struct demeter_judge *judge,
+			      const struct demeter_placement *placement, u64 taken_ns,
+			      u64 returned_pages);
 bool demeter_judge_epoch(struct demeter_judge *judge, u64 now_ns, u64 epoch_ns, u64 horizon_ns);
 
 #endif /* DEMETER_JUDGE_H */

@@ -10,22 +10,10 @@
 #include <linux/init.h>
 #include <linux/module.h>
 
-#include "../../areas.c"
-#include "../../ranges.c"
-#include "../../ranges_room.c"
-#include "../../ranges_digest.c"
-#include "../../resident.c"
-#include "../../rank.c"
-#include "../../plan.c"
-#include "../../groups.c"
-#include "../../finer.c"
-#include "../../gain.c"
-#include "../../judge.c"
-#include "../../pace.c"
-#include "../../delivery.c"
-#include "../../channel.c"
-#include "../../touch.c"
+#include "../../core.c"
 #include "../../peers/memtis.c"
+#include "../../peers/hemem.c"
+#include "../../peers/nimble.c"
 
 #include "suite.h"
 

@@ -83,7 +83,8 @@ impl Default for Parameters {
 }
 
 /// Something that the device's owner may want to tell or write down.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Event {
     /// A driver is there, for this node.
     Hello {
@@ -318,6 +319,21 @@ impl Device {
     /// # Errors
     /// No such node, or it is smaller than that.
     pub fn set_target(&mut self, node: u16, target_pages: u64) -> Result<u64, TargetError> {
+        let ticket = self.next_ticket;
+        self.set_target_as(node, target_pages, ticket)?;
+        Ok(ticket)
+    }
+
+    /// As [`Device::set_target`], with a number of the owner's. Numbers grow.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_target_as(
+        &mut self,
+        node: u16,
+        target_pages: u64,
+        ticket: u64,
+    ) -> Result<(), TargetError> {
         let nr_nodes = self.parameters.nr_nodes;
         let node_pages = self.regions.node_pages(node);
         let state = self
@@ -335,10 +351,9 @@ impl Device {
                 node_pages,
             });
         }
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
         state.wish(target_pages, ticket);
-        Ok(ticket)
+        self.next_ticket = self.next_ticket.max(ticket.saturating_add(1));
+        Ok(())
     }
 
     /// Asks for statistics.

@@ -8,6 +8,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::pages::Pages;
 use crate::reason::Reason;
 use crate::regions::Regions;
@@ -26,7 +28,8 @@ struct Delivered {
 }
 
 /// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ended {
     /// The newest wish that it fulfils or gives up.
     pub ticket: u64,

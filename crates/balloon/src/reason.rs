@@ -126,7 +126,7 @@ impl Reason {
 }
 
 /// How often each reason was met.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters([u64; Reason::ALL.len()]);
 
 impl Counters {

@@ -90,7 +90,35 @@ impl Statistics {
         if bytes.len() != STATISTICS_BYTES + nr_nodes * NODE_STATISTICS_BYTES {
             return Err(Reason::Statistics);
         }
-        Self::parse(bytes, node_pages).ok_or(Reason::Statistics)
+        let said = Self::parse(bytes, node_pages).ok_or(Reason::Statistics)?;
+        said.clamped(node_pages)
+    }
+
+    /// The same where somebody else has read the message and is not trusted either.
+    ///
+    /// # Errors
+    /// [`Reason::Statistics`] if the number of nodes is wrong.
+    pub fn clamped(mut self, node_pages: &[u64]) -> Result<Self, Reason> {
+        if self.nodes.len() != node_pages.len() {
+            return Err(Reason::Statistics);
+        }
+        let total = node_pages
+            .iter()
+            .fold(0, |sum: u64, n| sum.saturating_add(*n));
+        self.hot_wanted_pages = self.hot_wanted_pages.min(total);
+        for (node, &pages) in self.nodes.iter_mut().zip(node_pages) {
+            for count in [
+                &mut node.total_pages,
+                &mut node.free_pages,
+                &mut node.balloon_pages,
+                &mut node.anon_pages,
+                &mut node.file_pages,
+                &mut node.hot_pages,
+            ] {
+                *count = (*count).min(pages);
+            }
+        }
+        Ok(self)
     }
 
     fn parse(bytes: &[u8], node_pages: &[u64]) -> Option<Self> {
@@ -109,7 +137,6 @@ impl Statistics {
             return None;
         }
         let valid = words.u32()?;
-        let total: u64 = node_pages.iter().sum();
         let mut statistics = Self {
             sequence,
             guest_time_ns,
@@ -118,7 +145,7 @@ impl Statistics {
             has_psi: valid & VALID_PSI != 0,
             fmem_samples: words.u64()?,
             smem_samples: words.u64()?,
-            hot_wanted_pages: words.u64()?.min(total),
+            hot_wanted_pages: words.u64()?,
             psi_some_us: words.u64()?,
             psi_full_us: words.u64()?,
             oom_kills: words.u64()?,
@@ -127,18 +154,17 @@ impl Statistics {
             nodes: Vec::with_capacity(node_pages.len()),
         };
         let mut records = bytes.get(STATISTICS_BYTES..)?;
-        for &pages in node_pages {
+        for _ in node_pages {
             let (record, rest) = records.split_at_checked(NODE_STATISTICS_BYTES)?;
             records = rest;
             let mut words = Words::new(record);
-            let mut clamped = || Some(words.u64()?.min(pages));
             statistics.nodes.push(NodeStatistics {
-                total_pages: clamped()?,
-                free_pages: clamped()?,
-                balloon_pages: clamped()?,
-                anon_pages: clamped()?,
-                file_pages: clamped()?,
-                hot_pages: clamped()?,
+                total_pages: words.u64()?,
+                free_pages: words.u64()?,
+                balloon_pages: words.u64()?,
+                anon_pages: words.u64()?,
+                file_pages: words.u64()?,
+                hot_pages: words.u64()?,
                 promoted_pages: words.u64()?,
                 demoted_pages: words.u64()?,
             });

@@ -87,6 +87,42 @@ pub struct VmView {
     /// What the policy wants its memory to be, if it sizes memory as a whole.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sizing: Option<Sizing>,
+    /// Who serves its device.
+    #[serde(default)]
+    pub worker: WorkerView,
+}
+
+/// The worker of a guest: what parses the words that the guest writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerView {
+    /// A process of its own; none: there is none now, or it is a thread of the daemon.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pid: Option<u32>,
+    /// What keeps it from the rest of the host.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub confinement: Option<Confinement>,
+    /// How often one ended that should not have.
+    #[serde(default)]
+    pub deaths: u64,
+    /// Why the last one did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_death: Option<String>,
+}
+
+/// What keeps a worker from the rest of the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Confinement {
+    /// User of its own; none: the daemon's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub uid: Option<u32>,
+    /// A system call that it has no use for ends it.
+    pub seccomp: bool,
+    /// It can open no file, and bind or connect no TCP socket.
+    pub landlock: bool,
+    /// What of that is missing, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub missing: Vec<String>,
 }
 
 /// How a guest's memory is sized, and why not otherwise.
@@ -127,6 +163,24 @@ pub enum Why {
     Moving,
     /// It does not say what it needs.
     Silent,
+}
+
+impl Why {
+    /// As in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Cold => "cold",
+            Self::Settled => "settled",
+            Self::Grows => "grows",
+            Self::Suffers => "suffers",
+            Self::Waits => "waits",
+            Self::Kept => "kept",
+            Self::Moving => "moving",
+            Self::Silent => "silent",
+        }
+    }
 }
 
 /// Why a guest has less FMEM than it has a use for.

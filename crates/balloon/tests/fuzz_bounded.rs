@@ -2,8 +2,8 @@
 //! The fuzz target's body on a bounded number of inputs of its own, with any
 //! compiler. `DEMETER_FUZZ_INPUTS` asks for more, `DEMETER_FUZZ_SEED` for others.
 
-#[path = "../fuzz/body.rs"]
-mod body;
+#[path = "../../../fuzz/conversation.rs"]
+mod conversation;
 
 /// SplitMix64: the inputs of a seed are the same everywhere.
 struct Numbers(u64);
@@ -34,7 +34,7 @@ fn any_bytes_are_a_harmless_conversation() {
         let mut numbers = Numbers(seed.wrapping_mul(1 << 32).wrapping_add(input));
         let length = 32 + numbers.next() % 2000;
         let bytes: Vec<u8> = (0..length).map(|_| numbers.next() as u8).collect();
-        inflated_pages += body::run(&bytes);
+        inflated_pages += conversation::run(&bytes);
     }
     // Nearly all is refused; if all were, the model would have had no work.
     assert!(inflated_pages > inputs, "{inflated_pages}");

@@ -3,6 +3,7 @@
 #include <demeter/areas.h>
 #include <demeter/channel.h>
 #include <demeter/groups.h>
+#include <demeter/judge.h>
 #include <demeter/pace.h>
 #include <demeter/plan.h>
 
@@ -42,4 +43,8 @@ const size_t demeter_layout[] = {
 	sizeof(struct demeter_pace),
 	offsetof(struct demeter_pace, changed),
 	offsetof(struct demeter_pace, resident_pages),
+	sizeof(struct demeter_placement),
+	offsetof(struct demeter_placement, recent_age_ns),
+	sizeof(struct demeter_judge),
+	offsetof(struct demeter_judge, all_stops),
 };

@@ -6,7 +6,9 @@
 
 mod areas;
 mod channel;
+mod gain;
 mod groups;
+mod judge;
 mod pace;
 mod plan;
 mod ranges;
@@ -15,8 +17,10 @@ mod sys;
 
 pub use areas::Areas;
 pub use channel::{Consumer, Producer, channel};
+pub use gain::Placement;
+pub use judge::Judge;
 pub use pace::Pace;
-pub use plan::{Plan, PlanEnd, Planner, Step};
+pub use plan::{Plan, PlanEnd, Planner, Promise, Step};
 pub use ranges::{Counters, Ranges};
 pub use rank::Ranking;
 pub use sys::{

@@ -25,6 +25,11 @@ impl Pace {
         self.raw.shift
     }
 
+    /// Ticks of the epoch so far.
+    pub fn ticks(&self) -> u32 {
+        self.raw.ticks
+    }
+
     /// A tick is over; whether the epoch ends with it.
     pub fn tick(&mut self, tick: &PaceTick) -> bool {
         // SAFETY: both are valid for the call.

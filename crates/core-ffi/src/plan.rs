@@ -32,6 +32,19 @@ pub enum Step {
     },
 }
 
+/// What a step is said to gain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promise {
+    /// Latency that each of its pages saves while it lasts, its cost not taken off.
+    pub gain_ps: u64,
+    /// How long the placement is believed to last.
+    pub lasts_ns: u64,
+    /// Latency that is added where the tiers are of two sockets.
+    pub remote_ps: u64,
+    /// By the floor or the cap of a group, whatever it gains.
+    pub imposed: bool,
+}
+
 /// Why a plan ends where it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanEnd {
@@ -50,6 +63,8 @@ pub enum PlanEnd {
 pub struct Plan {
     /// In order.
     pub steps: Vec<Step>,
+    /// What each of them is said to gain.
+    pub promises: Vec<Promise>,
     /// Sum over fill steps.
     pub fill_pages: u64,
     /// Sum over swap steps, in pairs.
@@ -132,21 +147,29 @@ impl Planner {
         // SAFETY: `raw.step` has room for `capacity` steps, and the first `nr` of them
         // were written.
         let digest = unsafe { sys::demeter_plan_digest(&raw, digest_seed) };
-        let steps = memory[..raw.nr as usize]
+        let (steps, promises) = memory[..raw.nr as usize]
             .iter()
             .map(|step| {
                 // SAFETY: the first `nr` steps were written by C.
                 let step = unsafe { step.assume_init_ref() };
                 let (hot, cold, pages) = (step.hot, step.cold, step.pages);
-                match step.kind {
+                let promise = Promise {
+                    gain_ps: step.gain_ps,
+                    lasts_ns: step.lasts_ns,
+                    remote_ps: step.remote_ps,
+                    imposed: step.imposed,
+                };
+                let step = match step.kind {
                     0 => Step::Fill { hot, pages },
                     1 => Step::Swap { hot, cold, pages },
                     _ => Step::Demote { cold, pages },
-                }
+                };
+                (step, promise)
             })
-            .collect();
+            .unzip();
         Ok(Plan {
             steps,
+            promises,
             fill_pages: raw.fill_pages,
             swap_pages: raw.swap_pages,
             demote_pages: raw.demote_pages,

@@ -57,6 +57,10 @@ impl Ranges {
         })
     }
 
+    pub(crate) fn as_raw(&self) -> &sys::Ranges {
+        &self.raw
+    }
+
     /// Changes the parameters; nothing changes on error.
     pub fn set_params(&mut self, params: &RangesParams) -> Result<(), Error> {
         // SAFETY: both are valid for the call.

@@ -12,11 +12,12 @@ pub const TIERS: usize = 2;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangesParams {
-    /// Tau: decayed samples by which parts must differ, per vCPU.
+    /// Tau: decayed samples by which parts must differ, times `vcpus`.
     pub split_samples: u32,
     /// Alpha: and by this many standard deviations.
     pub significance: u32,
-    /// vCPUs that feed samples.
+    /// Factor of `split_samples`: the paper's is the number of vCPUs, 1 lets samples speak for
+    /// themselves.
     pub vcpus: u32,
     /// Epochs that neighbours must be alike before they merge.
     pub merge_epochs: u32,
@@ -235,6 +236,66 @@ pub struct Pace {
     pub resident_pages: u64,
 }
 
+/// One of the two ranges of a step; see `struct demeter_placement_side`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlacementSide {
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte, 0 when there is no such side.
+    pub end: u64,
+    /// Resident pages when it was planned.
+    pub resident_pages: u64,
+    /// Decayed samples when it was last looked at.
+    pub rate: u64,
+    /// The caller's number of the address space.
+    pub space: u32,
+    /// 0 for a range.
+    pub part: u32,
+}
+
+/// A step that was carried out; see `struct demeter_placement`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlacementAccount {
+    /// Where pages came from SMEM.
+    pub hot: PlacementSide,
+    /// Where as many went there.
+    pub cold: PlacementSide,
+    /// How many were moved.
+    pub pages: u64,
+    /// Promised for each of them over `lasts_ns`.
+    pub gain_ps: u64,
+    /// How long the promise runs.
+    pub lasts_ns: u64,
+    /// Latency that is added where the tiers are of two sockets.
+    pub remote_ps: u64,
+    /// How long it has run.
+    pub age_ns: u64,
+    /// Latency that was saved so far, less what was caused.
+    pub realised_ns: i64,
+    /// What moving the pages cost.
+    pub cost_ns: u64,
+    /// Of `realised_ns` what is of late.
+    pub recent_ns: i64,
+    /// Of `age_ns` likewise.
+    pub recent_age_ns: u64,
+}
+
+/// One address space on trial; see `struct demeter_judge`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Judge {
+    pub cost_ns: u64,
+    pub gain_ns: i64,
+    pub heard_cost_ns: u64,
+    pub heard_gain_ns: i64,
+    pub since_ns: u64,
+    pub until_ns: u64,
+    pub stops: u32,
+    pub all_stops: u32,
+}
+
 /// A position in a group's part of the ranking; the planner's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -382,6 +443,52 @@ unsafe extern "C" {
     );
     pub fn demeter_plan_digest(plan: *const Plan, seed: u64) -> u64;
 
+    pub fn demeter_placement_init(
+        p: *mut PlacementAccount,
+        step: *const PlanStep,
+        ranked: *const RankEntry,
+    );
+    pub fn demeter_placement_is_open(p: *const PlacementAccount) -> bool;
+    pub fn demeter_placement_realise(
+        p: *mut PlacementAccount,
+        rs: *const Ranges,
+        classes: *const RankEntry,
+        space: u32,
+        sample_period: u64,
+        latency_gap_ps: u64,
+    ) -> i64;
+    pub fn demeter_placement_age(p: *mut PlacementAccount, epoch_ns: u64);
+    pub fn demeter_placement_forget(p: *mut PlacementAccount, epoch_ns: u64);
+    pub fn demeter_judge_hear(
+        judge: *mut Judge,
+        placement: *const PlacementAccount,
+        taken_ns: u64,
+        epoch_ns: u64,
+        horizon_ns: u64,
+    );
+    pub fn demeter_judge_settle(
+        judge: *mut Judge,
+        placement: *const PlacementAccount,
+        taken_ns: u64,
+    );
+    pub fn demeter_judge_conclude(
+        judge: *mut Judge,
+        placement: *const PlacementAccount,
+        taken_ns: u64,
+    );
+    pub fn demeter_judge_may_return(
+        judge: *const Judge,
+        placement: *const PlacementAccount,
+        taken_ns: u64,
+        returned_pages: u64,
+    ) -> bool;
+    pub fn demeter_judge_epoch(
+        judge: *mut Judge,
+        now_ns: u64,
+        epoch_ns: u64,
+        horizon_ns: u64,
+    ) -> bool;
+
     pub fn demeter_channel_init(ch: *mut Channel, memory: *mut Slot, slots: u32) -> c_int;
     pub fn demeter_channel_push(ch: *mut Channel, sample: *const Sample) -> bool;
     pub fn demeter_channel_pop(ch: *mut Channel, sample: *mut Sample) -> bool;
@@ -395,7 +502,7 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_c() {
-        const FACTS: usize = 34;
+        const FACTS: usize = 38;
         unsafe extern "C" {
             static demeter_layout: [usize; FACTS];
         }
@@ -434,6 +541,10 @@ mod tests {
             size_of::<Pace>(),
             offset_of!(Pace, changed),
             offset_of!(Pace, resident_pages),
+            size_of::<PlacementAccount>(),
+            offset_of!(PlacementAccount, recent_age_ns),
+            size_of::<Judge>(),
+            offset_of!(Judge, all_stops),
         ];
         // SAFETY: a constant array of that length in src/layout.c.
         assert_eq!(unsafe { &demeter_layout }, &ours);

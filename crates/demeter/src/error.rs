@@ -215,6 +215,11 @@ impl Error {
             Self::Malformed { .. } => "build all parts from the same source (`make build`)".into(),
             Self::Record { cause, .. } => match cause {
                 demeter_simulator::Error::Parameter { .. } => "see docs/simulator.md".into(),
+                demeter_simulator::Error::Hypervisor(_) => {
+                    "record with --machine ept_2m=0, or choose another --tmm: see docs/simulator.md"
+                        .into()
+                }
+                demeter_simulator::Error::Room => "record with more --smem".into(),
                 _ => "record it again with `demeter vm record`".into(),
             },
             Self::CommandFailed { kept, .. } => {

@@ -1,24 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `demeter sim`: a record of accesses under other managers, parameters and machines.
 
+mod host;
+mod pool;
+
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use demeter_agent::size;
+use demeter_machine::MachineConfig;
 use demeter_simulator::{Costs, Header, Manager, Params, Replayed, Report, Variant, replay};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::table;
-use crate::vm::{ACCESSES, DEMETER_SCALED, parse_pair};
+use crate::vm::{ACCESSES, DEMETER_SCALED, Peer, parse_pair};
 
 /// Arguments of `sim`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What `demeter vm record` has made: the directory, or the file in it
-    #[arg(value_name = "RECORD")]
-    record: PathBuf,
+    /// What `demeter vm record` has made: the directory, or the file in it; several share a host
+    #[arg(value_name = "RECORD", required = true)]
+    record: Vec<PathBuf>,
+    #[command(flatten)]
+    hosting: host::Options,
     /// Memory manager
     #[arg(long, value_enum, default_value_t = Tmm::Demeter)]
     tmm: Tmm,
@@ -31,6 +39,9 @@ pub struct Arguments {
     /// Set a parameter of demeter.ko (see docs/abi), for example epoch_ms=100
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parse_pair)]
     set: Vec<(String, String)>,
+    /// Set a number of a hypervisor, as of `vm run`, for example tpp-h.scan_size_mb=20
+    #[arg(long = "peer-set", value_name = "ROW.NAME=VALUE", value_parser = parse_pair)]
+    peer_set: Vec<(String, String)>,
     /// One row for each value: of a parameter of demeter.ko, of fmem or of smem-latency
     #[arg(long, value_name = "NAME=V1,V2,...", value_parser = parse_pair)]
     sweep: Option<(String, String)>,
@@ -40,14 +51,35 @@ pub struct Arguments {
 }
 
 /// Who manages.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tmm {
-    /// First touch
     None,
-    /// demeter.ko's decisions
     Demeter,
-    /// The clairvoyant static placement
     Ideal,
+    /// A hypervisor that places the pages of all guests.
+    Peer(Peer),
+}
+
+static TMMS: LazyLock<Vec<Tmm>> = LazyLock::new(|| {
+    let peers = Peer::all().filter(|peer| peer.module().is_none());
+    let own = [Tmm::None, Tmm::Demeter, Tmm::Ideal];
+    own.into_iter().chain(peers.map(Tmm::Peer)).collect()
+});
+
+impl ValueEnum for Tmm {
+    fn value_variants<'a>() -> &'a [Self] {
+        &TMMS
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, about) = match self {
+            Self::None => ("none", "First touch"),
+            Self::Demeter => ("demeter", "demeter.ko's decisions"),
+            Self::Ideal => ("ideal", "The clairvoyant static placement"),
+            Self::Peer(peer) => (peer.row(), peer.about()),
+        };
+        Some(PossibleValue::new(name).help(about))
+    }
 }
 
 #[derive(Serialize)]
@@ -70,11 +102,13 @@ struct Row<'a> {
 
 /// Carries the verb out.
 pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
-    let path = if arguments.record.is_dir() {
-        arguments.record.join(ACCESSES)
-    } else {
-        arguments.record.clone()
-    };
+    if let Tmm::Peer(peer) = arguments.tmm {
+        return pool::execute(arguments, peer);
+    }
+    if arguments.hosting.are_given(arguments.record.len()) {
+        return host::execute(arguments);
+    }
+    let path = file_of(&arguments.record[0]);
     let (parameter, values) = sweep(arguments)?;
     let choose = |header: &Header| {
         (values.iter())
@@ -103,6 +137,30 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// The record in a directory, or itself.
+fn file_of(record: &Path) -> PathBuf {
+    if record.is_dir() {
+        record.join(ACCESSES)
+    } else {
+        record.to_owned()
+    }
+}
+
+/// Prints what came of it, for programs or for people.
+fn show<T: Serialize>(
+    arguments: &Arguments,
+    told: &T,
+    render: impl FnOnce(&T) -> String,
+) -> Result<u8, Error> {
+    let shown = if arguments.json {
+        crate::vm::to_json(told)?
+    } else {
+        render(told).into_bytes()
+    };
+    let _ = std::io::stdout().write_all(&shown);
+    Ok(0)
+}
+
 /// What is swept, and its values; one row without any where nothing is.
 fn sweep(arguments: &Arguments) -> Result<(Option<&str>, Vec<Option<&str>>), Error> {
     let Some((parameter, values)) = &arguments.sweep else {
@@ -118,6 +176,15 @@ fn sweep(arguments: &Arguments) -> Result<(Option<&str>, Vec<Option<&str>>), Err
     Ok((Some(parameter), values))
 }
 
+/// The recorded machine, less what is to differ.
+fn machine_of(arguments: &Arguments, header: &Header) -> MachineConfig {
+    let mut machine = header.machine.clone();
+    if let Some(ns) = arguments.smem_latency {
+        machine.smem_latency_ps = ns * 1000;
+    }
+    machine
+}
+
 fn variant(
     arguments: &Arguments,
     header: &Header,
@@ -131,10 +198,7 @@ fn variant(
         params.set(name, value)?;
     }
     let mut fmem_bytes = arguments.fmem.unwrap_or(header.tier_bytes[0]);
-    let mut machine = header.machine.clone();
-    if let Some(ns) = arguments.smem_latency {
-        machine.smem_latency_ps = ns * 1000;
-    }
+    let mut machine = machine_of(arguments, header);
     let invalid = |name: &str, reason: String| demeter_simulator::Error::Parameter {
         name: name.to_owned(),
         reason,
@@ -154,7 +218,7 @@ fn variant(
     }
     let manager = match arguments.tmm {
         Tmm::Demeter => Manager::Demeter(params, Costs::testbed(&machine)),
-        Tmm::None | Tmm::Ideal => Manager::None,
+        Tmm::None | Tmm::Ideal | Tmm::Peer(_) => Manager::None,
     };
     Ok(Variant {
         fmem_bytes,
@@ -189,7 +253,7 @@ fn told_json(replayed: &Replayed, names: &[String]) -> Result<Vec<u8>, Error> {
 fn render(replayed: &Replayed, names: &[String]) -> String {
     let header = [
         "row", "time s", "none s", "ideal s", "ideal %", "FMEM %", "last¼ %", "samples", "epochs",
-        "ranges", "promoted", "demoted", "digest",
+        "ranges", "promoted", "demoted", "stops", "digest",
     ];
     let rows: Vec<Vec<String>> = (names.iter().zip(&replayed.reports))
         .map(|(name, report)| {
@@ -206,6 +270,7 @@ fn render(replayed: &Replayed, names: &[String]) -> String {
                 report.ranges.to_string(),
                 report.promoted_pages.to_string(),
                 report.demoted_pages.to_string(),
+                report.stops.to_string(),
                 report.digest.clone(),
             ]
         })

@@ -7,16 +7,28 @@ use serde_json::Value;
 
 /// GUPS whose hot half of FMEM was touched last, and so lies in SMEM; the summary.
 fn gups(options: &[&str]) -> Value {
+    gups_of("6000000", options)
+}
+
+fn gups_of(updates: &str, options: &[&str]) -> Value {
+    let guest = ["--fmem", "32M", "--smem", "64M", "--thp", "never"];
+    gups_with(
+        &[&guest, options].concat(),
+        &["--footprint", "64M", "--hot", "16M", "--updates", updates],
+    )
+}
+
+/// GUPS that uses its hot part only; the summary.
+fn gups_with(options: &[&str], array: &[&str]) -> Value {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("run");
     let output = Command::new(env!("CARGO_BIN_EXE_demeter"))
         .args(["vm", "run", "--json", "--roi", "self", "--out"])
         .arg(&out)
-        .args(["--fmem", "32M", "--smem", "64M", "--thp", "never"])
         .args(options)
-        .args(["--", "/demeter/workloads", "gups", "--footprint", "64M"])
-        .args(["--hot", "16M", "--hot-permille", "1000"])
-        .args(["--updates", "6000000"])
+        .args(["--", "/demeter/workloads", "gups"])
+        .args(array)
+        .args(["--hot-permille", "1000"])
         .output()
         .expect("demeter starts");
     let text = String::from_utf8_lossy(&output.stderr);
@@ -106,6 +118,85 @@ fn tpp_in_the_hypervisor_promotes_and_flushes() {
     }
 }
 
+/// The other hypervisors find the hot set, too: by bits of their table, or by the guest's page
+/// tables, whose accessed bits they take from its memory. Each pays for what it does.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn hypervisors_bring_what_is_hot() {
+    const HOT_PAGES: u64 = (16 << 20) / 4096;
+    const UPDATES: &str = "3000000";
+    let host = |summary: &Value, name: &str| summary["whole"]["hypervisor"][name].clone();
+    let second = |value: Value| value[1].as_u64().unwrap();
+    for row in ["raminate", "heteroos", "vtmm"] {
+        let summary = gups_of(UPDATES, &["--tmm", row]);
+        assert_eq!(summary["kernel_trouble"], serde_json::json!([]), "{row}");
+        let free_bytes = summary["free_bytes"].as_object().unwrap();
+        assert_eq!(free_bytes.len(), 1, "{row}: the guest has one node");
+        let promoted = summary["promoted_pages"].as_u64().unwrap();
+        assert!(
+            (HOT_PAGES..HOT_PAGES * 5 / 4).contains(&promoted),
+            "{row}: {promoted} pages"
+        );
+        assert!(summary["demoted_pages"].as_u64().unwrap() >= promoted / 2);
+        let share = summary["last_quarter"]["fmem_share"].as_f64().unwrap();
+        assert!(share > 0.9, "{row}: {share}");
+        // Nobody of the guest waits for a page; threads of the host move them.
+        assert_eq!(host(&summary, "violations"), 0, "{row}");
+        assert!(host(&summary, "host_s").as_f64().unwrap() > 0.0, "{row}");
+        let flushes = host(&summary, "flushes_asked");
+        let [scans, moves] = [0, 2].map(|by| flushes[by].as_u64().unwrap());
+        assert!(scans > 0, "{row}");
+        // One for each pair, two, or two for each batch of 512.
+        let (least, most) = match row {
+            "raminate" => (promoted, promoted),
+            "heteroos" => (promoted, 2 * promoted),
+            _ => (2, promoted / 100),
+        };
+        assert!(
+            (least..=most).contains(&moves),
+            "{row}: {moves} of {promoted}"
+        );
+        // The walker's marks, and no others unless tables are protected.
+        let exits = second(host(&summary, "tracking_exits"));
+        assert_eq!(exits > HOT_PAGES, row == "heteroos", "{row}: {exits}");
+        if row == "raminate" {
+            let watched = ["--tmm", row, "--peer-set", "raminate.interval_moves=0"];
+            let watched = gups_of(UPDATES, &watched);
+            assert_eq!(watched["promoted_pages"], 0);
+            // Published: about 70 % fewer writes to slow memory.
+            let [before, after] =
+                [&watched, &summary].map(|of| second(host(of, "store_lines")) as f64);
+            assert!(after < 0.3 * before, "{after} of {before}");
+        }
+    }
+}
+
+/// Pages of 2 MiB move whole, and the guest waits for half a million nanoseconds of copying.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn a_host_of_huge_pages_moves_them_whole() {
+    let summary = gups_of(
+        "3000000",
+        &[
+            "--tmm",
+            "tpp-h-2m",
+            "--peer-set",
+            "tpp-h-2m.scan_period_max_ms=100",
+        ],
+    );
+    assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+    for moved in ["promoted_pages", "demoted_pages"] {
+        let pages = summary[moved].as_u64().unwrap();
+        assert!(pages > 0 && pages.is_multiple_of(512), "{moved}: {pages}");
+    }
+    // An entry of the TLB is no larger than the guest's page, of 4 KiB here.
+    let hypervisor = &summary["whole"]["hypervisor"];
+    assert!(hypervisor["hint_faults"].as_u64().unwrap() > 0);
+    let promoted = summary["promoted_pages"].as_u64().unwrap();
+    let copied_s = (promoted / 512) as f64 * 500e-6;
+    assert!(hypervisor["waited_s"].as_f64().unwrap() > copied_s);
+}
+
 /// Without repeated faults a page has to be found by three scans first.
 #[test]
 #[ignore = "boots guests: tests/suites/peers"]
@@ -144,4 +235,72 @@ fn memtis_promotes_what_it_samples() {
     );
     let stage_ns = |name: &str| summary["stage_ns"][name].as_u64().unwrap();
     assert!(stage_ns("track") > 0 && stage_ns("classify") > 0 && stage_ns("migrate") > 0);
+}
+
+/// Pages of 2 MiB with four samples come to FMEM in the place of cold ones, and stay.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn hemem_promotes_whole_pages_of_2_mib() {
+    const HOT_PAGES: u64 = (16 << 20) / 4096;
+    let summary = gups(&["--tmm", "hemem"]);
+    assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+
+    let promoted = summary["promoted_pages"].as_u64().unwrap();
+    assert!(
+        (HOT_PAGES..=HOT_PAGES + 1024).contains(&promoted),
+        "{promoted} pages"
+    );
+    let demoted = summary["demoted_pages"].as_u64().unwrap();
+    assert!(demoted + 512 >= promoted, "{demoted} pages");
+    let share = summary["last_quarter"]["fmem_share"].as_f64().unwrap();
+    assert!(share > 0.95, "{share}");
+    assert_eq!(stat(&summary, "lost_samples"), 0);
+    // Far fewer samples than pages of 4 KiB, and counts were halved by them.
+    assert!(stat(&summary, "samples") < HOT_PAGES && stat(&summary, "coolings") > 0);
+    let time_ns = (summary["whole"]["time_s"].as_f64().unwrap() * 1e9) as u64;
+    assert!(stat(&summary, "burnt_ns") > time_ns, "two cores spin");
+    assert!(stat(&summary, "unreachable_ns") > 0);
+}
+
+/// What was accessed between two looks comes to FMEM, huge pages by exchange.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn nimble_exchanges_active_huge_pages_for_inactive_ones() {
+    const HOT_PAGES: u64 = (24 << 20) / 4096;
+    let huge = |exchange: &str| {
+        let pages = ["--fmem", "64M", "--smem", "160M", "--thp", "always"];
+        let row = ["--tmm", "nimble", "--peer-set", exchange];
+        let hot = [
+            "--footprint",
+            "96M",
+            "--hot",
+            "24M",
+            "--pages",
+            "huge",
+            "--bind-hot",
+            "1",
+            "--updates",
+            "6000000",
+        ];
+        gups_with(&[&pages[..], &row].concat(), &hot)
+    };
+    let summary = huge("nimble.exchange=1");
+    assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+    let promoted = summary["promoted_pages"].as_u64().unwrap();
+    assert!(promoted >= HOT_PAGES / 2, "{promoted} pages");
+    // Both pages of a pair count.
+    let exchanged = stat(&summary, "exchanged_huge_pages");
+    assert!(
+        exchanged >= 2 && exchanged.is_multiple_of(2),
+        "{exchanged} huge pages"
+    );
+    assert!(exchanged / 2 * 512 <= promoted, "{exchanged} {promoted}");
+    let stage_ns = |name: &str| summary["stage_ns"][name].as_u64().unwrap();
+    assert!(stage_ns("track") > 0 && stage_ns("migrate") > 0);
+    assert!(stat(&summary, "copy_ns") > 0);
+    assert!(stat(&summary, "activated_pages") > 0);
+
+    let moves = huge("nimble.exchange=0");
+    assert_eq!(stat(&moves, "exchanged_huge_pages"), 0);
+    assert_eq!(stat(&moves, "copy_ns"), 0);
 }

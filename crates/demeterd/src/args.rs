@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser;
 use demeter_balloon::Parameters;
@@ -13,9 +14,11 @@ use demeter_balloon::view::{PolicyClock, PolicyView};
 use serde::Deserialize;
 
 use crate::error::Error;
+use crate::keeper::{Isolation, Keeping, YOUNG};
 use crate::policy;
 use crate::sockets::Access;
 use crate::spec::{Description, Entitlement, Size, Socket, SpecError, Vm, check_fleet};
+use crate::web::{self, AddressError};
 
 /// Where the control interface is if nobody says.
 const CONTROL: &str = "/run/demeter/demeterd.sock";
@@ -28,6 +31,9 @@ pub struct Arguments {
     /// Says what this backend can do, as JSON, and ends
     #[arg(long)]
     pub print_capabilities: bool,
+    /// What the daemon starts for each guest; of no use by hand
+    #[arg(long, hide = true)]
+    pub worker: bool,
     /// One machine: listen there for its monitor
     #[arg(long, value_name = "PATH", conflicts_with = "fd")]
     socket_path: Option<PathBuf>,
@@ -64,6 +70,15 @@ pub struct Arguments {
     /// Metrics on TCP too, for Prometheus: ADDRESS:PORT; no password, no encryption
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_listen: Option<SocketAddr>,
+    /// A page for people: ADDRESS:PORT, or the path of a socket; takes --web-token-file
+    #[arg(long, value_name = "WHERE")]
+    web_listen: Option<String>,
+    /// File of the word that admits to the page; nobody else may read it
+    #[arg(long, value_name = "FILE")]
+    web_token_file: Option<PathBuf>,
+    /// Period of the points that curves are drawn of [default: 5000]
+    #[arg(long, value_name = "MS")]
+    history_ms: Option<u64>,
     /// external, static, proportional, guaranteed, pressure or working-set
     /// [default: external]
     #[arg(long, value_name = "NAME")]
@@ -80,6 +95,14 @@ pub struct Arguments {
     /// A guest that did wrong so often is listened to no more [default: 64]
     #[arg(long, value_name = "N")]
     violation_limit: Option<u64>,
+    /// What serves a guest's device: a confined process of its own, or threads of the
+    /// daemon, for debugging [default: process]
+    #[arg(long, value_name = "WHAT", value_enum)]
+    isolation: Option<Isolation>,
+    /// A worker that lived for so long is followed by another one at once; for tests that
+    /// end many
+    #[arg(long, value_name = "MS", hide = true)]
+    worker_young_ms: Option<u64>,
 }
 
 /// The file, all of it optional but the machines' sockets and tiers.
@@ -92,8 +115,11 @@ struct File {
     state_dir: Option<PathBuf>,
     statistics_ms: Option<u32>,
     violation_limit: Option<u64>,
+    history_ms: Option<u64>,
+    isolation: Option<Isolation>,
     policy: FilePolicy,
     metrics: FileMetrics,
+    web: FileWeb,
     /// Defaults of a service class, with a machine's keys.
     class: BTreeMap<String, Entitlement>,
     vm: Vec<Description>,
@@ -113,6 +139,33 @@ struct FileMetrics {
     listen: Option<SocketAddr>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct FileWeb {
+    listen: Option<String>,
+    token_file: Option<PathBuf>,
+    socket_mode: Option<String>,
+    socket_group: Option<String>,
+}
+
+impl File {
+    fn parse(path: &Path, text: &str) -> Result<Self, Error> {
+        toml::from_str(text).map_err(|error| wrong_file(path, text, &error))
+    }
+}
+
+/// Arguments that name that file and nothing else.
+#[cfg(any(test, fuzzing))]
+pub fn with_config(path: &Path) -> Arguments {
+    Arguments::parse_from(["demeterd".as_ref(), "--config".as_ref(), path.as_os_str()])
+}
+
+/// All that a file with that text says.
+#[cfg(any(test, fuzzing))]
+pub fn settings_of(path: &Path, text: &str) -> Result<Settings, Error> {
+    with_config(path).settings_beside(File::parse(path, text)?)
+}
+
 /// All that the daemon is told.
 #[derive(Debug)]
 pub struct Settings {
@@ -124,6 +177,10 @@ pub struct Settings {
     pub control: PathBuf,
     /// Metrics on TCP.
     pub metrics_listen: Option<SocketAddr>,
+    /// The page.
+    pub web: Option<web::Settings>,
+    /// From point to point of the curves.
+    pub history_interval: Duration,
     /// Of the machines' sockets.
     pub access: Access,
     /// Ledgers and changes.
@@ -132,6 +189,8 @@ pub struct Settings {
     pub policy: PolicyView,
     /// For the devices.
     pub parameters: Parameters,
+    /// What serves them.
+    pub keeping: Keeping,
 }
 
 /// `--print-capabilities`, as vhost-user backend programs answer it.
@@ -146,10 +205,14 @@ impl Arguments {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|cause| Error::file("read", path, cause))?;
-                toml::from_str(&text).map_err(|error| wrong_file(path, &text, &error))?
+                File::parse(path, &text)?
             }
             None => File::default(),
         };
+        self.settings_beside(file)
+    }
+
+    fn settings_beside(&self, file: File) -> Result<Settings, Error> {
         let mut vms = Vec::new();
         for description in file.vm {
             vms.push(description.finish(&file.class)?);
@@ -203,11 +266,38 @@ impl Arguments {
             classes: file.class,
             control: (self.control.clone().or(file.control)).unwrap_or_else(|| CONTROL.into()),
             metrics_listen: self.metrics_listen.or(file.metrics.listen),
+            web: self.web(file.web)?,
+            history_interval: history_interval(self.history_ms.or(file.history_ms))?,
             access: Access::parse(mode.as_deref(), group.as_deref())?,
             state_dir,
             policy,
             parameters,
+            keeping: Keeping {
+                isolation: self.isolation.or(file.isolation).unwrap_or_default(),
+                young: self.worker_young_ms.map_or(YOUNG, Duration::from_millis),
+            },
         })
+    }
+
+    /// Nobody is served a page without a token.
+    fn web(&self, file: FileWeb) -> Result<Option<web::Settings>, Error> {
+        let token_file = self.web_token_file.clone().or(file.token_file);
+        let (listen, token_file) = match (self.web_listen.clone().or(file.listen), token_file) {
+            (None, _) => return Ok(None),
+            (Some(_), None) => {
+                return Err(Error::usage("a page without a token: --web-token-file"));
+            }
+            (Some(listen), Some(token_file)) => (listen, token_file),
+        };
+        let address = (listen.parse()).map_err(|error: AddressError| Error::Usage {
+            cause: error.to_string(),
+            next: "write for example 127.0.0.1:9465, or /run/demeter/web.sock".into(),
+        })?;
+        Ok(Some(web::Settings {
+            address,
+            token_file,
+            access: Access::parse(file.socket_mode.as_deref(), file.socket_group.as_deref())?,
+        }))
     }
 
     fn single_vm(&self, socket: Socket) -> Result<Vm, Error> {
@@ -227,7 +317,7 @@ impl Arguments {
     }
 }
 
-fn wrong_file(path: &std::path::Path, text: &str, error: &toml::de::Error) -> Error {
+fn wrong_file(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let line = error
         .span()
         .map_or(0, |span| text[..span.start].matches('\n').count() + 1);
@@ -236,6 +326,17 @@ fn wrong_file(path: &std::path::Path, text: &str, error: &toml::de::Error) -> Er
         cause: format!("{}: line {line}: {words}", path.display()),
         next: "see the configuration file in docs/balloon.md".into(),
     }
+}
+
+fn history_interval(ms: Option<u64>) -> Result<Duration, Error> {
+    let ms = ms.unwrap_or(5000);
+    if !(100..=3_600_000).contains(&ms) {
+        return Err(Error::Usage {
+            cause: format!("a history of a point each {ms} ms"),
+            next: "choose 100 to 3600000 ms".into(),
+        });
+    }
+    Ok(Duration::from_millis(ms))
 }
 
 /// Differs from start to start.
@@ -286,6 +387,7 @@ mod tests {
         assert_eq!(settings.parameters.violation_limit, 3);
         assert_eq!(settings.policy.name, "external");
         assert_eq!(settings.metrics_listen, None);
+        assert!(settings.web.is_none());
     }
 
     #[test]
@@ -303,6 +405,9 @@ mod tests {
             "demeterd --vm a,socket=/s,fmem=/f --interval-ms 1",
             "demeterd --config /nonexistent",
             "demeterd --vm a,socket=/s,fmem=/f --socket-mode rw",
+            "demeterd --vm a,socket=/s,fmem=/f --web-listen 127.0.0.1:1",
+            "demeterd --vm a,socket=/s,fmem=/f --web-listen here --web-token-file /t",
+            "demeterd --vm a,socket=/s,fmem=/f --history-ms 1",
             "demeterd --vm a,socket=/s,fmem=/f --socket-group no-such-group",
         ] {
             assert!(settings(line).is_err(), "{line}");
@@ -318,6 +423,10 @@ mod tests {
             fmem-pool = "2G"
             [metrics]
             listen = "[::1]:9464"
+            [web]
+            listen = "/run/web"
+            token-file = "/t"
+            socket-mode = "0660"
             [class.gold]
             weight = 300
             fmem-floor = "512M"
@@ -337,6 +446,9 @@ mod tests {
         .unwrap();
         assert_eq!(settings.policy.fmem_pool_bytes, 2 << 30);
         assert_eq!(settings.metrics_listen, "[::1]:9464".parse().ok());
+        let web = settings.web.unwrap();
+        assert_eq!(web.address, web::Address::Unix("/run/web".into()));
+        assert_eq!(web.access.mode, 0o660);
         assert_eq!(settings.vms[0].share.weight, 300);
         assert_eq!(settings.vms[0].share.fmem_floor_bytes, 256 << 20);
         let two = Tier::Files(vec!["/fb".into(), "/fc".into()]);

@@ -35,11 +35,11 @@ use vmm_sys_util::event::{
 use vmm_sys_util::eventfd::EventFd;
 use vmm_sys_util::timerfd::TimerFd;
 
+use crate::guest::Guest;
 use crate::lost;
 use crate::ring::{running, signal};
 use crate::tiers::Handed;
 use crate::untouched::{untouched_in, untouched_pages};
-use crate::vm::Vm;
 
 /// Of a ring's table, and of an indirect one.
 const DESCRIPTOR_BYTES: u64 = 16;
@@ -58,7 +58,7 @@ type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 
 /// One connection.
 pub struct Backend {
-    vm: Arc<Vm>,
+    guest: Arc<Guest>,
     queues: usize,
     memory: Memory,
     wake: Arc<EventFd>,
@@ -76,14 +76,14 @@ pub struct Backend {
 
 impl Backend {
     /// For one connection of that machine.
-    pub fn new(vm: Arc<Vm>, memory: Memory) -> io::Result<Self> {
+    pub fn new(guest: Arc<Guest>, memory: Memory) -> io::Result<Self> {
         let timer = TimerFd::new()?;
         Ok(Self {
             timer_fd: timer.as_raw_fd(),
             timer: Mutex::new(timer),
             timer_runs: AtomicBool::new(false),
-            queues: QUEUE_REPORT + vm.spec.tiers.len(),
-            vm,
+            queues: QUEUE_REPORT + guest.nr_nodes(),
+            guest,
             memory,
             wake: Arc::new(EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)?),
             unfinished: AtomicU64::new(0),
@@ -132,7 +132,7 @@ impl Backend {
     }
 
     fn is_broken(&self, queue: usize) -> bool {
-        self.vm.is_lost() || self.broken.load(Ordering::Relaxed) & (1 << queue) != 0
+        self.guest.is_lost() || self.broken.load(Ordering::Relaxed) & (1 << queue) != 0
     }
 
     /// Hands buffers to `handle` until there are none; it says how many bytes it
@@ -149,7 +149,7 @@ impl Backend {
             if running(vring, |state| state.disable_notification()).is_none() {
                 return;
             }
-            let allowed = match self.vm.messages_allowed() {
+            let allowed = match self.guest.messages_allowed() {
                 Ok(allowed) => allowed.min(left),
                 Err(wait) => return self.hold(queue, wait),
             };
@@ -164,7 +164,7 @@ impl Backend {
                 None | Some(Err(virtio_queue::Error::QueueNotReady)) => return,
                 Some(Err(_)) => {
                     self.broken.fetch_or(1 << queue, Ordering::Relaxed);
-                    self.vm.violate(Reason::Ring);
+                    self.guest.violate(Reason::Ring);
                     return;
                 }
             };
@@ -175,8 +175,8 @@ impl Backend {
                 let written = match self.may_walk(&memory, table, head) {
                     Ok(()) => handle(&memory, chain),
                     Err(reason) => {
-                        self.vm.took(None);
-                        self.vm.violate(reason);
+                        self.guest.took(None);
+                        self.guest.violate(reason);
                         0
                     }
                 };
@@ -215,7 +215,10 @@ impl Backend {
         if bytes > MAX_INDIRECT * DESCRIPTOR_BYTES {
             return Err(Reason::Chain);
         }
-        if !self.vm.may_touch(untouched_in(memory, first.addr(), bytes)) {
+        if !self
+            .guest
+            .may_touch(untouched_in(memory, first.addr(), bytes))
+        {
             return Err(Reason::Untouched);
         }
         Ok(())
@@ -225,40 +228,40 @@ impl Backend {
         let (mut reader, mut writer) = match ends(memory, chain.clone()) {
             Some((reader, writer)) if writer.available_bytes() >= ACK_BYTES => (reader, writer),
             _ => {
-                self.vm.took(None);
-                self.vm.violate(Reason::Chain);
+                self.guest.took(None);
+                self.guest.violate(Reason::Chain);
                 return 0;
             }
         };
         let length = reader.available_bytes();
-        let read_bytes = if length > self.vm.max_report_bytes() {
+        let read_bytes = if length > self.guest.max_report_bytes() {
             0
         } else {
             length
         };
         if !self
-            .vm
+            .guest
             .may_touch(untouched_pages(memory, chain, read_bytes, ACK_BYTES))
         {
-            self.vm.took(None);
-            self.vm.violate(Reason::Untouched);
+            self.guest.took(None);
+            self.guest.violate(Reason::Untouched);
             return 0;
         }
         let mut op = None;
-        let ack = if length > self.vm.max_report_bytes() {
-            self.vm.refuse(Reason::Length)
+        let ack = if length > self.guest.max_report_bytes() {
+            self.guest.refuse(Reason::Length)
         } else {
             // The one copy that is judged and executed. [DEV-9]
             let mut bytes = vec![0; length];
             match reader.read_exact(&mut bytes) {
                 Ok(()) => {
                     op = Report::from_bytes(&bytes).map(|report| report.op);
-                    self.vm.report(node, &bytes)
+                    self.guest.report(node, &bytes)
                 }
-                Err(_) => self.vm.refuse(Reason::Chain),
+                Err(_) => self.guest.refuse(Reason::Chain),
             }
         };
-        self.vm.took(op);
+        self.guest.took(op);
         match writer.write_all(&ack.to_bytes()) {
             Ok(()) => ACK_BYTES as u32,
             Err(_) => 0,
@@ -266,21 +269,23 @@ impl Backend {
     }
 
     fn take_statistics(&self, memory: &GuestMemoryMmap, chain: Chain) {
-        self.vm.took(None);
-        let length = self.vm.statistics_bytes();
+        self.guest.took(None);
+        let length = self.guest.statistics_bytes();
         let mut bytes = vec![0; length];
         let Some((mut reader, _)) = ends(memory, chain.clone()) else {
-            return self.vm.violate(Reason::Chain);
+            return self.guest.violate(Reason::Chain);
         };
         if reader.available_bytes() == length
-            && !self.vm.may_touch(untouched_pages(memory, chain, length, 0))
+            && !self
+                .guest
+                .may_touch(untouched_pages(memory, chain, length, 0))
         {
-            return self.vm.violate(Reason::Untouched);
+            return self.guest.violate(Reason::Untouched);
         }
         if reader.available_bytes() != length || reader.read_exact(&mut bytes).is_err() {
-            return self.vm.violate(Reason::Statistics);
+            return self.guest.violate(Reason::Statistics);
         }
-        self.vm.statistics(&bytes);
+        self.guest.statistics(&bytes);
     }
 
     /// Fills buffers of the request queue as long as there are requests.
@@ -288,7 +293,7 @@ impl Backend {
         let memory = self.memory.memory();
         let mut gave = false;
         for _ in 0..BATCH {
-            if self.is_broken(QUEUE_REQUEST) || !self.vm.has_request() {
+            if self.is_broken(QUEUE_REQUEST) || !self.guest.has_request() {
                 break;
             }
             let found = running(vring, |state| {
@@ -301,7 +306,7 @@ impl Backend {
                 None | Some(Ok(_) | Err(virtio_queue::Error::QueueNotReady)) => break,
                 Some(Err(_)) => {
                     self.broken.fetch_or(1 << QUEUE_REQUEST, Ordering::Relaxed);
-                    self.vm.violate(Reason::Ring);
+                    self.guest.violate(Reason::Ring);
                     break;
                 }
             };
@@ -309,7 +314,7 @@ impl Backend {
             let written = match self.may_walk(&memory, table, head) {
                 Ok(()) => self.give_request(&memory, chain),
                 Err(reason) => {
-                    self.vm.violate(reason);
+                    self.guest.violate(reason);
                     0
                 }
             };
@@ -319,26 +324,32 @@ impl Backend {
         if gave {
             signal(vring);
         }
-        // The driver's next buffer rings the bell.
-        running(vring, |state| state.enable_notification());
+        // The driver's next buffer rings the bell; one that came just before does not.
+        let missed = running(vring, |state| state.enable_notification());
+        if matches!(missed, Some(Ok(true)))
+            && !self.is_broken(QUEUE_REQUEST)
+            && self.guest.has_request()
+        {
+            let _ = self.wake.write(1);
+        }
     }
 
     fn give_request(&self, memory: &GuestMemoryMmap, chain: Chain) -> u32 {
         let mut writer = match ends(memory, chain.clone()) {
             Some((_, writer)) if writer.available_bytes() >= REQUEST_BYTES => writer,
             _ => {
-                self.vm.violate(Reason::Chain);
+                self.guest.violate(Reason::Chain);
                 return 0;
             }
         };
         if !self
-            .vm
+            .guest
             .may_touch(untouched_pages(memory, chain, 0, REQUEST_BYTES))
         {
-            self.vm.violate(Reason::Untouched);
+            self.guest.violate(Reason::Untouched);
             return 0;
         }
-        let Some(request) = self.vm.next_request() else {
+        let Some(request) = self.guest.next_request() else {
             return 0;
         };
         match writer.write_all(&request.to_bytes()) {
@@ -435,7 +446,7 @@ impl VhostUserBackend for Backend {
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
         // Any read is answered; behind the end there are zeros. [DEV-3]
-        let config = self.vm.config_bytes();
+        let config = self.guest.config_bytes();
         let at = |index: u64| {
             usize::try_from(index)
                 .ok()
@@ -450,7 +461,7 @@ impl VhostUserBackend for Backend {
 
     fn update_memory(&self, memory: Memory) -> io::Result<()> {
         // This thread looks at rings, too.
-        lost::watch(self.vm.lost());
+        lost::watch(self.guest.lost());
         let handed: Vec<Handed> = memory
             .memory()
             .iter()
@@ -464,7 +475,7 @@ impl VhostUserBackend for Backend {
                 })
             })
             .collect();
-        self.vm.set_memory(&handed);
+        self.guest.set_memory(&handed);
         Ok(())
     }
 
@@ -489,7 +500,7 @@ impl VhostUserBackend for Backend {
         vrings: &[VringRwLock],
         _thread: usize,
     ) -> io::Result<()> {
-        lost::watch(self.vm.lost());
+        lost::watch(self.guest.lost());
         let event = u64::from(event);
         if event == self.wake_event() {
             let _ = self.wake.read();
@@ -504,8 +515,8 @@ impl VhostUserBackend for Backend {
         } else {
             self.serve(event as usize, vrings);
         }
-        if self.vm.is_lost() {
-            self.vm.give_up();
+        if self.guest.is_lost() {
+            self.guest.give_up();
         }
         // Never an error: it would end the worker.
         Ok(())

@@ -7,18 +7,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Path as UrlPath, State};
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path as UrlPath, Query, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use demeter_balloon::TargetError;
 use demeter_balloon::view::{PolicyView, Problem, SizeWish, Stage, VmView, tier_node};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
 use crate::args::Arguments;
 use crate::fleet::{Fleet, FleetError, SetPolicyError};
+use crate::history::HistoryView;
+use crate::ledger::What;
 use crate::spec::Description;
 use crate::spec::SpecError;
 use crate::vm::Vm;
@@ -30,6 +36,10 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
 /// No request has more to say.
 const MAX_BODY_BYTES: usize = 64 << 10;
+/// Newest decisions that are shown.
+const DECISIONS: usize = 256;
+/// Where all of this is described.
+const SEE: &str = "see the control interface in docs/balloon.md, or GET /v1/openapi.json";
 
 /// Of a call.
 pub type Answer<T> = Result<T, Failure>;
@@ -43,7 +53,8 @@ impl Failure {
         (&self.1.error, &self.1.next)
     }
 
-    fn new(status: StatusCode, error: impl Into<String>, next: impl Into<String>) -> Self {
+    /// With that status.
+    pub fn new(status: StatusCode, error: impl Into<String>, next: impl Into<String>) -> Self {
         Self(
             status,
             Problem {
@@ -60,13 +71,27 @@ impl IntoResponse for Failure {
     }
 }
 
-impl From<axum::extract::rejection::JsonRejection> for Failure {
-    fn from(rejection: axum::extract::rejection::JsonRejection) -> Self {
-        Self::new(
-            rejection.status(),
-            rejection.body_text(),
-            "see the control interface in docs/balloon.md",
-        )
+/// Not what the call takes.
+macro_rules! refuse {
+    ($($rejection:ty),*) => {$(
+        impl From<$rejection> for Failure {
+            fn from(rejection: $rejection) -> Self {
+                Self::new(rejection.status(), rejection.body_text(), SEE)
+            }
+        }
+    )*};
+}
+refuse!(JsonRejection, PathRejection, QueryRejection);
+
+/// The names in a path.
+struct At<T>(T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
+        let UrlPath(names) = UrlPath::from_request_parts(parts, state).await?;
+        Ok(Self(names))
     }
 }
 
@@ -121,28 +146,52 @@ pub fn public_routes(fleet: Arc<Fleet>) -> Router {
         .with_state(fleet)
 }
 
+/// What changes nothing and ends: served to whoever may look.
+pub fn views() -> Router<Arc<Fleet>> {
+    Router::new()
+        .route("/v1/vms", get(list))
+        .route("/v1/vms/{vm}", get(one))
+        .route("/v1/vms/{vm}/history", get(history))
+        .route("/v1/vms/{vm}/ledger", get(ledger))
+        .route("/v1/decisions", get(decisions))
+        .route("/v1/policy", get(get_policy))
+        .route("/v1/openapi.json", get(description))
+}
+
 /// All routes. `arguments` are read anew when somebody asks for that.
 pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
     let again = move |State(fleet): State<Arc<Fleet>>| reload(fleet, arguments.clone());
-    Router::new()
-        .route("/v1/vms", get(list).post(add))
-        .route("/v1/vms/{vm}", get(one).delete(remove))
+    let routes = views()
+        .route("/v1/vms", post(add))
+        .route("/v1/vms/{vm}", delete(remove))
         .route("/v1/reload", post(again))
         .route("/v1/vms/{vm}/tiers/{tier}", put(resize))
         .route("/v1/vms/{vm}/statistics", post(ask_statistics))
-        .route("/v1/vms/{vm}/ledger", get(ledger))
         .route("/v1/watch", get(watch))
-        .route("/v1/policy", get(get_policy).put(put_policy))
-        .route("/metrics", get(prometheus))
-        .fallback(|| async {
-            Failure::new(
-                StatusCode::NOT_FOUND,
-                "no such call",
-                "see the control interface in docs/balloon.md",
-            )
-        })
+        .route("/v1/policy", put(put_policy))
+        .route("/metrics", get(prometheus));
+    with_refusals(routes)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(fleet)
+}
+
+/// Refuses calls that there are not, in JSON.
+pub fn with_refusals(routes: Router<Arc<Fleet>>) -> Router<Arc<Fleet>> {
+    routes
+        .fallback(|| async { Failure::new(StatusCode::NOT_FOUND, "no such call", SEE) })
+        .method_not_allowed_fallback(|| async {
+            Failure::new(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "the call does not know this method",
+                SEE,
+            )
+        })
+}
+
+/// All calls, for programs.
+async fn description() -> impl IntoResponse {
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (kind, include_str!("openapi.json"))
 }
 
 async fn list(State(fleet): State<Arc<Fleet>>) -> Json<Vec<VmView>> {
@@ -169,7 +218,7 @@ async fn aside<T: Send + 'static>(
 
 async fn add(
     State(fleet): State<Arc<Fleet>>,
-    wish: Result<Json<Description>, axum::extract::rejection::JsonRejection>,
+    wish: Result<Json<Description>, JsonRejection>,
 ) -> Answer<(StatusCode, Json<VmView>)> {
     let Json(description) = wish?;
     let adding = fleet.clone();
@@ -178,10 +227,7 @@ async fn add(
     Ok((StatusCode::CREATED, Json(fleet.view_of(&vm).await)))
 }
 
-async fn remove(
-    State(fleet): State<Arc<Fleet>>,
-    UrlPath(name): UrlPath<String>,
-) -> Answer<StatusCode> {
+async fn remove(State(fleet): State<Arc<Fleet>>, At(name): At<String>) -> Answer<StatusCode> {
     aside(move || fleet.remove(&name)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -199,24 +245,72 @@ pub async fn reload(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Answer<Json
     Ok(Json(views))
 }
 
-async fn one(
-    State(fleet): State<Arc<Fleet>>,
-    UrlPath(name): UrlPath<String>,
-) -> Answer<Json<VmView>> {
+async fn one(State(fleet): State<Arc<Fleet>>, At(name): At<String>) -> Answer<Json<VmView>> {
     let vm = find(&fleet, &name)?;
     Ok(Json(fleet.view_of(&vm).await))
 }
 
 async fn ledger(
     State(fleet): State<Arc<Fleet>>,
-    UrlPath(name): UrlPath<String>,
+    At(name): At<String>,
 ) -> Answer<Json<Vec<crate::ledger::Entry>>> {
     Ok(Json(find(&fleet, &name)?.ledger.recent()))
 }
 
+/// Which points.
+#[derive(Deserialize)]
+struct Behind {
+    #[serde(default)]
+    after: u64,
+}
+
+async fn history(
+    State(fleet): State<Arc<Fleet>>,
+    At(name): At<String>,
+    behind: Result<Query<Behind>, QueryRejection>,
+) -> Answer<Json<HistoryView>> {
+    let Query(behind) = behind?;
+    let vm = find(&fleet, &name)?;
+    Ok(Json(fleet.history.view(&vm.spec.name, behind.after)))
+}
+
+/// A size that was asked for.
+#[derive(Serialize)]
+struct Decision {
+    unix_ms: u64,
+    vm: String,
+    tier: String,
+    size_bytes: u64,
+    why: String,
+}
+
+/// Newest last, of all machines; each of their ledgers remembers some of its own.
+async fn decisions(State(fleet): State<Arc<Fleet>>) -> Json<Vec<Decision>> {
+    let mut all = Vec::new();
+    for vm in fleet.vms() {
+        let entries = vm.ledger.recent().into_iter();
+        all.extend(
+            entries
+                .filter(|entry| entry.what == What::Asked)
+                .filter_map(|entry| {
+                    Some(Decision {
+                        unix_ms: entry.unix_ms,
+                        vm: vm.spec.name.clone(),
+                        tier: entry.tier?,
+                        size_bytes: entry.size_bytes?,
+                        why: entry.why.unwrap_or_default(),
+                    })
+                }),
+        );
+    }
+    all.sort_by_key(|decision| decision.unix_ms);
+    all.drain(..all.len().saturating_sub(DECISIONS));
+    Json(all)
+}
+
 async fn ask_statistics(
     State(fleet): State<Arc<Fleet>>,
-    UrlPath(name): UrlPath<String>,
+    At(name): At<String>,
 ) -> Answer<StatusCode> {
     find(&fleet, &name)?.ask_statistics();
     Ok(StatusCode::ACCEPTED)
@@ -224,8 +318,8 @@ async fn ask_statistics(
 
 async fn resize(
     State(fleet): State<Arc<Fleet>>,
-    UrlPath((name, tier)): UrlPath<(String, String)>,
-    wish: Result<Json<SizeWish>, axum::extract::rejection::JsonRejection>,
+    At((name, tier)): At<(String, String)>,
+    wish: Result<Json<SizeWish>, JsonRejection>,
 ) -> Answer<Json<VmView>> {
     let Json(wish) = wish?;
     let vm = find(&fleet, &name)?;
@@ -246,19 +340,22 @@ async fn resize(
                 "fmem and smem are tiers",
             )
         })?;
-    let view = vm.view();
+    // With what its worker knows now: a wish is measured against that.
+    let view = fleet.view_of(&vm).await;
     if view.stage == Stage::Waiting {
         return Err(Failure::new(
             StatusCode::CONFLICT,
             format!("machine '{name}' is not connected"),
-            "start it, or replug its device: demeter balloon replug",
+            "start it, or replug its device: demeter balloon replug --qmp PATH",
         ));
     }
     let why = wish.why.as_deref().unwrap_or("control interface");
     let why: String = why.chars().take(200).collect();
     let ticket = vm.ask(node, wish.size_bytes, &why).map_err(|error| {
         let next = match error {
-            TargetError::Disabled => "replug its device: demeter balloon replug".to_owned(),
+            TargetError::Disabled => {
+                "replug its device: demeter balloon replug --qmp PATH".to_owned()
+            }
             TargetError::Size { node_pages, .. } => {
                 format!("the tier has {} bytes", node_pages << 12)
             }
@@ -330,7 +427,7 @@ async fn get_policy(State(fleet): State<Arc<Fleet>>) -> Json<PolicyView> {
 
 async fn put_policy(
     State(fleet): State<Arc<Fleet>>,
-    wish: Result<Json<PolicyView>, axum::extract::rejection::JsonRejection>,
+    wish: Result<Json<PolicyView>, JsonRejection>,
 ) -> Answer<Json<PolicyView>> {
     let Json(wish) = wish?;
     let changed = fleet.clone();

@@ -10,6 +10,7 @@ use crate::fleet::FleetError;
 use crate::policy::PolicyError;
 use crate::sockets::SocketError;
 use crate::spec::SpecError;
+use crate::token::TokenError;
 
 /// A failure: [`std::fmt::Display`] is the cause, [`Error::next`] what to do.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,17 @@ pub enum Error {
         /// The system's words.
         cause: io::Error,
     },
+    /// The page cannot be served.
+    #[error("cannot listen on {address} for the page: {cause}")]
+    Web {
+        /// Where.
+        address: SocketAddr,
+        /// The system's words.
+        cause: io::Error,
+    },
+    /// Nobody could be admitted to the page.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// A machine is not described well.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -92,12 +104,11 @@ impl Error {
             Self::Policy(error) => error.next(),
             Self::File { .. } => "check the path and its permissions".into(),
             Self::Socket(error) => error.next().into(),
-            Self::Metrics { cause, .. } => match cause.kind() {
-                io::ErrorKind::AddrInUse => "choose another port for [metrics] listen",
-                io::ErrorKind::AddrNotAvailable => "choose an address of this host",
-                _ => "let the service use the network: packaging/monitoring/demeterd-metrics.conf",
+            Self::Metrics { cause, .. } => {
+                next_address(cause, "[metrics]", "demeterd-metrics.conf")
             }
-            .into(),
+            Self::Web { cause, .. } => next_address(cause, "[web]", "demeterd-web.conf"),
+            Self::Token(error) => error.next(),
             Self::System { .. } => "check the limits of this process".into(),
         }
     }
@@ -108,5 +119,13 @@ impl Error {
             Self::Usage { .. } | Self::Spec(_) | Self::Policy(_) => 2,
             _ => 1,
         }
+    }
+}
+
+fn next_address(cause: &io::Error, section: &str, unit: &str) -> String {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => format!("choose another port for {section} listen"),
+        io::ErrorKind::AddrNotAvailable => "choose an address of this host".into(),
+        _ => format!("let the service use the network: packaging/monitoring/{unit}"),
     }
 }

@@ -15,14 +15,15 @@ use tokio::sync::watch;
 
 use crate::args::Settings;
 use crate::error::Error;
+use crate::history::History;
+use crate::keeper::{self, Keeper, Keeping};
 use crate::ledger::Ledger;
 use crate::measuring::Measuring;
 use crate::policy::{self, Policy, PolicyError};
-use crate::serve::{self, Server};
 use crate::sockets::Access;
 use crate::spec::{self, Description, Entitlement, SpecError};
 use crate::store::{Changes, Chosen, Store};
-use crate::vm::Vm;
+use crate::vm::{Asker, Vm};
 
 /// What is divided, and by whom.
 pub struct Steering {
@@ -67,13 +68,15 @@ pub enum FleetError {
 
 struct Member {
     vm: Arc<Vm>,
-    server: Server,
+    keeper: Keeper,
     /// As the control interface gave it; none: of the configuration.
     added: Option<Description>,
 }
 
 /// All of it. Locks are taken in the order of the fields.
 pub struct Fleet {
+    /// What the guests had.
+    pub history: History,
     /// What the next start shall know; held over every change of the fleet.
     stored: Mutex<Stored>,
     members: RwLock<BTreeMap<String, Member>>,
@@ -82,7 +85,10 @@ pub struct Fleet {
     access: Access,
     state_dir: Option<PathBuf>,
     parameters: Parameters,
+    keeping: Keeping,
     measuring: Measuring,
+    /// The same for decisions.
+    measuring_to_decide: Measuring,
 }
 
 struct Stored {
@@ -115,6 +121,7 @@ impl Fleet {
         };
         let policy = stored.policy(&settings.policy);
         let fleet = Self {
+            history: History::new(settings.parameters.instance, settings.history_interval),
             members: RwLock::default(),
             steering: Mutex::new(Steering {
                 policy: policy::by_name(&policy.name).flatten(),
@@ -128,7 +135,9 @@ impl Fleet {
             access: settings.access,
             state_dir: settings.state_dir,
             parameters: settings.parameters,
-            measuring: Measuring::default(),
+            keeping: settings.keeping,
+            measuring: Measuring::new(Asker::Views),
+            measuring_to_decide: Measuring::new(Asker::Decisions),
             stored: Mutex::new(Stored {
                 store,
                 changes: stored.clone(),
@@ -168,10 +177,10 @@ impl Fleet {
         })?;
         let name = spec.name.clone();
         let vm = Arc::new(Vm::new(spec, self.parameters, ledger, self.changes.clone()));
-        let server = serve::start(vm.clone(), self.access)?;
+        let keeper = keeper::start(vm.clone(), self.access, self.keeping)?;
         let member = Member {
             vm: vm.clone(),
-            server,
+            keeper,
             added,
         };
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
@@ -183,7 +192,7 @@ impl Fleet {
     fn end(&self, name: &str) {
         let member = self.take(name);
         if let Some(member) = member {
-            member.server.stop();
+            member.keeper.stop();
         }
         self.changed();
     }
@@ -232,7 +241,7 @@ impl Fleet {
         // Its guest may take its time: others come and go meanwhile.
         drop(stored);
         if let Some(member) = member {
-            member.server.stop();
+            member.keeper.stop();
         }
         self.changed();
         tracing::info!(vm = name, "removed");
@@ -314,6 +323,13 @@ impl Fleet {
                     wish.name
                 );
             }
+            if wish.name == "working-set" && vm.share().memory_bytes.is_none() {
+                tracing::warn!(
+                    vm = vm.spec.name,
+                    "has no memory=, and 'working-set' may give it all that its machine was \
+                     started with"
+                );
+            }
         }
         tracing::info!(policy = wish.name, "policy");
     }
@@ -341,14 +357,15 @@ impl Fleet {
 
     /// As the control interface shows them, with what is allocated now.
     pub async fn views(&self) -> Vec<VmView> {
-        let seen = self.seen().await;
-        seen.into_iter().map(|(_, view)| view).collect()
-    }
-
-    /// As [`Self::views`], each with its machine.
-    pub async fn seen(&self) -> Vec<(Arc<Vm>, VmView)> {
         let vms = self.vms();
         self.measuring.measure(&vms).await;
+        vms.iter().map(|vm| vm.view()).collect()
+    }
+
+    /// As [`Self::views`], each with its machine: for a decision.
+    pub async fn seen(&self) -> Vec<(Arc<Vm>, VmView)> {
+        let vms = self.vms();
+        self.measuring_to_decide.measure(&vms).await;
         (vms.into_iter())
             .map(|vm| {
                 let view = vm.view();

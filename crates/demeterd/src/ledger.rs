@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -37,6 +38,12 @@ pub enum What {
     Disconnected,
     /// The guest did wrong too often.
     Disabled,
+    /// What serves its device ended, and should not have.
+    WorkerDied,
+    /// We take its device out, to put it in anew at once.
+    TakenOut,
+    /// That is done.
+    PutIn,
 }
 
 /// One line.
@@ -58,6 +65,9 @@ pub struct Entry {
     /// Ended: how.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub outcome: Option<Outcome>,
+    /// Taken out, put in: where.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bus: Option<String>,
     /// Who or what caused it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<String>,
@@ -84,14 +94,22 @@ impl Entry {
             size_bytes: None,
             balloon_bytes: None,
             outcome: None,
+            bus: None,
             why: None,
             left_out: 0,
         }
+    }
+
+    /// What the next start needs to know, however much is noted later.
+    fn is_for_restarts(&self) -> bool {
+        matches!(self.what, What::Asked | What::TakenOut | What::PutIn)
     }
 }
 
 struct Inner {
     file: Option<File>,
+    /// Why it is not written just now was told.
+    is_given_up: bool,
     bytes: u64,
     recent: VecDeque<Entry>,
 }
@@ -121,6 +139,7 @@ impl Ledger {
             path,
             inner: Mutex::new(Inner {
                 file,
+                is_given_up: false,
                 bytes,
                 recent,
             }),
@@ -132,6 +151,7 @@ impl Ledger {
     pub fn retire(&self) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.file = None;
+        inner.is_given_up = false;
         if let Some(path) = &self.path {
             let _ = fs::rename(path, path.with_extension("removed"));
             let _ = fs::remove_file(rotated(path));
@@ -139,37 +159,47 @@ impl Ledger {
     }
 
     /// One more line. That the disk is full must not stop the guests: it is told
-    /// once and the file is given up.
+    /// once, and with each further entry it is tried again.
     pub fn add(&self, entry: Entry) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = self.write(&mut inner, &entry) {
-            tracing::error!("the ledger is not written any more: {error}");
-            inner.file = None;
+        // First: a rotation writes down again what is remembered.
+        remember(&mut inner.recent, entry.clone());
+        match self.write(&mut inner, &entry) {
+            Ok(()) if inner.is_given_up => {
+                inner.is_given_up = false;
+                tracing::info!("the ledger is written again");
+            }
+            Ok(()) => {}
+            Err(error) => {
+                if !std::mem::replace(&mut inner.is_given_up, true) {
+                    tracing::error!(
+                        "the ledger is not written: {error}; next: make room in the state directory, it is tried again"
+                    );
+                }
+                inner.file = None;
+            }
         }
-        remember(&mut inner.recent, entry);
     }
 
     fn write(&self, inner: &mut Inner, entry: &Entry) -> std::io::Result<()> {
-        let (Some(file), Some(path)) = (&mut inner.file, &self.path) else {
+        let Some(path) = &self.path else {
             return Ok(());
         };
-        let mut line = serde_json::to_vec(entry)?;
-        line.push(b'\n');
-        file.write_all(&line)?;
-        inner.bytes += line.len() as u64;
+        if inner.is_given_up {
+            // What was not written meanwhile, as far as a start needs it.
+            begin(inner, path)?;
+            if entry.is_for_restarts() {
+                return Ok(());
+            }
+        }
+        let Some(file) = &mut inner.file else {
+            return Ok(());
+        };
+        inner.bytes += append(file, entry)?;
         if inner.bytes > ROTATE_BYTES {
             fs::rename(path, rotated(path))?;
             // The last sizes must not be lost with a later rotation.
-            let mut fresh = append_to(path)?;
-            let mut bytes = 0;
-            for entry in last_asked(&inner.recent) {
-                let mut line = serde_json::to_vec(&entry)?;
-                line.push(b'\n');
-                fresh.write_all(&line)?;
-                bytes += line.len() as u64;
-            }
-            inner.file = Some(fresh);
-            inner.bytes = bytes;
+            begin(inner, path)?;
         }
         Ok(())
     }
@@ -178,6 +208,13 @@ impl Ledger {
     pub fn recent(&self) -> Vec<Entry> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.recent.iter().cloned().collect()
+    }
+
+    /// Where the device was, if it was taken out and not put in again.
+    pub fn taken_out(&self) -> Option<String> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = last_plugging(&inner.recent)?;
+        (last.what == What::TakenOut).then(|| last.bus.clone())?
     }
 
     /// The last balloon that was asked for on each tier, by name.
@@ -199,34 +236,93 @@ fn last_asked(recent: &VecDeque<Entry>) -> Vec<Entry> {
     last
 }
 
+fn last_plugging(recent: &VecDeque<Entry>) -> Option<&Entry> {
+    recent.iter().rev().find(|entry| is_plugging(entry))
+}
+
+fn is_plugging(entry: &Entry) -> bool {
+    matches!(entry.what, What::TakenOut | What::PutIn)
+}
+
 fn remember(recent: &mut VecDeque<Entry>, entry: Entry) {
     if recent.len() == REMEMBERED {
-        // Sizes outlive the noise that a guest can make.
-        let droppable = recent
-            .iter()
-            .position(|old| old.what != What::Asked)
+        // Old sizes and what guests can cause at will make room for each other, and for what
+        // went wrong; what the next start needs stays before all.
+        let droppable = (0..recent.len())
+            .find(|&at| is_passing(recent, at))
+            .or_else(|| recent.iter().position(|old| !old.is_for_restarts()))
             .unwrap_or(0);
         recent.remove(droppable);
     }
     recent.push_back(entry);
 }
 
+/// Nobody misses it but for its time.
+fn is_passing(recent: &VecDeque<Entry>, at: usize) -> bool {
+    let old = &recent[at];
+    if old.is_for_restarts() {
+        return is_superseded(recent, at);
+    }
+    !matches!(old.what, What::WorkerDied | What::Disabled)
+}
+
+/// A later entry says the same of the same thing.
+fn is_superseded(recent: &VecDeque<Entry>, at: usize) -> bool {
+    let old = &recent[at];
+    let says_same = |entry: &Entry| match old.what {
+        What::Asked => entry.what == What::Asked && entry.tier == old.tier,
+        _ => is_plugging(entry),
+    };
+    recent.range(at + 1..).any(says_same)
+}
+
+/// Opens the file and writes down what the next start needs to know.
+fn begin(inner: &mut Inner, path: &Path) -> std::io::Result<()> {
+    let mut file = append_to(path)?;
+    let mut bytes = file.metadata()?.len();
+    let plugging = last_plugging(&inner.recent).cloned();
+    for entry in last_asked(&inner.recent).into_iter().chain(plugging) {
+        bytes += append(&mut file, &entry)?;
+    }
+    inner.file = Some(file);
+    inner.bytes = bytes;
+    Ok(())
+}
+
+/// Writes a line; returns its bytes.
+fn append(file: &mut File, entry: &Entry) -> std::io::Result<u64> {
+    let mut line = serde_json::to_vec(entry)?;
+    line.push(b'\n');
+    file.write_all(&line)?;
+    Ok(line.len() as u64)
+}
+
 fn rotated(path: &Path) -> PathBuf {
     path.with_extension("old.jsonl")
 }
 
+/// What is appended begins a line, also after one that a sudden end cut.
 fn append_to(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    let mut options = OpenOptions::new();
+    let mut file = options.create(true).read(true).append(true).open(path)?;
+    if let Some(last) = file.metadata()?.len().checked_sub(1) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, last)?;
+        if byte != *b"\n" {
+            file.write_all(b"\n")?;
+        }
+    }
+    Ok(file)
 }
 
-/// Whole lines only: the last one may have been cut by a sudden end.
+/// Whole lines only: one may have been cut by a sudden end, within a letter, too.
 fn lines(path: &Path) -> impl Iterator<Item = Entry> {
     File::open(path)
         .map(BufReader::new)
         .into_iter()
-        .flat_map(BufRead::lines)
+        .flat_map(|file| file.split(b'\n'))
         .map_while(Result::ok)
-        .filter_map(|line| serde_json::from_str(&line).ok())
+        .filter_map(|line| serde_json::from_slice(&line).ok())
 }
 
 #[cfg(test)]
@@ -241,6 +337,13 @@ mod tests {
         }
     }
 
+    fn taken_out(bus: &str) -> Entry {
+        Entry {
+            bus: Some(bus.into()),
+            ..Entry::now(What::TakenOut)
+        }
+    }
+
     #[test]
     fn the_last_sizes_survive_a_sudden_end() {
         let directory = tempfile::tempdir().unwrap();
@@ -251,23 +354,49 @@ mod tests {
         ledger.add(asked("fmem", 3));
         drop(ledger);
         let path = directory.path().join("a.jsonl");
-        append_to(&path)
-            .unwrap()
-            .write_all(b"{\"unix_ms\":12,")
-            .unwrap();
-        let sizes = open().last_balloons();
+        let mut file = append_to(&path).unwrap();
+        file.write_all(b"{\"unix_ms\":12,\"why\":\"\xc3").unwrap();
+        let again = open();
+        let sizes = again.last_balloons();
         assert_eq!(sizes, [("smem".to_owned(), 2), ("fmem".to_owned(), 3)]);
+        // The next one is no part of the line that was cut.
+        again.add(asked("fmem", 4));
+        drop(again);
+        let sizes = open().last_balloons();
+        assert_eq!(sizes, [("smem".to_owned(), 2), ("fmem".to_owned(), 4)]);
     }
 
     #[test]
     fn noise_neither_grows_the_memory_nor_hides_sizes() {
         let ledger = Ledger::open(None, "a").unwrap();
         ledger.add(asked("fmem", 7));
+        ledger.add(taken_out("port7"));
         for _ in 0..10 * REMEMBERED {
             ledger.add(Entry::now(What::Driver));
         }
         assert_eq!(ledger.recent().len(), REMEMBERED);
         assert_eq!(ledger.last_balloons(), [("fmem".to_owned(), 7)]);
+        assert_eq!(ledger.taken_out().as_deref(), Some("port7"));
+    }
+
+    #[test]
+    fn sizes_of_one_tier_do_not_hide_those_of_the_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Ledger::open(Some(directory.path()), "a").unwrap();
+        let ledger = open();
+        ledger.add(asked("smem", 7));
+        ledger.add(taken_out("port7"));
+        for size in 0..2 * REMEMBERED as u64 {
+            ledger.add(asked("fmem", size));
+        }
+        let wanted = [
+            ("smem".to_owned(), 7),
+            ("fmem".to_owned(), 2 * REMEMBERED as u64 - 1),
+        ];
+        assert_eq!(ledger.last_balloons(), wanted);
+        let again = open();
+        assert_eq!(again.last_balloons(), wanted);
+        assert_eq!(again.taken_out().as_deref(), Some("port7"));
     }
 
     #[test]
@@ -275,6 +404,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(Some(directory.path()), "a").unwrap();
         ledger.add(asked("fmem", 7));
+        ledger.add(taken_out("port7"));
         let long = Entry {
             why: Some("x".repeat(1 << 16)),
             ..Entry::now(What::Driver)
@@ -290,5 +420,102 @@ mod tests {
         drop(ledger);
         let again = Ledger::open(Some(directory.path()), "a").unwrap();
         assert_eq!(again.last_balloons(), [("fmem".to_owned(), 7)]);
+        assert_eq!(again.taken_out().as_deref(), Some("port7"));
+        again.add(Entry::now(What::PutIn));
+        assert_eq!(again.taken_out(), None);
+    }
+
+    #[test]
+    fn the_entry_that_makes_the_file_too_large_counts() {
+        let put_in = Entry::now(What::PutIn);
+        for (last, size, bus) in [
+            (put_in, 7, None),
+            (taken_out("port8"), 7, Some("port8")),
+            (asked("fmem", 8), 8, Some("port7")),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let open = || Ledger::open(Some(directory.path()), "a").unwrap();
+            let ledger = open();
+            ledger.add(asked("fmem", 7));
+            ledger.add(taken_out("port7"));
+            ledger.inner.lock().unwrap().bytes = ROTATE_BYTES;
+            ledger.add(last);
+            drop(ledger);
+            assert!(directory.path().join("a.old.jsonl").exists());
+            let again = open();
+            assert_eq!(again.last_balloons(), [("fmem".to_owned(), size)]);
+            assert_eq!(again.taken_out().as_deref(), bus);
+        }
+    }
+
+    /// `/dev/full` answers every write as a full disk does.
+    #[test]
+    fn a_full_disk_is_told_once_and_what_was_asked_meanwhile_is_written_later() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.jsonl");
+        let ledger = Ledger::open(Some(directory.path()), "a").unwrap();
+        ledger.add(asked("fmem", 7));
+        ledger.add(taken_out("port7"));
+        let kept = directory.path().join("kept");
+        fs::rename(&path, &kept).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        ledger.inner.lock().unwrap().file = Some(append_to(&path).unwrap());
+        for size in 8..20 {
+            ledger.add(asked("fmem", size));
+            assert!(ledger.inner.lock().unwrap().is_given_up);
+        }
+        ledger.add(Entry::now(What::PutIn));
+        // There is room again.
+        fs::rename(&kept, &path).unwrap();
+        ledger.add(Entry::now(What::Driver));
+        assert!(!ledger.inner.lock().unwrap().is_given_up);
+        ledger.add(asked("smem", 3));
+        drop(ledger);
+        let again = Ledger::open(Some(directory.path()), "a").unwrap();
+        let wanted = [("fmem".to_owned(), 19), ("smem".to_owned(), 3)];
+        assert_eq!(again.last_balloons(), wanted);
+        assert_eq!(again.taken_out(), None);
+        let drivers = |entry: &Entry| entry.what == What::Driver;
+        assert_eq!(again.recent().into_iter().filter(drivers).count(), 1);
+    }
+
+    #[test]
+    fn many_sizes_do_not_hide_a_death() {
+        let ledger = Ledger::open(None, "a").unwrap();
+        ledger.add(Entry::now(What::WorkerDied));
+        ledger.add(Entry::now(What::Disabled));
+        for size in 0..2 * REMEMBERED as u64 {
+            ledger.add(asked("fmem", size));
+        }
+        let shown = ledger.recent();
+        assert_eq!(shown.len(), REMEMBERED);
+        assert_eq!(shown[0].what, What::WorkerDied);
+        assert_eq!(shown[1].what, What::Disabled);
+        // Nor do other entries that a guest can cause.
+        for _ in 0..10 * REMEMBERED {
+            ledger.add(Entry::now(What::Driver));
+        }
+        let shown = ledger.recent();
+        assert_eq!(shown[0].what, What::WorkerDied);
+        assert_eq!(shown[1].what, What::Disabled);
+        assert_eq!(shown.len(), REMEMBERED);
+    }
+
+    #[test]
+    fn of_too_many_deaths_the_oldest_are_left_out() {
+        let ledger = Ledger::open(None, "a").unwrap();
+        ledger.add(asked("fmem", 7));
+        ledger.add(taken_out("port7"));
+        for at in 0..2 * REMEMBERED as u64 {
+            ledger.add(Entry {
+                unix_ms: at,
+                ..Entry::now(What::WorkerDied)
+            });
+        }
+        let shown = ledger.recent();
+        assert_eq!(shown.len(), REMEMBERED);
+        assert_eq!(shown.last().unwrap().unix_ms, 2 * REMEMBERED as u64 - 1);
+        assert_eq!(ledger.last_balloons(), [("fmem".to_owned(), 7)]);
+        assert_eq!(ledger.taken_out().as_deref(), Some("port7"));
     }
 }

@@ -2,7 +2,8 @@
 //! What the host has allocated for guests is asked of the system, file by file, and a
 //! file may be served by a program that does not answer (FUSE). Nobody but the thread
 //! that asks waits for that longer than a second, and each such machine keeps one thread
-//! at most.
+//! at most, and one of the policy: a scrape never waits for a decision, nor a decision for
+//! a scrape.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,18 +11,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::vm::{MEASURING_LIMIT, Vm};
+use crate::vm::{Asker, MEASURING_LIMIT, Vm};
 
-/// Who measures; one at a time, so that whoever asks sees what is true after it asked.
-#[derive(Default)]
+/// One at a time, so that whoever asks sees what is true after it asked.
 pub struct Measuring {
+    asker: Asker,
     turn: Mutex<()>,
 }
 
 impl Measuring {
+    /// For these.
+    pub fn new(asker: Asker) -> Self {
+        Self {
+            asker,
+            turn: Mutex::default(),
+        }
+    }
+
     /// Measures all of these that answer.
     pub async fn measure(&self, vms: &[Arc<Vm>]) {
-        self.measure_by(vms, |vm| vm.measure()).await;
+        let asker = self.asker;
+        self.measure_by(vms, move |vm| vm.measure(asker)).await;
     }
 
     async fn measure_by(&self, vms: &[Arc<Vm>], ask: impl Fn(&Vm) + Clone + Send + 'static) {
@@ -30,6 +40,14 @@ impl Measuring {
             .filter(|vm| !vm.is_unmeasured())
             .cloned()
             .collect();
+        // All are asked before anybody's answer is waited for.
+        left.iter().for_each(|vm| vm.look());
+        let asked = left.clone();
+        // It ends after a second, whoever is still waited for.
+        let heard = tokio::task::spawn_blocking(move || {
+            asked.iter().for_each(|vm| vm.wait_look());
+        });
+        let _ = heard.await;
         while !left.is_empty() {
             let (measured, given_up) = (Arc::new(AtomicUsize::new(0)), Arc::default());
             let (now, done, over) = (left.clone(), measured.clone(), Arc::clone(&given_up));
@@ -70,7 +88,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::{Duration, Instant};
 
-    use crate::vm::tests::driven;
+    use crate::pair::driven;
 
     /// Measures; the machine `stuck` answers when it is told to.
     fn ask(
@@ -80,7 +98,7 @@ mod tests {
     ) -> impl Fn(&Vm) + Clone + Send {
         let release = Arc::new(std::sync::Mutex::new(release));
         move |vm| {
-            vm.measure_by(|files, node| {
+            vm.measure_by(Asker::Views, |files, node| {
                 if vm.spec.name == stuck {
                     entered.send(()).unwrap();
                     let _ = release.lock().unwrap().recv();
@@ -94,10 +112,10 @@ mod tests {
     async fn one_file_that_does_not_answer_holds_up_nobody_for_long() {
         let directory = tempfile::tempdir().unwrap();
         let vms: Vec<Arc<Vm>> = (["a", "b", "c"].iter())
-            .map(|name| driven(directory.path(), name))
+            .map(|name| driven(directory.path(), name).vm)
             .collect();
         let backing = |at: usize| vms[at].view().tiers[0].backing_bytes;
-        let measuring = Measuring::default();
+        let measuring = Measuring::new(Asker::Views);
         measuring.measure(&vms).await;
         assert!((0..3).all(|at| backing(at).is_some()));
         let (go, release) = channel();
@@ -124,13 +142,46 @@ mod tests {
         assert!(backing(1).is_some());
     }
 
+    #[tokio::test]
+    async fn a_scrape_does_not_wait_for_a_decision_that_waits_for_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let vms = vec![driven(directory.path(), "a").vm];
+        let (deciding, scraping) = (
+            Measuring::new(Asker::Decisions),
+            Measuring::new(Asker::Views),
+        );
+        let (go, release) = channel::<()>();
+        let release = Arc::new(std::sync::Mutex::new(release));
+        let (entered, entries) = channel();
+        let stuck = deciding.measure_by(&vms, move |vm| {
+            vm.measure_by(Asker::Decisions, |_, _| {
+                entered.send(()).unwrap();
+                let _ = release.lock().unwrap().recv();
+                None
+            });
+        });
+        let scrape = async {
+            while entries.try_recv().is_err() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            scraping.measure(&vms).await;
+        };
+        tokio::select! {
+            biased;
+            () = stuck => panic!("the scrape has waited until the decision gave up"),
+            () = scrape => {}
+        }
+        assert!(vms[0].view().tiers[0].backing_bytes.is_some());
+        drop(go);
+    }
+
     /// Whoever asks may go away before there is an answer, as clients of the control
     /// interface do.
     #[tokio::test]
     async fn those_who_go_away_leave_one_thread_and_not_more() {
         let directory = tempfile::tempdir().unwrap();
-        let vms = vec![driven(directory.path(), "b")];
-        let measuring = Measuring::default();
+        let vms = vec![driven(directory.path(), "b").vm];
+        let measuring = Measuring::new(Asker::Views);
         let (go, release) = channel();
         let (entered, entries) = channel();
         let ask = ask("b", release, entered);

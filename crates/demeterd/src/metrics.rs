@@ -122,7 +122,7 @@ fn node(vm: &VmView, at: usize) -> Option<&NodeStatistics> {
 type OfVm = fn(&VmView) -> Option<f64>;
 
 /// Name, help, unit, value.
-const VM_COUNTERS: [(&str, &str, Option<Unit>, OfVm); 5] = [
+const VM_COUNTERS: [(&str, &str, Option<Unit>, OfVm); 6] = [
     (
         "stalled_some",
         "a task waited for memory, as the guest says",
@@ -156,10 +156,16 @@ const VM_COUNTERS: [(&str, &str, Option<Unit>, OfVm); 5] = [
         Some(Unit::Bytes),
         |vm| Some(vm.statistics.as_ref()?.oom_deflated_pages as f64 * 4096.0),
     ),
+    (
+        "worker_deaths",
+        "of what serves the guest's device",
+        None,
+        |vm| Some(vm.worker.deaths as f64),
+    ),
 ];
 
 /// Name, help, unit, value.
-const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 6] = [
+const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 7] = [
     ("driven", "a driver is there", None, |vm| {
         Some(f64::from(vm.stage == Stage::Driven))
     }),
@@ -171,6 +177,12 @@ const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 6] = [
         "something is wrong with its memory",
         None,
         |vm| Some(f64::from(vm.problem.is_some())),
+    ),
+    (
+        "confined",
+        "its device is served by a confined process",
+        None,
+        |vm| Some(f64::from(is_confined(vm))),
     ),
     (
         "statistics_age",
@@ -194,6 +206,11 @@ const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 6] = [
         },
     ),
 ];
+
+/// It is a process that a system call out of turn ends.
+fn is_confined(vm: &VmView) -> bool {
+    (vm.worker.confinement.as_ref()).is_some_and(|confinement| confinement.seccomp)
+}
 
 /// A number of churn.
 type OfChurn = fn(&Churn) -> u64;
@@ -227,7 +244,7 @@ pub fn text(vms: &[VmView], decided: Decided) -> Result<String, std::fmt::Error>
     for (name, help, unit, value) in TIER_GAUGES {
         let family = Gauges::<TierLabel>::default();
         each_tier(vms, value, |label, value| {
-            family.get_or_create(&label).set(value);
+            family.get_or_create(&label).set(shown(value));
         });
         registry.register_with_unit(name, help, unit, family);
     }
@@ -281,7 +298,7 @@ pub fn text(vms: &[VmView], decided: Decided) -> Result<String, std::fmt::Error>
     let help = "time that decisions took, with their requests";
     registry.register_with_unit("deciding", help, Unit::Seconds, deciding);
     let pool = Gauge::<u64, AtomicU64>::default();
-    pool.set(decided.pool_bytes);
+    pool.set(shown(decided.pool_bytes));
     let help = "FMEM that the policy divides";
     registry.register_with_unit("fmem_pool", help, Unit::Bytes, pool);
     let policy = Info::new(vec![("policy", decided.policy)]);
@@ -291,6 +308,11 @@ pub fn text(vms: &[VmView], decided: Decided) -> Result<String, std::fmt::Error>
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
+}
+
+/// The most that a gauge of whole numbers can show: a larger one would cost all metrics.
+fn shown(value: u64) -> u64 {
+    value.min(i64::MAX as u64)
 }
 
 fn register(
@@ -337,7 +359,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use demeter_balloon::statistics::Trigger;
-    use demeter_balloon::view::{Sizing, TierView, Why};
+    use demeter_balloon::view::{Sizing, TierView, Why, WorkerView};
     use demeter_balloon::{Statistics, device::Traffic};
 
     fn tier(name: &str, node: u16) -> TierView {
@@ -393,17 +415,36 @@ mod tests {
                 fmem_bytes: 4096,
                 fmem_short: None,
             }),
+            worker: WorkerView {
+                deaths: 3,
+                ..WorkerView::default()
+            },
         }
     }
 
     fn exposition() -> String {
-        let decided = Decided {
+        text(&[guest()], decided()).unwrap()
+    }
+
+    fn decided() -> Decided {
+        Decided {
             policy: "working-set",
             pool_bytes: 1 << 30,
             decisions: 2,
             deciding: Duration::from_millis(5),
-        };
-        text(&[guest()], decided).unwrap()
+        }
+    }
+
+    /// Whoever gives the policy all that a number can say must not blind the operator.
+    #[test]
+    fn no_number_is_too_large() {
+        let mut guest = guest();
+        guest.tiers[0].total_bytes = u64::MAX;
+        let mut decided = decided();
+        decided.pool_bytes = u64::MAX;
+        let text = text(&[guest], decided).unwrap();
+        let line = format!("demeter_balloon_fmem_pool_bytes {}", i64::MAX);
+        assert!(text.lines().any(|other| other == line), "{text}");
     }
 
     #[test]
@@ -439,6 +480,7 @@ mod tests {
             ("samples_total{vm=\"web\",tier=\"smem\"}", "8"),
             ("statistics_age_seconds{vm=\"web\"}", "0.25"),
             ("fmem_short_bytes{vm=\"web\"}", "4096.0"),
+            ("worker_deaths_total{vm=\"web\"}", "3.0"),
             ("deciding_seconds_total", "0.005"),
             ("fmem_pool_bytes", "1073741824"),
             ("policy_info{policy=\"working-set\"}", "1"),

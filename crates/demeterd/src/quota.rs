@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! How often a guest may do what is right. Each limit is a bucket of tokens: what
-//! a driver does in earnest fits into it, and one that repeats itself waits.
+//! a driver does in earnest fits into it, and one that repeats itself waits. The worker
+//! holds its guest back; the coordinator, what a guest or a worker makes it write.
 
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,12 @@ const LINES: Rate = Rate {
 const ENTRIES: Rate = Rate {
     burst: 256.0,
     per_s: 2.0,
+};
+
+/// Messages of a worker that nobody asked for: it holds itself back to a quarter of that.
+const NEWS: Rate = Rate {
+    burst: 2000.0,
+    per_s: 2000.0,
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -70,16 +77,12 @@ impl Bucket {
     }
 }
 
-/// All limits of a guest.
+/// What a guest can make its worker do.
 #[derive(Debug)]
 pub struct Quota {
     messages: Bucket,
     pages: Bucket,
-    lines: Bucket,
-    entries: Bucket,
-    churn: Churn,
-    /// Entries left out since the last one that was written.
-    left_out: u64,
+    held_back: u64,
 }
 
 impl Quota {
@@ -88,10 +91,7 @@ impl Quota {
         Self {
             messages: Bucket::new(MESSAGES, now),
             pages: Bucket::new(PAGES, now),
-            lines: Bucket::new(LINES, now),
-            entries: Bucket::new(ENTRIES, now),
-            churn: Churn::default(),
-            left_out: 0,
+            held_back: 0,
         }
     }
 
@@ -101,7 +101,7 @@ impl Quota {
         if tokens >= HELLO_TOKENS {
             return Ok((tokens / HELLO_TOKENS) as usize);
         }
-        self.churn.held_back = self.churn.held_back.saturating_add(1);
+        self.held_back = self.held_back.saturating_add(1);
         let missing = HELLO_TOKENS - tokens;
         Err(Duration::from_secs_f64(missing / self.messages.rate.per_s))
     }
@@ -120,6 +120,40 @@ impl Quota {
         pages == 0 || self.pages.take(pages as f64, now)
     }
 
+    /// How often messages had to wait.
+    pub fn held_back(&self) -> u64 {
+        self.held_back
+    }
+}
+
+/// What a guest, or its worker, can make the coordinator write.
+#[derive(Debug)]
+pub struct Telling {
+    news: Bucket,
+    lines: Bucket,
+    entries: Bucket,
+    churn: Churn,
+    /// Entries left out since the last one that was written.
+    left_out: u64,
+}
+
+impl Telling {
+    /// Full.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            news: Bucket::new(NEWS, now),
+            lines: Bucket::new(LINES, now),
+            entries: Bucket::new(ENTRIES, now),
+            churn: Churn::default(),
+            left_out: 0,
+        }
+    }
+
+    /// May a worker say something?
+    pub fn news(&mut self, now: Instant) -> bool {
+        self.news.take(1.0, now)
+    }
+
     /// May a line go to the log?
     pub fn line(&mut self, now: Instant) -> bool {
         let may = self.lines.take(1.0, now);
@@ -132,14 +166,27 @@ impl Quota {
         if self.entries.take(1.0, now) {
             return Some(std::mem::take(&mut self.left_out));
         }
-        self.churn.unwritten += 1;
-        self.left_out += 1;
+        self.leave_out(1);
         None
     }
 
-    /// So far.
-    pub fn churn(&self) -> Churn {
-        self.churn
+    /// So many events found no place in the news.
+    pub fn skip(&mut self, events: u64) {
+        self.churn.untold = self.churn.untold.saturating_add(events);
+        self.leave_out(events);
+    }
+
+    fn leave_out(&mut self, entries: u64) {
+        self.churn.unwritten = self.churn.unwritten.saturating_add(entries);
+        self.left_out = self.left_out.saturating_add(entries);
+    }
+
+    /// So far; `held_back` is the worker's count.
+    pub fn churn(&self, held_back: u64) -> Churn {
+        Churn {
+            held_back,
+            ..self.churn
+        }
     }
 }
 
@@ -157,7 +204,7 @@ mod tests {
             assert!(quota.messages(now).is_ok());
             quota.took(OP_INFLATED);
         }
-        assert_eq!(quota.churn(), Churn::default());
+        assert_eq!(quota.held_back(), 0);
     }
 
     #[test]
@@ -181,7 +228,7 @@ mod tests {
         }
         let least = f64::from(greetings) * 72.0 - MESSAGES.burst - 72.0;
         assert!(waited.as_secs_f64() >= least / MESSAGES.per_s, "{waited:?}");
-        assert!(quota.churn().held_back > 100);
+        assert!(quota.held_back() > 100);
         now += Duration::from_secs(10);
         assert_eq!(quota.messages(now), Ok(128));
     }
@@ -189,10 +236,10 @@ mod tests {
     #[test]
     fn what_is_left_out_is_counted() {
         let now = Instant::now();
-        let mut quota = Quota::new(now);
+        let mut quota = Telling::new(now);
         let written = (0..1000).filter(|_| quota.entry(now).is_some()).count();
         assert_eq!(written, ENTRIES.burst as usize);
-        assert_eq!(quota.churn().unwritten, 1000 - written as u64);
+        assert_eq!(quota.churn(0).unwritten, 1000 - written as u64);
         let later = now + Duration::from_secs(1);
         assert_eq!(quota.entry(later), Some(1000 - written as u64));
         assert_eq!(quota.entry(later), Some(0));

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The life of a machine's socket: one monitor after the other.
 
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
-use std::{fs, io};
+use std::time::Duration;
 
 use vhost::vhost_user::Listener;
 use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
@@ -16,16 +15,10 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::backend::Backend;
-use crate::error::Error;
-use crate::sockets::{self, Access};
-use crate::spec::Socket;
-use crate::vm::Vm;
+use crate::guest::Guest;
 
 /// A monitor that fails at once is not let in faster than this.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// So long a machine's thread may take to end before it is left behind.
-const STOPPING_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why a monitor could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -76,28 +69,20 @@ impl Ending {
 /// A machine's thread and socket.
 pub struct Server {
     listener: UnixListener,
-    path: Option<PathBuf>,
     ending: Arc<Ending>,
     thread: JoinHandle<()>,
 }
 
-/// Listens, and serves one monitor after the other until [`Server::stop`].
-pub fn start(vm: Arc<Vm>, access: Access) -> Result<Server, Error> {
-    let (listener, path) = match &vm.spec.socket {
-        Socket::Path(path) => (sockets::listen(path, access)?, Some(path.clone())),
-        Socket::Descriptor(fd) => (sockets::inherited(*fd)?, None),
-    };
-    let system = |action| move |cause| Error::System { action, cause };
-    let ours = listener.try_clone().map_err(system("duplicate a socket"))?;
+/// Serves one monitor after the other until [`Server::stop`].
+pub fn start(guest: Arc<Guest>, listener: UnixListener) -> io::Result<Server> {
+    let ours = listener.try_clone()?;
     let ending = Arc::new(Ending::default());
-    let (name, seen) = (format!("vm {}", vm.spec.name), ending.clone());
+    let (name, seen) = (format!("vm {}", guest.name()), ending.clone());
     let thread = thread::Builder::new()
         .name(name)
-        .spawn(move || run(&vm, Listener::from(listener), &seen))
-        .map_err(system("start a thread"))?;
+        .spawn(move || run(&guest, Listener::from(listener), &seen))?;
     Ok(Server {
         listener: ours,
-        path,
         ending,
         thread,
     })
@@ -109,37 +94,16 @@ impl Server {
         self.ending.ask();
         // SAFETY: the descriptor is ours. Whoever waits in accept() is woken.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
-        if let Some(path) = &self.path {
-            let _ = fs::remove_file(path);
-        }
-        // A file of guest memory that is served by somebody's program (FUSE) may never answer.
-        let end = Instant::now() + STOPPING_LIMIT;
-        while !self.thread.is_finished() {
-            if Instant::now() > end {
-                let name = self
-                    .thread
-                    .thread()
-                    .name()
-                    .unwrap_or("a machine")
-                    .to_owned();
-                tracing::error!(
-                    "{name} does not end: a file of its memory does not answer; next: look at \
-                     that file's server"
-                );
-                return;
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
         let _ = self.thread.join();
     }
 }
 
-fn run(vm: &Arc<Vm>, mut listener: Listener, ending: &Ending) {
+fn run(guest: &Arc<Guest>, mut listener: Listener, ending: &Ending) {
     while !ending.is_asked() {
-        if let Err(cause) = serve_one(vm, &mut listener, ending)
+        if let Err(cause) = serve_one(guest, &mut listener, ending)
             && !ending.is_asked()
         {
-            tracing::error!(vm = vm.spec.name, "{cause}");
+            guest.note(format!("cannot serve a monitor: {cause}"));
         }
         if !ending.is_asked() {
             thread::sleep(PAUSE);
@@ -148,10 +112,14 @@ fn run(vm: &Arc<Vm>, mut listener: Listener, ending: &Ending) {
 }
 
 /// One monitor, from its connection to its end.
-fn serve_one(vm: &Arc<Vm>, listener: &mut Listener, ending: &Ending) -> Result<(), ServeError> {
+fn serve_one(
+    guest: &Arc<Guest>,
+    listener: &mut Listener,
+    ending: &Ending,
+) -> Result<(), ServeError> {
     let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
-    let backend = Arc::new(Backend::new(vm.clone(), memory.clone())?);
-    let name = format!("vhost {}", vm.spec.name);
+    let backend = Arc::new(Backend::new(guest.clone(), memory.clone())?);
+    let name = format!("vhost {}", guest.name());
     let mut daemon =
         VhostUserDaemon::new(name, backend.clone(), memory).map_err(ServeError::Daemon)?;
     let handlers = daemon.get_epoll_handlers();
@@ -163,14 +131,14 @@ fn serve_one(vm: &Arc<Vm>, listener: &mut Listener, ending: &Ending) -> Result<(
             }
         }
         daemon.start(listener).map_err(ServeError::Daemon)?;
-        vm.connected(backend.wake());
+        guest.connected(backend.wake());
         ending.connection(daemon.shutdown_handle());
         let ended = daemon.wait();
         ending.connection(None);
         match ended {
             // A monitor that goes away in the middle of a message is gone too.
             Ok(()) => {}
-            Err(error) => tracing::info!(vm = vm.spec.name, "connection ended: {error}"),
+            Err(error) => guest.note(format!("connection ended: {error}")),
         }
         Ok(())
     })();
@@ -180,14 +148,16 @@ fn serve_one(vm: &Arc<Vm>, listener: &mut Listener, ending: &Ending) -> Result<(
     drop(daemon);
     drop(handlers);
     // Only when the worker is gone can nobody speak for the old guest any more.
-    close_after_workers(backend);
-    vm.disconnected();
+    if !close_after_threads(backend) {
+        guest.note("a thread did not end in a second".to_owned());
+    }
+    guest.disconnected();
     worked
 }
 
 /// The event loop never closes the descriptor that ends it. It is ours to close
 /// as soon as nobody polls it, which is when the backend has no other owner.
-fn close_after_workers(backend: Arc<Backend>) {
+fn close_after_threads(backend: Arc<Backend>) -> bool {
     for _ in 0..100 {
         if Arc::strong_count(&backend) == 1 {
             if let Some(fd) = backend.take_exit_fd() {
@@ -195,10 +165,10 @@ fn close_after_workers(backend: Arc<Backend>) {
                 // taken out here once.
                 drop(unsafe { OwnedFd::from_raw_fd(fd) });
             }
-            return;
+            return true;
         }
         thread::sleep(Duration::from_millis(10));
     }
     // Leaking one descriptor is better than closing one that is in use.
-    tracing::warn!("a worker did not end in a second");
+    false
 }

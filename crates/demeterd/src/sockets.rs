@@ -6,9 +6,11 @@ use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use std::{fs, io, ptr};
 
 use listenfd::ListenFd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +76,9 @@ fn system_next(action: &str, cause: io::ErrorKind) -> &'static str {
 /// Of [`SocketError::System`].
 const SET_GROUP: &str = "set the group of";
 const LOOK_AT: &str = "look at";
+
+/// So long a daemon that was ended may still be seen.
+const ENDING_LIMIT: Duration = Duration::from_secs(1);
 
 /// Who may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +158,7 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> 
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(LOOK_AT)(error)),
+            Ok(stream) if ends(&stream) && UnixStream::connect(path).is_err() => {}
             Ok(_) => return Err(SocketError::InUse(path.to_path_buf())),
         }
         fs::remove_file(path).map_err(failed("replace"))?;
@@ -165,6 +171,37 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> 
     fs::set_permissions(path, fs::Permissions::from_mode(access.mode))
         .map_err(failed("set the mode of"))?;
     Ok(listener)
+}
+
+/// Does whoever took that connection end? Workers of a daemon that was killed do so at once.
+fn ends(stream: &UnixStream) -> bool {
+    let deadline = Instant::now() + ENDING_LIMIT;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(stream, PollFlags::empty())];
+        let limit = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut fds, Some(&limit)) {
+            Err(rustix::io::Errno::INTR) => {}
+            polled => return polled == Ok(1),
+        }
+    }
+}
+
+/// Does nobody get through that one any more? Whoever held it may have shut it down, for all
+/// who hold it.
+pub fn is_shut(listener: &UnixListener) -> bool {
+    let mut fds = [PollFd::new(listener, PollFlags::RDHUP)];
+    let now = Timespec::default();
+    let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    loop {
+        match poll(&mut fds, Some(&now)) {
+            Err(rustix::io::Errno::INTR) => {}
+            polled => return polled.is_ok() && fds[0].revents().intersects(ends),
+        }
+    }
 }
 
 /// A listening socket that our parent made: one that systemd or a like program
@@ -202,6 +239,7 @@ pub fn inherited(fd: RawFd) -> Result<UnixListener, SocketError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     #[test]
@@ -218,6 +256,21 @@ mod tests {
         assert!(matches!(error, SocketError::InUse(_)), "{error}");
         drop(first);
         listen(&path, Access::OWNER).unwrap();
+    }
+
+    #[test]
+    fn a_listener_that_was_shut_down_is_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = listen(&path, Access::OWNER).unwrap();
+        let other = listener.try_clone().unwrap();
+        let _monitor = UnixStream::connect(&path).unwrap();
+        assert!(!is_shut(&listener));
+        // SAFETY: a descriptor that is open.
+        unsafe { libc::shutdown(other.as_raw_fd(), libc::SHUT_RD) };
+        assert!(is_shut(&listener));
+        let listener = listen(&path, Access::OWNER).unwrap();
+        assert!(!is_shut(&listener) && UnixStream::connect(&path).is_ok());
     }
 
     #[test]

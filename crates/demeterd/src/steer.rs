@@ -3,131 +3,36 @@
 //! together never have more than the pool.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use demeter_balloon::NodeStatistics;
 use demeter_balloon::view::{PolicyClock, Short, Sizing, Stage, TierView, VmView, Why};
 use demeter_balloon::wire::{Outcome, PAGE_SHIFT};
 
 use crate::fleet::Fleet;
-use crate::policy::{self, Account, Claim, Guest, Policy, Probe, Told};
+use crate::policy::{
+    self, DEAD_BAND, Entitled, FINE_BAND, Guest, Held, MOST_SAMPLES_PER_S, Memory, Policy, Told,
+    held_pages,
+};
 use crate::spec::Share;
 use crate::vm::Vm;
 
 const FMEM: u16 = 0;
 const SMEM: u16 = 1;
-/// Differences below this part of a tier are not worth a request.
-const DEAD_BAND: u64 = 64;
-/// The same where memory as a whole is sized, step by step.
-const FINE_BAND: u64 = 512;
 /// How often guests' clocks are looked at.
 const LOOK: Duration = Duration::from_millis(5);
 /// A decision comes after so long on the host, wherever the guests' clocks are:
 /// one that says nothing must not hold up the others.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// By their own clocks, it comes when somebody has gone on for so many intervals, too:
+/// nor must one whose clock is slow.
+const AHEAD: u128 = 4;
 /// A guest that stopped before its size is asked again after so many decisions.
 const RETRY_ROUNDS: u32 = 10;
 /// Statistics of a guest that has said nothing for so long are not believed any
 /// more; more if they come seldom, see [`stale_after`].
 const STALE: Duration = Duration::from_secs(10);
-/// Samples that one processor can take in a second: writing down one costs it a
-/// microsecond.
-const MOST_SAMPLES_PER_S: f64 = 1e6;
-/// Weight of the newest rate in the smoothed one.
-const NEWEST: f64 = 0.3;
-
-/// What is remembered of a guest from one decision to the next.
-#[derive(Debug, Clone, Default)]
-struct Memory {
-    fast_samples: u64,
-    slow_samples: u64,
-    stall_us: u64,
-    guest_time_ns: u64,
-    access_rate: Option<f64>,
-    slow_permille: Option<u32>,
-    stall_permille: Option<u32>,
-    steady_rounds: u32,
-    size_pages: u64,
-    account: Account,
-    refaults: u64,
-    /// Kept while it is silent: what killed its programs may be why.
-    ooms: Option<u64>,
-    news: News,
-    probe: Probe,
-}
-
-/// What the newest statistics add to those of the decision before.
-#[derive(Debug, Clone, Copy, Default)]
-struct News {
-    elapsed_s: f64,
-    refaults: u64,
-    oom: bool,
-}
-
-impl Memory {
-    /// Counters of the guest become rates; a guest that was rebooted counts from
-    /// zero again and tells nothing this time.
-    fn learn(&mut self, view: &VmView, most_per_s: f64) {
-        let Some(now) = &view.statistics else {
-            // Whoever is silent, or was rebooted, gets no new account for it.
-            *self = Self {
-                account: self.account,
-                steady_rounds: self.steady_rounds,
-                size_pages: self.size_pages,
-                probe: self.probe,
-                ooms: self.ooms,
-                ..Self::default()
-            };
-            return;
-        };
-        let elapsed_ns = now.guest_time_ns.saturating_sub(self.guest_time_ns);
-        let known = self.guest_time_ns > 0;
-        let ooms = now.oom_kills.saturating_add(now.oom_deflated_pages);
-        self.news = News {
-            elapsed_s: elapsed_ns as f64 / 1e9,
-            refaults: now.refaults.saturating_sub(self.refaults),
-            oom: self.ooms.is_some_and(|before| ooms > before),
-        };
-        if !known {
-            // Of the time before anybody looked.
-            self.news = News {
-                oom: self.news.oom,
-                ..News::default()
-            };
-        }
-        self.refaults = now.refaults;
-        self.ooms = Some(ooms);
-        if elapsed_ns > 0 {
-            let fast = now.fmem_samples.checked_sub(self.fast_samples);
-            let slow = now.smem_samples.checked_sub(self.slow_samples);
-            let stall = now.psi_some_us.checked_sub(self.stall_us);
-            if let (true, true, Some(fast), Some(slow)) = (known, now.has_tmm, fast, slow) {
-                let all = fast.saturating_add(slow);
-                let rate = (all as f64 * 1e9 / elapsed_ns as f64).min(most_per_s);
-                let old = self.access_rate.unwrap_or(rate);
-                self.access_rate = Some(old + NEWEST * (rate - old));
-                self.slow_permille =
-                    (all > 0).then(|| (u128::from(slow) * 1000 / u128::from(all)) as u32);
-            } else {
-                self.access_rate = None;
-                self.slow_permille = None;
-            }
-            self.stall_permille = match stall {
-                Some(stall) if known && now.has_psi => {
-                    let permille = u128::from(stall) * 1_000_000 / u128::from(elapsed_ns);
-                    Some(permille.min(1000) as u32)
-                }
-                _ => None,
-            };
-        }
-        self.guest_time_ns = now.guest_time_ns;
-        self.fast_samples = now.fmem_samples;
-        self.slow_samples = now.smem_samples;
-        self.stall_us = now.psi_some_us;
-    }
-}
-
 /// Decides for ever.
 pub async fn run(fleet: Arc<Fleet>) {
     let mut coordinator = Coordinator::default();
@@ -141,7 +46,7 @@ pub async fn run(fleet: Arc<Fleet>) {
         };
         if orders.clock == PolicyClock::Host
             || decided.elapsed() >= PATIENCE
-            || coordinator.all_went_on(&fleet.vms(), interval)
+            || coordinator.time_has_come(fleet.vms().iter().map(|vm| vm.view()), interval)
         {
             decided = Instant::now();
             if coordinator.decide(fleet.seen().await, &orders) {
@@ -203,8 +108,9 @@ impl Known {
 /// guest that stopped before its size is asked again now and then: it may have room
 /// by now.
 fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32, dead_band: u64) -> bool {
-    let band = ((tier.total_bytes >> PAGE_SHIFT) / dead_band).max(1);
-    let differs = |bytes: u64| (bytes >> PAGE_SHIFT).abs_diff(size_pages) >= band;
+    let total_pages = tier.total_bytes >> PAGE_SHIFT;
+    let differs =
+        |bytes: u64| policy::differs(total_pages, dead_band, bytes >> PAGE_SHIFT, size_pages);
     let stopped = tier.ended_ticket == tier.ticket && differs(tier.size_bytes);
     match tier.wanted_size_bytes {
         None => true,
@@ -222,24 +128,26 @@ struct Coordinator {
 
 impl Coordinator {
     /// By their own clocks, has all that can be told something gone on for so long
-    /// since the last decision? A guest that was rebooted has.
-    fn all_went_on(&self, vms: &[Arc<Vm>], interval: Duration) -> bool {
-        let mut any = false;
-        for vm in vms {
-            let view = vm.view();
+    /// since the last decision, or has one for several times that? A guest that was rebooted
+    /// has.
+    fn time_has_come(&self, views: impl IntoIterator<Item = VmView>, interval: Duration) -> bool {
+        let (mut any, mut all) = (false, true);
+        for view in views {
             if view.stage != Stage::Driven {
                 continue;
             }
             any = true;
             let now_ns = view.statistics.map_or(0, |now| now.guest_time_ns);
             let then_ns = (self.memories.get(&view.name)).map_or(0, |memory| memory.guest_time_ns);
-            if (now_ns.checked_sub(then_ns))
-                .is_some_and(|gone_ns| u128::from(gone_ns) < interval.as_nanos())
+            let gone_ns = now_ns.checked_sub(then_ns).map(u128::from);
+            all &= gone_ns.is_none_or(|gone_ns| gone_ns >= interval.as_nanos());
+            // Of one that has just come nobody knows how long that was.
+            if then_ns > 0 && gone_ns.is_some_and(|gone_ns| gone_ns >= AHEAD * interval.as_nanos())
             {
-                return false;
+                return true;
             }
         }
-        any
+        any && all
     }
 
     /// One decision, and the requests that it takes. False: nobody decides here.
@@ -252,7 +160,7 @@ impl Coordinator {
             let memory = self.memories.entry(view.name.clone()).or_default();
             forget_stale(&vm, &mut view, orders.clock);
             let share = vm.share();
-            memory.learn(&view, most_samples_per_s(share.vcpus));
+            memory.learn(view.statistics.as_ref(), most_samples_per_s(share.vcpus));
             if !sizes_memory {
                 vm.set_sizing(None);
             }
@@ -266,15 +174,10 @@ impl Coordinator {
                 continue;
             }
             let wanted_pages = wanted_bytes >> PAGE_SHIFT;
-            memory.steady_rounds = if memory.size_pages == wanted_pages {
-                memory.steady_rounds.saturating_add(1)
-            } else {
-                0
-            };
-            memory.size_pages = wanted_pages;
+            let steady_rounds = memory.told_size(wanted_pages);
             known.push(Known {
                 wanted_pages,
-                steady_rounds: memory.steady_rounds,
+                steady_rounds,
                 memory_pages: share.memory_bytes.map(|bytes| bytes >> PAGE_SHIFT),
                 dead_band: DEAD_BAND,
                 vm,
@@ -310,11 +213,14 @@ impl Coordinator {
             (memory.account).settle(known.held_pages(), share_pages, elapsed_s);
         }
         for (((known, why), guest), &size) in
-            (known.iter().zip(reasons)).zip(&fleet.guests).zip(&sizes)
+            (known.iter().zip(&reasons)).zip(&fleet.guests).zip(&sizes)
         {
-            known.vm.set_sizing(Some(sizing(known, guest, size, why)));
+            known.vm.set_sizing(Some(sizing(known, guest, size, *why)));
         }
-        apply(&known, &sizes, policy.name(), pool_pages);
+        let causes: Vec<String> = (fleet.guests.iter().enumerate())
+            .map(|(at, guest)| cause(policy.name(), guest, reasons.get(at)))
+            .collect();
+        apply(&known, &sizes, &causes, pool_pages);
         true
     }
 }
@@ -419,92 +325,74 @@ fn resident_pages(view: &VmView) -> Option<u64> {
 }
 
 fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Guest {
-    let tier = &view.tiers[0];
-    let total_pages = tier.total_bytes >> PAGE_SHIFT;
-    let floor_pages = (share.fmem_floor_bytes >> PAGE_SHIFT).min(total_pages);
-    let ceiling_pages = share
-        .fmem_ceiling_bytes
-        .map_or(total_pages, |bytes| bytes >> PAGE_SHIFT)
-        .clamp(floor_pages, total_pages);
-    let statistics = view.statistics.as_ref();
-    Guest {
-        size_pages,
-        claim: Claim {
-            floor_pages,
-            ceiling_pages,
-            weight: u64::from(share.weight),
-        },
-        fixed_pages: share.fmem_size_bytes.map(|bytes| bytes >> PAGE_SHIFT),
-        hot_pages: statistics
-            .filter(|statistics| statistics.has_tmm)
-            .map(|statistics| {
-                let held =
-                    (statistics.nodes.first()).map_or(0, |node| held_pages(total_pages, node));
-                (statistics.hot_wanted_pages.saturating_add(held))
-                    .min(resident_pages(view).unwrap_or(u64::MAX))
-            }),
-        free_pages: statistics
-            .and_then(|statistics| statistics.nodes.first())
-            .map_or(0, |node| node.free_pages),
-        access_rate: memory.access_rate.unwrap_or(0.0),
-        slow_permille: memory.slow_permille,
-        stall_permille: memory.stall_permille,
-        steady_rounds: memory.steady_rounds,
-        may_borrow: memory.account.may_borrow(),
-        memory_pages: None,
-    }
-}
-
-/// FMEM that no hot page can have: what the guest's kernel holds of it, or never
-/// managed. A size that is to hold the hot set must hold this too.
-fn held_pages(total_pages: u64, node: &NodeStatistics) -> u64 {
-    total_pages
-        .saturating_sub(node.balloon_pages)
-        .saturating_sub(node.free_pages)
-        .saturating_sub(node.anon_pages)
-        .saturating_sub(node.file_pages)
-}
-
-/// Losers at once; winners as far as the losers have let go. The rest follows
-/// in a later round.
-fn apply(known: &[Known], sizes: &[u64], policy: &str, pool_pages: u64) {
-    let why = format!("policy {policy}");
-    let mut taken: u64 = known.iter().map(Known::held_pages).sum();
-    let order = |loses: bool| {
-        (known.iter().zip(sizes))
-            .filter(move |(known, size)| (**size < known.wanted_pages) == loses)
+    let pages = |bytes: u64| bytes >> PAGE_SHIFT;
+    let entitled = Entitled {
+        floor_pages: pages(share.fmem_floor_bytes),
+        ceiling_pages: share.fmem_ceiling_bytes.map(pages),
+        weight: u64::from(share.weight),
+        fixed_pages: share.fmem_size_bytes.map(pages),
     };
-    let missing: u64 = order(false)
-        .filter(|(known, size)| {
-            is_worth(
-                &known.view.tiers[0],
-                **size,
-                known.steady_rounds,
-                known.dead_band,
-            )
-        })
-        .map(|(known, size)| size.saturating_sub(known.held_pages()))
-        .sum();
-    // What one guest misses may be very little of each of many.
-    let is_short = missing > pool_pages.saturating_sub(taken);
-    for (known, &size) in order(true).chain(order(false)) {
-        let gives = is_short && size < known.wanted_pages;
-        let has = known.held_pages();
-        let more = size
-            .saturating_sub(has)
-            .min(pool_pages.saturating_sub(taken));
-        let size = if size > has { has + more } else { size };
-        let worth = |tier: &TierView, size_pages| {
-            is_worth(tier, size_pages, known.steady_rounds, known.dead_band)
-        };
-        // SMEM alone is changed only for those whose memory as a whole is sized.
-        let by_memory = known.dead_band == FINE_BAND
+    let (total_pages, resident_pages) = (pages(view.tiers[0].total_bytes), resident_pages(view));
+    let statistics = view.statistics.as_ref();
+    memory.guest(
+        &entitled,
+        total_pages,
+        size_pages,
+        statistics,
+        resident_pages,
+    )
+}
+
+/// For the ledger: who decided, and what it knew of the guest.
+fn cause(policy: &str, guest: &Guest, why: Option<&Why>) -> String {
+    let mut words = format!("policy {policy}");
+    let mut tell = |what: std::fmt::Arguments<'_>| {
+        let _ = write!(words, ", {what}");
+    };
+    if let Some(why) = why {
+        tell(format_args!("{}", why.name()));
+    }
+    if let Some(pages) = guest.hot_pages {
+        tell(format_args!("hot {:.1} MiB", pages as f64 / 256.0));
+    }
+    if guest.access_rate > 0.0 {
+        tell(format_args!("{:.0} samples/s", guest.access_rate));
+    }
+    if let Some(permille) = guest.slow_permille {
+        tell(format_args!("{permille} of 1000 to SMEM"));
+    }
+    if let Some(permille) = guest.stall_permille {
+        tell(format_args!("stalled {permille} of 1000"));
+    }
+    words
+}
+
+/// Asks for what has changed. `causes` go to the ledgers.
+fn apply(known: &[Known], sizes: &[u64], causes: &[String], pool_pages: u64) {
+    let worth = |known: &Known, tier: &TierView, size_pages| {
+        is_worth(tier, size_pages, known.steady_rounds, known.dead_band)
+    };
+    // SMEM alone is changed only for those whose memory as a whole is sized.
+    let by_memory = |known: &Known, size: u64| {
+        known.dead_band == FINE_BAND
             && smem(known, size << PAGE_SHIFT)
-                .is_some_and(|(tier, size_bytes)| worth(tier, size_bytes >> PAGE_SHIFT));
-        if gives || worth(&known.view.tiers[0], size) || by_memory {
-            taken += more;
-            give(known, size, &why);
-        }
+                .is_some_and(|(tier, size_bytes)| worth(known, tier, size_bytes >> PAGE_SHIFT))
+    };
+    let held: Vec<Held> = (known.iter())
+        .map(|known| Held {
+            held_pages: known.held_pages(),
+            wanted_pages: known.wanted_pages,
+        })
+        .collect();
+    let changes = policy::changes(
+        pool_pages,
+        &held,
+        sizes,
+        |at, size| worth(&known[at], &known[at].view.tiers[0], size),
+        |at, size| by_memory(&known[at], size),
+    );
+    for (at, size) in changes {
+        give(&known[at], size, &causes[at]);
     }
 }
 

@@ -5,13 +5,14 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::{fs, io};
 
 use demeter_balloon::regions::{Piece, Region, RegionError, Regions};
 use demeter_balloon::view::tier_name;
 use demeter_balloon::wire::PAGE_SHIFT;
+use serde::{Deserialize, Serialize};
 
 use crate::spec::Tier;
 
@@ -62,6 +63,19 @@ impl Files {
             tiers: (0..nr_tiers).map(of_tier).collect(),
             backing,
         }
+    }
+
+    /// Those of each tier only, for measuring.
+    pub fn of_tiers(tiers: Vec<Vec<Arc<File>>>) -> Self {
+        Self {
+            backing: Vec::new(),
+            tiers,
+        }
+    }
+
+    /// Those of each tier.
+    pub fn tiers(&self) -> &[Vec<Arc<File>>] {
+        &self.tiers
     }
 
     /// Bytes that the host has allocated for a tier.
@@ -134,19 +148,45 @@ pub enum TierError {
     #[error("no memory of {0} is shared with this daemon")]
     Missing(String),
     /// A file that was named and cannot be compared.
-    #[error("cannot look at {}: {cause}{}", path.display(), hint(*cause))]
-    Unseen {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        cause: io::ErrorKind,
-    },
+    #[error("{0}")]
+    Unseen(Unseen),
     /// More pieces than a vhost device can have.
     #[error(
         "its memory lies in {0} pieces, and a vhost-user device takes {MAX_SLOTS}: give the guest \
          fewer and larger memory devices"
     )]
     Slots(usize),
+}
+
+/// So much of the path of one is told, and of so many of a tier: a message to a worker is
+/// bounded.
+const MAX_PATH_CHARS: usize = 200;
+const MAX_UNSEEN: usize = 8;
+
+/// A file that was named and cannot be looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(deny_unknown_fields)]
+#[error("{words}")]
+pub struct Unseen {
+    /// In words, with the system's reason.
+    words: String,
+    /// It may come later.
+    is_absent: bool,
+}
+
+impl Unseen {
+    fn new(path: &Path, cause: io::ErrorKind) -> Self {
+        let path = path.display().to_string();
+        // Of a long one the end says more.
+        let (cut, end) = match path.char_indices().rev().nth(MAX_PATH_CHARS) {
+            Some((at, _)) => ("…", &path[at..]),
+            None => ("", path.as_str()),
+        };
+        Self {
+            words: format!("cannot look at {cut}{end}: {cause}{}", hint(cause)),
+            is_absent: cause == io::ErrorKind::NotFound,
+        }
+    }
 }
 
 /// What can be done about it.
@@ -186,17 +226,83 @@ pub struct Matched {
     pub problem: Option<String>,
 }
 
+/// How to know a tier's memory, for somebody who sees no file names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Known {
+    /// It lies in these files.
+    Files {
+        /// As far as they can be seen.
+        identities: Vec<Identity>,
+        /// The others.
+        unseen: Vec<Unseen>,
+    },
+    /// It has these guest physical addresses: begin and end in bytes.
+    Addresses(Vec<(u64, u64)>),
+}
+
+impl Known {
+    fn identities(&self) -> &[Identity] {
+        match self {
+            Self::Files { identities, .. } => identities,
+            Self::Addresses(_) => &[],
+        }
+    }
+
+    fn unseen(&self) -> &[Unseen] {
+        match self {
+            Self::Files { unseen, .. } => unseen,
+            Self::Addresses(_) => &[],
+        }
+    }
+
+    /// May that file be this tier's, as far as files tell?
+    pub fn may_be(&self, file: &File) -> bool {
+        match self {
+            Self::Files { identities, .. } => {
+                let metadata = file.metadata();
+                metadata.is_ok_and(|metadata| identities.contains(&identity(&metadata)))
+            }
+            Self::Addresses(_) => true,
+        }
+    }
+}
+
+/// Looks at the files that tiers are named by. It may have to wait for a file that somebody
+/// else's program serves.
+pub fn look(tiers: &[Tier]) -> Vec<Known> {
+    let known = |tier: &Tier| match tier {
+        Tier::Addresses(ranges) => Known::Addresses(ranges.clone()),
+        Tier::Files(paths) => {
+            let (mut identities, mut unseen) = (Vec::new(), Vec::new());
+            for path in paths {
+                match fs::metadata(path) {
+                    Ok(metadata) => identities.push(identity(&metadata)),
+                    Err(error) => unseen.push(Unseen::new(path, error.kind())),
+                }
+            }
+            // Those that keep a machine from being served first.
+            unseen.sort_by_key(|unseen| unseen.is_absent);
+            unseen.truncate(MAX_UNSEEN);
+            // A memory table has no more regions, so that other files cannot be used.
+            identities.truncate(MAX_SLOTS / tiers.len().max(1));
+            Known::Files { identities, unseen }
+        }
+    };
+    tiers.iter().map(known).collect()
+}
+
 /// Finds the tier of every region.
-pub fn matched(tiers: &[Tier], handed: &[Handed]) -> Matched {
+pub fn matched(known: &[Known], handed: &[Handed]) -> Matched {
     let files: Vec<Arc<File>> = handed.iter().map(|region| region.file.clone()).collect();
-    let named: Vec<Named> = tiers.iter().map(named_by).collect();
-    let (regions, problems) = match regions_of(tiers, &named, handed) {
+    let (regions, problems) = match regions_of(known, handed) {
         Ok(regions) => {
-            let missing = (named.iter().enumerate())
+            let missing = (known.iter().enumerate())
                 .filter(|(node, _)| regions.node_pages(*node as u16) == 0)
-                .flat_map(|(node, named)| {
+                .flat_map(|(node, known)| {
                     let missing = TierError::Missing(tier_name(node as u16));
-                    [missing].into_iter().chain(named.unseen.iter().cloned())
+                    let unseen = known.unseen().iter().cloned();
+                    [missing].into_iter().chain(unseen.map(TierError::Unseen))
                 })
                 .collect();
             (regions, missing)
@@ -205,40 +311,32 @@ pub fn matched(tiers: &[Tier], handed: &[Handed]) -> Matched {
     };
     let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
     Matched {
-        files: Files::new(files, &regions, tiers.len()),
+        files: Files::new(files, &regions, known.len()),
         regions,
         problem: (!words.is_empty()).then(|| words.join("; ")),
     }
 }
 
-fn regions_of(
-    tiers: &[Tier],
-    named: &[Named],
-    handed: &[Handed],
-) -> Result<Regions, Vec<TierError>> {
+fn regions_of(known: &[Known], handed: &[Handed]) -> Result<Regions, Vec<TierError>> {
     if handed.len() > MAX_SLOTS {
         return Err(vec![TierError::Slots(handed.len())]);
     }
     // A file that is not there yet may be that of memory which is plugged in later; one
     // that may not be looked at may be that of memory which is there.
-    let forbidden = |error: &&TierError| {
-        let cause = match error {
-            TierError::Unseen { cause, .. } => Some(cause),
-            _ => None,
-        };
-        cause.is_some_and(|cause| *cause != io::ErrorKind::NotFound)
-    };
-    let unseen = named.iter().flat_map(|named| &named.unseen);
-    let mut problems: Vec<TierError> = unseen.filter(forbidden).cloned().collect();
-    for (node, mine) in named.iter().enumerate() {
-        let mut others = named[..node].iter().flat_map(|named| &named.identities);
-        if others.any(|identity| mine.identities.contains(identity)) {
+    let mut problems: Vec<TierError> = (known.iter().flat_map(Known::unseen))
+        .filter(|unseen| !unseen.is_absent)
+        .cloned()
+        .map(TierError::Unseen)
+        .collect();
+    for (node, mine) in known.iter().enumerate() {
+        let mut others = known[..node].iter().flat_map(Known::identities);
+        if others.any(|identity| mine.identities().contains(identity)) {
             problems.push(TierError::Shared(tier_name(node as u16)));
         }
     }
     let mut regions = Vec::new();
     for (backing, region) in handed.iter().enumerate() {
-        match tier_regions(tiers, named, region, backing) {
+        match tier_regions(known, region, backing) {
             Ok(list) => regions.extend(list),
             Err(cause) => problems.push(TierError::Region {
                 gpa: region.gpa,
@@ -259,34 +357,29 @@ fn identity(metadata: &fs::Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
-/// A tier's files, as far as they can be seen.
-#[derive(Default)]
-struct Named {
-    identities: Vec<Identity>,
-    unseen: Vec<TierError>,
-}
-
-fn named_by(tier: &Tier) -> Named {
-    let mut named = Named::default();
-    let Tier::Files(paths) = tier else {
-        return named;
+/// Which file it is, as the system knows it already: without waiting for a program that may
+/// serve it.
+pub fn known_identity(file: &File) -> Option<(u32, u32, u64)> {
+    let mut known = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is terminated, the descriptor is open as long as `file` is borrowed,
+    // and the place for the answer lives until the end.
+    let status = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC,
+            libc::STATX_INO,
+            known.as_mut_ptr(),
+        )
     };
-    for path in paths {
-        match fs::metadata(path) {
-            Ok(metadata) => named.identities.push(identity(&metadata)),
-            Err(error) => named.unseen.push(TierError::Unseen {
-                path: path.clone(),
-                cause: error.kind(),
-            }),
-        }
-    }
-    named
+    // SAFETY: all zeros are a valid value, whatever the call has written.
+    let known = unsafe { known.assume_init() };
+    (status == 0).then_some((known.stx_dev_major, known.stx_dev_minor, known.stx_ino))
 }
 
 /// The parts of a region that are memory of some tier.
 fn tier_regions(
-    tiers: &[Tier],
-    named: &[Named],
+    known: &[Known],
     handed: &Handed,
     backing: usize,
 ) -> Result<Vec<Region>, RegionProblem> {
@@ -299,11 +392,13 @@ fn tier_regions(
         .ok_or(RegionProblem::Wraps)?;
     let in_file = handed.offset_bytes.checked_add(handed.length_bytes);
     let mut list = Vec::new();
-    for (node, tier) in tiers.iter().enumerate() {
-        let parts: Vec<(u64, u64)> = match tier {
-            Tier::Files(_) if named[node].identities.contains(&identity) => vec![(handed.gpa, end)],
-            Tier::Files(_) => Vec::new(),
-            Tier::Addresses(ranges) => ranges
+    for (node, known) in known.iter().enumerate() {
+        let parts: Vec<(u64, u64)> = match known {
+            Known::Files { identities, .. } if identities.contains(&identity) => {
+                vec![(handed.gpa, end)]
+            }
+            Known::Files { .. } => Vec::new(),
+            Known::Addresses(ranges) => ranges
                 .iter()
                 .map(|&(from, to)| (from.max(handed.gpa), to.min(end)))
                 .filter(|(from, to)| from < to)
@@ -333,7 +428,7 @@ fn tier_regions(
 mod tests {
     use super::*;
     use std::io::{Read, Seek, SeekFrom, Write};
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     fn memory(directory: &Path, name: &str, bytes: usize) -> (Tier, Arc<File>) {
         let path = directory.join(name);
@@ -346,6 +441,10 @@ mod tests {
             .unwrap();
         file.write_all(&vec![0xa5; bytes]).unwrap();
         (Tier::Files(vec![path]), Arc::new(file))
+    }
+
+    fn matched(tiers: &[Tier], handed: &[Handed]) -> Matched {
+        super::matched(&look(tiers), handed)
     }
 
     fn handed(gpa: u64, length_bytes: u64, file: &Arc<File>, offset_bytes: u64) -> Handed {
@@ -433,11 +532,36 @@ mod tests {
             problem.contains("fast/inside: not a directory"),
             "{problem}"
         );
-        let forbidden = TierError::Unseen {
-            path: "/f".into(),
-            cause: io::ErrorKind::PermissionDenied,
-        };
+        let forbidden = Unseen::new(Path::new("/f"), io::ErrorKind::PermissionDenied);
         assert!(forbidden.to_string().contains("search its directory"));
+    }
+
+    #[test]
+    fn what_a_worker_is_told_of_many_files_fits_a_message() {
+        let directory = tempfile::tempdir().unwrap();
+        let (there, _) = memory(directory.path(), "there", 0x1000);
+        let (Tier::Files(there), long) = (there, "d".repeat(180)) else {
+            panic!("it is made of files")
+        };
+        let absent = |at| directory.path().join(format!("{long}/{at}"));
+        let paths = (0..4000).map(absent).chain([there[0].join("inside")]);
+        let many = Tier::Files(paths.collect());
+        let all = Tier::Files(vec![there[0].clone(); 4000]);
+        let known = look(&[many, all.clone(), all]);
+        let bytes = serde_json::to_vec(&known).unwrap().len();
+        assert!(bytes < crate::channel::MAX_BYTES / 2, "{bytes}");
+        assert!(!known[0].unseen()[0].is_absent, "that one is an obstacle");
+    }
+
+    #[test]
+    fn a_file_is_the_same_however_it_was_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let (_, one) = memory(directory.path(), "one", 0x1000);
+        let (_, other) = memory(directory.path(), "other", 0x1000);
+        let again = File::open(directory.path().join("one")).unwrap();
+        assert!(known_identity(&one).is_some());
+        assert_eq!(known_identity(&one), known_identity(&again));
+        assert_ne!(known_identity(&one), known_identity(&other));
     }
 
     #[test]

@@ -1,54 +1,140 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! One virtual machine: its device, and everybody who looks at it. The device
-//! lives as long as a connection; wishes and the ledger live on.
+//! One virtual machine as the coordinator sees it: what is wished, what its worker tells,
+//! and the ledger. Its device is the worker's, see [`crate::guest`].
 
-use std::collections::BTreeMap;
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use demeter_balloon::device::Parameters;
-use demeter_balloon::regions::Piece;
-use demeter_balloon::view::{LastView, Sizing, Stage, TierView, VmView, tier_name, tier_node};
-use demeter_balloon::wire::{Ack, PAGE_SHIFT, Request};
-use demeter_balloon::{Device, Event, Reason, Taken, TargetError};
+use demeter_balloon::view::{
+    Confinement, LastView, Sizing, Stage, TierView, VmView, WorkerView, tier_name, tier_node,
+};
+use demeter_balloon::wire::PAGE_SHIFT;
+use demeter_balloon::{Event, TargetError};
 use tokio::sync::watch;
-use vmm_sys_util::eventfd::EventFd;
 
+use crate::channel::{Channel, ChannelError};
 use crate::ledger::{Entry, Ledger, What};
-use crate::quota::Quota;
+use crate::message::{Begin, Heard, News, NewsError, NodeNews, Order, Wish, Word, harmless};
+use crate::quota::Telling;
 use crate::spec;
-use crate::tiers::{self, Files, Handed};
+use crate::tiers::{self, Files, Known, MAX_SLOTS};
+
+use tell::{Told, is_entry, is_line};
+
+mod tell;
+#[cfg(test)]
+mod tests;
 
 struct State {
-    device: Device,
+    /// To the worker, while there is one.
+    link: Option<Arc<Channel>>,
+    /// Its newest words.
+    news: News,
+    wishes: Vec<Option<Wish>>,
+    next_ticket: u64,
     files: Arc<Files>,
-    quota: Quota,
-    problem: Option<String>,
-    connected: bool,
+    /// What the worker was last told of the tiers.
+    known: Arc<Vec<Known>>,
+    telling: Telling,
     statistics_at: Option<Instant>,
     sizing: Option<Sizing>,
     /// What the host has allocated for each tier, when it was last measured.
     backing_bytes: Vec<Option<u64>>,
-    /// Somebody asks the system for that since then.
-    measuring_since: Option<Instant>,
-    /// Tells the connection's worker that there is a request.
-    wake: Option<Arc<EventFd>>,
+    /// Somebody asks the system for that since then, by [`Asker`].
+    measuring_since: [Option<Instant>; 2],
+    /// The newest question to the worker.
+    look: u64,
+    /// When that was asked.
+    looked: Instant,
+    /// It was not answered in time, since then.
+    mute_since: Option<Instant>,
+    /// Nobody waits for the worker any more.
+    is_given_up: bool,
+    worker: WorkerView,
 }
 
-/// The system says within this what it has allocated, or it is not believed to.
+/// The system says within this what it has allocated, or it is not believed to; and the
+/// worker how its guest is.
 pub const MEASURING_LIMIT: Duration = Duration::from_secs(1);
+/// A worker that does not answer for so long is ended.
+const MUTE_LIMIT: Duration = Duration::from_secs(30);
 /// What is wrong then.
 const UNMEASURED: &str = "the host does not say what it has allocated for this guest: a file of its memory does not answer";
+const MUTE: &str = "the worker of this guest does not answer";
 /// What is wrong when memory went away.
 const LOST: &str =
     "memory of this guest is gone: its monitor made a file shorter, or a page is broken";
 
+/// Who asks what the host has allocated. Neither waits for the other, nor for its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    /// The control interface and metrics.
+    Views,
+    /// The policy.
+    Decisions,
+}
+
 impl State {
     fn is_unmeasured(&self) -> bool {
-        (self.measuring_since).is_some_and(|since| since.elapsed() >= MEASURING_LIMIT)
+        let is_late = |since: Instant| since.elapsed() >= MEASURING_LIMIT;
+        self.measuring_since.into_iter().flatten().any(is_late)
     }
+
+    fn node(&self, node: u16) -> NodeNews {
+        let known = self.news.nodes.get(usize::from(node));
+        known.copied().unwrap_or_default()
+    }
+
+    fn wish(&self, node: u16) -> Option<Wish> {
+        self.wishes.get(usize::from(node)).copied().flatten()
+    }
+
+    /// Forgets all that the guest said. Wishes stay.
+    fn forget(&mut self, news: News) {
+        self.news = news;
+        self.files = Arc::default();
+        self.statistics_at = None;
+        self.sizing = None;
+        self.backing_bytes.clear();
+    }
+
+    /// Tells the worker, if there is one. One that does not read what it is told is ended.
+    fn order(&mut self, order: &Order) {
+        if let Some(link) = self.link.take_if(|link| link.send_now(order, &[]).is_err()) {
+            link.end();
+        }
+    }
+}
+
+/// Why a worker is not listened to any more.
+#[derive(Debug, thiserror::Error)]
+pub enum WordError {
+    /// Not a message.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// What cannot be.
+    #[error(transparent)]
+    News(#[from] NewsError),
+    /// Faster than it should.
+    #[error("it talks too much")]
+    Flood,
+    /// More descriptors than a machine can have.
+    #[error("its descriptors make no sense")]
+    Files,
+    /// Out of turn.
+    #[error("it is ready twice")]
+    Twice,
+    /// It says why itself.
+    #[error("{0}")]
+    Failed(String),
+    /// It is there, and nothing comes.
+    #[error("it did not answer for {MUTE_LIMIT:?}")]
+    Mute,
 }
 
 /// One virtual machine.
@@ -60,12 +146,10 @@ pub struct Vm {
     parameters: Parameters,
     share: Mutex<spec::Share>,
     state: Mutex<State>,
-    /// Held while holes are punched, and for a new memory table: a hole never
-    /// goes into memory that is not the guest's any more. Taken before `state`,
-    /// which nobody holds that long.
-    punching: Mutex<()>,
-    /// Memory of this machine was gone when it was touched.
-    lost: Arc<AtomicBool>,
+    /// News came.
+    heard: Condvar,
+    /// Deaths of workers after which nobody has plugged in anew yet.
+    pub replugs: AtomicU32,
     /// Counts changes of any machine of the fleet.
     changes: watch::Sender<u64>,
 }
@@ -79,39 +163,51 @@ impl Vm {
         changes: watch::Sender<u64>,
     ) -> Self {
         parameters.nr_nodes = spec.tiers.len() as u16;
-        let mut device = Device::new(parameters);
+        let mut wishes = vec![None; spec.tiers.len()];
+        let mut next_ticket = 1;
         for (tier, balloon_bytes) in ledger.last_balloons() {
-            if let Some(node) = tier_node(&tier) {
-                // A tier that the machine has lost since then is no error.
-                let _ = device.set_target(node, balloon_bytes >> PAGE_SHIFT);
+            // A tier that the machine has lost since then is no error.
+            let node = tier_node(&tier).map_or(usize::MAX, usize::from);
+            if let Some(wish) = wishes.get_mut(node) {
+                *wish = Some(Wish {
+                    balloon_pages: balloon_bytes >> PAGE_SHIFT,
+                    ticket: next_ticket,
+                });
+                next_ticket += 1;
             }
         }
+        let news = nothing(wishes.len());
         Self {
             share: Mutex::new(spec.share.clone()),
             spec,
             ledger,
             parameters,
             state: Mutex::new(State {
-                device,
+                link: None,
+                news,
+                wishes,
+                next_ticket,
                 files: Arc::default(),
-                quota: Quota::new(Instant::now()),
-                problem: None,
-                connected: false,
+                known: Arc::default(),
+                telling: Telling::new(Instant::now()),
                 statistics_at: None,
                 sizing: None,
                 backing_bytes: Vec::new(),
-                measuring_since: None,
-                wake: None,
+                measuring_since: [None; 2],
+                look: 0,
+                looked: Instant::now(),
+                mute_since: None,
+                is_given_up: false,
+                worker: WorkerView::default(),
             }),
-            punching: Mutex::new(()),
-            lost: Arc::default(),
+            heard: Condvar::new(),
+            replugs: AtomicU32::new(0),
             changes,
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // What a panicking thread left is a consistent device: each of its
-        // calls changes it as a whole.
+        // What a panicking thread left is consistent: changes are made as a whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,71 +229,276 @@ impl Vm {
         now == *spec
     }
 
-    /// A monitor is there.
-    pub fn connected(&self, wake: Arc<EventFd>) {
+    /// A monitor is connected.
+    pub fn is_connected(&self) -> bool {
+        self.state().news.connected
+    }
+
+    /// What a new worker is told first. From now on `link` leads to it.
+    pub fn begin(&self, link: Arc<Channel>, pid: Option<u32>, uid: Option<u32>) -> Begin {
         let mut state = self.state();
-        state.connected = true;
-        // The guest may have spoken before we could be woken.
-        let _ = wake.write(1);
-        state.wake = Some(wake);
+        state.link = Some(link);
+        state.mute_since = None;
+        state.is_given_up = false;
+        state.worker.pid = pid;
+        state.worker.confinement = None;
+        Begin {
+            name: self.spec.name.clone(),
+            nr_nodes: self.parameters.nr_nodes,
+            instance: self.parameters.instance,
+            statistics_interval_ms: self.parameters.statistics_interval_ms,
+            violation_limit: self.parameters.violation_limit,
+            uid,
+            wishes: state.wishes.clone(),
+        }
+    }
+
+    /// The worker is gone, and with it the monitor's connection. `why`: it should not be.
+    pub fn worker_gone(&self, why: Option<&str>) {
+        let why = why.map(harmless);
+        let now = Instant::now();
+        let mut state = self.state();
+        let was_connected = state.news.connected;
+        state.link = None;
+        state.mute_since = None;
+        state.forget(nothing(self.spec.tiers.len()));
+        state.worker.pid = None;
+        state.worker.confinement = None;
+        let is_line = why.is_some() && state.telling.line(now);
+        let died = why.as_ref().and_then(|why| {
+            state.worker.deaths += 1;
+            state.worker.last_death = Some(why.clone());
+            state.telling.entry(now)
+        });
+        let cut = was_connected.then(|| state.telling.entry(now)).flatten();
+        let deaths = state.worker.deaths;
         drop(state);
-        tracing::info!(vm = self.spec.name, "connected");
-        self.ledger.add(Entry::now(What::Connected));
+        self.heard.notify_all();
+        let vm = self.spec.name.as_str();
+        if let (true, Some(why)) = (is_line, &why) {
+            tracing::error!(vm, deaths, "its worker died: {why}");
+        }
+        if let Some(left_out) = died {
+            self.ledger.add(Entry {
+                why,
+                left_out,
+                ..Entry::now(What::WorkerDied)
+            });
+        }
+        if let Some(left_out) = cut {
+            self.ledger.add(Entry {
+                left_out,
+                ..Entry::now(What::Disconnected)
+            });
+        }
         self.changed();
     }
 
-    /// It is gone, and so is all that its guest said. Wishes stay.
-    pub fn disconnected(&self) {
+    /// Nobody serves it, and that is not its worker's doing.
+    pub fn set_problem(&self, problem: &str) {
+        self.state().news.problem = Some(harmless(problem));
+        self.changed();
+    }
+
+    /// Takes what the worker says.
+    pub fn hear(&self, word: Word, fds: Vec<OwnedFd>) -> Result<(), WordError> {
+        let carries = matches!(word, Word::Files { .. });
+        if carries == fds.is_empty() {
+            return Err(WordError::Files);
+        }
+        if let Word::News(news) = &word
+            && news.look > self.state().look
+        {
+            return Err(NewsError::Bound("a question").into());
+        }
+        let answers = matches!(&word, Word::News(news) if news.look > self.state().news.look);
+        if !answers && !self.state().telling.news(Instant::now()) {
+            return Err(WordError::Flood);
+        }
+        match word {
+            Word::Ready(confinement) => self.ready(confinement),
+            Word::Which => {
+                let known = tiers::look(&self.spec.tiers);
+                let mut state = self.state();
+                state.known = Arc::new(known.clone());
+                state.order(&Order::Known(known));
+                Ok(())
+            }
+            Word::Files { nodes, first } => self.hear_files(&nodes, first, fds),
+            Word::News(news) => {
+                let news = news.check(self.spec.tiers.len())?;
+                self.hear_news(news);
+                Ok(())
+            }
+            Word::Failed(cause) => Err(WordError::Failed(harmless(&cause))),
+        }
+    }
+
+    fn ready(&self, mut confinement: Confinement) -> Result<(), WordError> {
+        confinement.missing.truncate(8);
+        for missing in &mut confinement.missing {
+            *missing = harmless(missing);
+        }
         let mut state = self.state();
-        let mut device = Device::new(self.parameters);
-        for node in 0..device.nr_nodes() {
-            if let Some(pages) = state.device.node(node).and_then(|view| view.wish_pages) {
-                let _ = device.set_target(node, pages);
+        if state.worker.confinement.is_some() {
+            return Err(WordError::Twice);
+        }
+        // A thread has none.
+        if state.worker.pid.is_some() {
+            state.worker.confinement = Some(confinement);
+        }
+        drop(state);
+        self.changed();
+        Ok(())
+    }
+
+    /// Files of guest memory. Of tiers that are named by files, only those count.
+    fn hear_files(&self, nodes: &[u16], first: bool, fds: Vec<OwnedFd>) -> Result<(), WordError> {
+        let state = self.state();
+        let (known, before) = (state.known.clone(), state.files.clone());
+        drop(state);
+        let mut of_tiers = if first {
+            Vec::new()
+        } else {
+            before.tiers().to_vec()
+        };
+        of_tiers.resize_with(self.spec.tiers.len(), Vec::new);
+        if nodes.len() != fds.len() {
+            return Err(WordError::Files);
+        }
+        let mut seen: HashSet<_> = (of_tiers.iter().enumerate())
+            .flat_map(|(node, files)| files.iter().map(move |file| (node, file)))
+            .filter_map(|(node, file)| Some((node, tiers::known_identity(file)?)))
+            .collect();
+        for (node, fd) in nodes.iter().zip(fds) {
+            let node = usize::from(*node);
+            let files = of_tiers.get_mut(node).ok_or(WordError::Files)?;
+            let file = File::from(fd);
+            // Once each, however often it is sent: they are kept open.
+            let is_new = tiers::known_identity(&file).is_none_or(|file| seen.insert((node, file)));
+            if known.get(node).is_some_and(|known| known.may_be(&file)) && is_new {
+                files.push(Arc::new(file));
             }
         }
-        state.device = device;
-        self.lost.store(false, Ordering::Relaxed);
-        state.files = Arc::default();
-        state.problem = None;
-        state.connected = false;
-        state.statistics_at = None;
-        state.sizing = None;
-        state.backing_bytes.clear();
-        state.measuring_since = None;
-        state.wake = None;
-        drop(state);
-        tracing::info!(vm = self.spec.name, "disconnected");
-        self.ledger.add(Entry::now(What::Disconnected));
-        self.changed();
-    }
-
-    /// The monitor's memory table.
-    pub fn set_memory(&self, handed: &[Handed]) {
-        let matched = tiers::matched(&self.spec.tiers, handed);
-        let _punched = self.punching.lock().unwrap_or_else(PoisonError::into_inner);
+        if of_tiers.iter().map(Vec::len).sum::<usize>() > MAX_SLOTS {
+            return Err(WordError::Files);
+        }
         let mut state = self.state();
-        state.device.set_regions(matched.regions);
-        state.files = Arc::new(matched.files);
+        state.files = Arc::new(Files::of_tiers(of_tiers));
         state.backing_bytes.clear();
-        state.measuring_since = None;
-        state.problem = matched.problem;
+        Ok(())
     }
 
-    /// Asks the system what it has allocated, for the next [`Self::view`]. It may have to
-    /// wait for a file that somebody else's program serves: never on a thread that others need.
-    pub fn measure(&self) {
-        self.measure_by(Files::allocated_bytes);
+    fn hear_news(&self, mut news: News) {
+        let heard = std::mem::take(&mut news.heard);
+        let is_change = !heard.is_empty() || news.left_out > 0;
+        let now = Instant::now();
+        let mut state = self.state();
+        if heard.contains(&Heard::Disconnected) {
+            state.forget(nothing(self.spec.tiers.len()));
+        }
+        state.telling.skip(news.left_out);
+        let has_statistics = news.statistics_count != state.news.statistics_count;
+        if has_statistics && news.statistics.is_some() {
+            state.statistics_at = Some(now);
+        }
+        let violations = news.violations.total();
+        let hellos = (news.nodes.iter()).fold(0_u64, |sum, n| sum.saturating_add(n.traffic.hellos));
+        // Tables come region by region: only with a driver is it whole.
+        let greeted = heard
+            .iter()
+            .any(|heard| matches!(heard, Heard::Device(Event::Hello { .. })));
+        let problem =
+            (news.problem.clone()).filter(|_| greeted && hellos < 8 && state.telling.line(now));
+        let lost = news.lost && !state.news.lost && state.telling.line(now);
+        // A question that it has not heard of yet stays open.
+        state.news = news;
+        if state.news.look >= state.look {
+            state.mute_since = None;
+        }
+        let told: Vec<Told> = (heard.into_iter())
+            .map(|event| Told {
+                line: is_line(&event) && state.telling.line(now),
+                entry: is_entry(&event).then(|| state.telling.entry(now)).flatten(),
+                event,
+            })
+            .collect();
+        drop(state);
+        self.heard.notify_all();
+        if let Some(problem) = problem {
+            tracing::warn!(vm = self.spec.name, "{problem}");
+        }
+        if lost {
+            tracing::error!(vm = self.spec.name, "{LOST}");
+        }
+        for told in told {
+            self.tell(told, violations);
+        }
+        if is_change || has_statistics {
+            self.changed();
+        }
+    }
+
+    /// Asks the worker how its guest is; [`Self::wait_look`] waits for the answer. One that
+    /// has not answered for long is ended.
+    pub fn look(&self) {
+        let mut state = self.state();
+        match state.mute_since {
+            None if state.link.is_some() => {
+                state.look += 1;
+                state.looked = Instant::now();
+                let number = state.look;
+                state.order(&Order::Look(number));
+            }
+            Some(since) if since.elapsed() >= MUTE_LIMIT => {
+                if let Some(link) = state.link.take() {
+                    state.is_given_up = true;
+                    link.end();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits for the worker's answer to the newest question, a second from when it was asked:
+    /// all machines' seconds pass at the same time. Not twice for one that does not answer.
+    pub fn wait_look(&self) {
+        let mut state = self.state();
+        let (number, looked) = (state.look, state.looked);
+        while state.link.is_some() && state.mute_since.is_none() && state.news.look < number {
+            let left = MEASURING_LIMIT.saturating_sub(looked.elapsed());
+            if left.is_zero() {
+                state.mute_since = Some(Instant::now());
+                break;
+            }
+            let woken = self.heard.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Why the worker says nothing more, if that is our doing.
+    pub fn heard_all(&self) -> Result<(), WordError> {
+        if self.state().is_given_up {
+            return Err(WordError::Mute);
+        }
+        Ok(())
+    }
+
+    /// Asks the system what it has allocated, for the next [`Self::view`]. It may have to wait
+    /// for a file that somebody else's program serves: never on a thread that others need.
+    pub fn measure(&self, asker: Asker) {
+        self.measure_by(asker, Files::allocated_bytes);
     }
 
     /// As [`Self::measure`]; `ask` does it, and may take its time. Not while another thread
-    /// is at it: whoever waited for that one may be gone, and it may never end.
-    pub fn measure_by(&self, ask: impl Fn(&Files, u16) -> Option<u64>) {
+    /// is at it for the same: whoever waited for that one may be gone, and it may never end.
+    pub fn measure_by(&self, asker: Asker, ask: impl Fn(&Files, u16) -> Option<u64>) {
         let mut state = self.state();
-        if state.measuring_since.is_some() {
+        let place = asker as usize;
+        if state.measuring_since[place].is_some() {
             return;
         }
-        let since = Some(Instant::now());
-        state.measuring_since = since;
+        state.measuring_since[place] = Some(Instant::now());
         let files = state.files.clone();
         drop(state);
         let nodes = 0..self.parameters.nr_nodes;
@@ -206,9 +507,8 @@ impl Vm {
         if Arc::ptr_eq(&files, &state.files) {
             state.backing_bytes = backing_bytes;
         }
-        if state.measuring_since == since {
-            state.measuring_since = None;
-        }
+        // Nobody else says so: whatever a worker says, there is one thread.
+        state.measuring_since[place] = None;
     }
 
     /// Somebody has measured for too long, and nobody else should.
@@ -216,150 +516,45 @@ impl Vm {
         self.state().is_unmeasured()
     }
 
-    /// Configuration space.
-    pub fn config_bytes(&self) -> [u8; 64] {
-        self.state().device.config().to_bytes()
-    }
-
     /// Period of the guest's statistics; 0: it speaks when it is asked.
     pub fn statistics_interval_ms(&self) -> u32 {
         self.parameters.statistics_interval_ms
     }
 
-    /// Longest report that can be right.
-    pub fn max_report_bytes(&self) -> usize {
-        self.state().device.max_report_bytes()
-    }
-
-    /// Length of right statistics.
-    pub fn statistics_bytes(&self) -> usize {
-        self.state().device.statistics_bytes()
-    }
-
-    /// Takes a report.
-    pub fn report(&self, node: u16, bytes: &[u8]) -> Ack {
-        self.report_by(node, bytes, Files::punch)
-    }
-
-    /// As [`Self::report`]; `punch` does it, and may take its time.
-    fn report_by(
-        &self,
-        node: u16,
-        bytes: &[u8],
-        punch: impl Fn(&Files, Piece) -> io::Result<()>,
-    ) -> Ack {
-        let _punching = self.punching.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut guard = self.state();
-        let ack = match guard.device.begin_report(node, bytes) {
-            Taken::Answered(ack) => ack,
-            Taken::Punching(punching) => {
-                let files = guard.files.clone();
-                drop(guard);
-                let mut pieces = punching.pieces().iter();
-                let punched = pieces.try_for_each(|piece| punch(&files, *piece));
-                guard = self.state();
-                guard.device.end_report(punching, punched)
-            }
-        };
-        self.after(guard);
-        ack
-    }
-
-    /// Messages that may be taken from the guest now; or how long to wait.
-    pub fn messages_allowed(&self) -> Result<usize, Duration> {
-        self.state().quota.messages(Instant::now())
-    }
-
-    /// A message was taken; `op` if it was a report.
-    pub fn took(&self, op: Option<u16>) {
-        self.state().quota.took(op.unwrap_or(0));
-    }
-
-    /// May messages of the guest make the host allocate so many pages more?
-    pub fn may_touch(&self, pages: u64) -> bool {
-        self.state().quota.pages(pages, Instant::now())
-    }
-
-    /// Where [`crate::lost`] notes memory that went away.
-    pub fn lost(&self) -> &Arc<AtomicBool> {
-        &self.lost
-    }
-
-    /// Memory went away: this guest is not served any more.
-    pub fn is_lost(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
-    }
-
-    /// Tells that, once.
-    pub fn give_up(&self) {
-        let mut guard = self.state();
-        if guard.device.is_disabled() {
-            return;
-        }
-        guard.problem = Some(LOST.into());
-        guard.device.disable();
-        tracing::error!(vm = self.spec.name, "{LOST}");
-        self.after(guard);
-    }
-
-    /// Answers a report that is too wrong to be copied.
-    pub fn refuse(&self, reason: Reason) -> Ack {
-        let mut guard = self.state();
-        let ack = guard.device.refuse(reason);
-        self.after(guard);
-        ack
-    }
-
-    /// Takes statistics.
-    pub fn statistics(&self, bytes: &[u8]) {
-        let mut guard = self.state();
-        guard.device.statistics(bytes);
-        self.after(guard);
-    }
-
-    /// Notes a wrong-doing.
-    pub fn violate(&self, reason: Reason) {
-        let mut guard = self.state();
-        guard.device.violate(reason);
-        self.after(guard);
-    }
-
-    /// There is something for the request queue.
-    pub fn has_request(&self) -> bool {
-        self.state().device.has_request()
-    }
-
-    /// The next message for the request queue, which has a buffer for it.
-    pub fn next_request(&self) -> Option<Request> {
-        self.state().device.next_request()
-    }
-
     /// Asks for statistics.
     pub fn ask_statistics(&self) {
-        let mut state = self.state();
-        state.device.ask_statistics();
-        wake(&state);
+        self.state().order(&Order::Statistics);
     }
 
     /// Wishes a size. The number that the view's `ended_ticket` reaches when the
     /// guest has ended it.
     pub fn ask(&self, node: u16, size_bytes: u64, why: &str) -> Result<u64, TargetError> {
         let mut state = self.state();
-        let view = state.device.node(node).ok_or(TargetError::Node {
-            node,
-            nr_nodes: state.device.nr_nodes(),
-        })?;
+        if usize::from(node) >= state.wishes.len() {
+            return Err(TargetError::Node {
+                node,
+                nr_nodes: self.parameters.nr_nodes,
+            });
+        }
+        let node_pages = state.node(node).node_pages;
         let size_pages = size_bytes.div_ceil(1 << PAGE_SHIFT);
-        let balloon_pages = view
-            .node_pages
+        let balloon_pages = node_pages
             .checked_sub(size_pages)
             .ok_or(TargetError::Size {
                 node,
                 asked_pages: size_pages,
-                node_pages: view.node_pages,
+                node_pages,
             })?;
-        let ticket = state.device.set_target(node, balloon_pages)?;
-        wake(&state);
+        if state.news.disabled {
+            return Err(TargetError::Disabled);
+        }
+        let wish = Wish {
+            balloon_pages,
+            ticket: state.next_ticket,
+        };
+        state.next_ticket += 1;
+        state.wishes[usize::from(node)] = Some(wish);
+        state.order(&Order::Target { node, wish });
         drop(state);
         self.ledger.add(Entry {
             tier: Some(tier_name(node)),
@@ -369,7 +564,7 @@ impl Vm {
             ..Entry::now(What::Asked)
         });
         self.changed();
-        Ok(ticket)
+        Ok(wish.ticket)
     }
 
     /// What the policy makes of it, for whoever looks.
@@ -387,294 +582,78 @@ impl Vm {
             .send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Tells what the device's last call brought.
-    fn after(&self, mut state: MutexGuard<'_, State>) {
-        let events = state.device.take_events();
-        if events.is_empty() {
-            return;
-        }
-        if events.contains(&Event::Statistics) {
-            state.statistics_at = Some(Instant::now());
-        }
-        if state.device.has_request() {
-            wake(&state);
-        }
-        let violations = state.device.violations().total();
-        let hellos: u64 = (0..state.device.nr_nodes())
-            .filter_map(|node| state.device.node(node))
-            .map(|view| view.traffic.hellos)
-            .sum();
-        // Tables come region by region: only now is it whole.
-        let greeted = events.iter().any(|e| matches!(e, Event::Hello { .. }));
-        let problem = state.problem.clone().filter(|_| greeted && hellos < 8);
-        let now = Instant::now();
-        let told: Vec<Told> = (events.into_iter())
-            .filter(|event| *event != Event::Statistics)
-            .map(|event| Told {
-                line: is_line(&event) && state.quota.line(now),
-                entry: is_entry(&event).then(|| state.quota.entry(now)).flatten(),
-                event,
-            })
-            .collect();
-        drop(state);
-        if let Some(problem) = problem {
-            tracing::warn!(vm = self.spec.name, "{problem}");
-        }
-        for told in told {
-            self.tell(told, violations);
-        }
-        self.changed();
-    }
-
-    /// A guest decides how often these happen; log and ledger do not follow it.
-    fn tell(&self, told: Told, violations: u64) {
-        let vm = self.spec.name.as_str();
-        let Told { event, line, entry } = told;
-        let write = |what, node: Option<u16>, fill: &dyn Fn(&mut Entry)| {
-            if let Some(left_out) = entry {
-                let mut entry = Entry {
-                    tier: node.map(tier_name),
-                    left_out,
-                    ..Entry::now(what)
-                };
-                fill(&mut entry);
-                self.ledger.add(entry);
-            }
-        };
-        match event {
-            Event::Hello { node, kept_pages } => {
-                if line {
-                    tracing::info!(vm, node, kept_pages, "driver");
-                }
-                write(What::Driver, Some(node), &|entry| {
-                    entry.balloon_bytes = Some(kept_pages << PAGE_SHIFT);
-                });
-            }
-            Event::Done {
-                node,
-                ended,
-                held_pages,
-            } => {
-                if line {
-                    tracing::info!(vm, node, held_pages, outcome = ?ended.outcome, "resized");
-                }
-                write(What::Ended, Some(node), &|entry| {
-                    entry.balloon_bytes = Some(held_pages << PAGE_SHIFT);
-                    entry.outcome = Some(ended.outcome);
-                });
-            }
-            Event::TakenBack { node, nr_pages } => {
-                write(What::TakenBack, Some(node), &|entry| {
-                    entry.size_bytes = Some(nr_pages << PAGE_SHIFT);
-                });
-            }
-            Event::Violation { reason } => {
-                if line {
-                    tracing::warn!(vm, reason = reason.name(), violations, "violation");
-                }
-            }
-            Event::Disabled => {
-                tracing::error!(vm, violations, "disabled until it is plugged in anew");
-                self.ledger.add(Entry::now(What::Disabled));
-            }
-            Event::HostFailed { node, cause } => {
-                if line {
-                    tracing::error!(vm, node, "cannot punch: {cause}");
-                }
-            }
-            Event::Statistics => {}
-        }
-    }
-
     /// As the control interface shows it; what is allocated as of [`Self::measure`].
     pub fn view(&self) -> VmView {
         let state = self.state();
-        let device = &state.device;
+        let news = &state.news;
         let unmeasured = state.is_unmeasured();
-        let mut driven = true;
-        let tiers: Vec<TierView> = (0..device.nr_nodes())
-            .filter_map(|node| {
-                let view = device.node(node)?;
-                driven &= view.has_driver;
-                let size = |pages: u64| view.node_pages.saturating_sub(pages) << PAGE_SHIFT;
-                Some(TierView {
+        let tiers: Vec<TierView> = (0..self.parameters.nr_nodes)
+            .map(|node| {
+                let now = state.node(node);
+                let wish = state.wish(node);
+                let size = |pages: u64| now.node_pages.saturating_sub(pages) << PAGE_SHIFT;
+                let ticket = wish.map_or(0, |wish| wish.ticket);
+                TierView {
                     tier: tier_name(node),
                     node,
-                    total_bytes: view.node_pages << PAGE_SHIFT,
-                    balloon_bytes: view.held_pages << PAGE_SHIFT,
-                    size_bytes: size(view.held_pages),
-                    wanted_size_bytes: view.wish_pages.map(size),
+                    total_bytes: now.node_pages << PAGE_SHIFT,
+                    balloon_bytes: now.held_pages << PAGE_SHIFT,
+                    size_bytes: size(now.held_pages),
+                    wanted_size_bytes: wish.map(|wish| size(wish.balloon_pages)),
                     backing_bytes: (state.backing_bytes.get(usize::from(node)).copied())
                         .flatten()
                         .filter(|_| !unmeasured),
-                    busy: view.is_busy,
-                    last: view.last.map(|ended| LastView {
+                    // A wish that the worker does not know yet is on its way, too.
+                    busy: now.is_busy || now.ticket < ticket,
+                    last: now.last.map(|ended| LastView {
                         outcome: ended.outcome,
                         asked_size_bytes: size(ended.target_pages),
                     }),
-                    ticket: view.ticket,
-                    ended_ticket: view.last.map_or(0, |ended| ended.ticket),
-                    traffic: view.traffic,
-                })
+                    ticket,
+                    ended_ticket: now.last.map_or(0, |ended| ended.ticket.min(ticket)),
+                    traffic: now.traffic,
+                }
             })
             .collect();
-        let lost = self.is_lost();
-        let stage = if !state.connected {
+        let stage = if !news.connected {
             Stage::Waiting
-        } else if device.is_disabled() || lost {
+        } else if news.disabled || news.lost {
             Stage::Disabled
-        } else if driven {
+        } else if news.nodes.iter().all(|node| node.has_driver) {
             Stage::Driven
         } else {
             Stage::Connected
         };
+        let problem = if news.lost {
+            Some(LOST.into())
+        } else if state.mute_since.is_some() {
+            Some(MUTE.into())
+        } else {
+            (news.problem.clone()).or_else(|| unmeasured.then(|| UNMEASURED.into()))
+        };
         VmView {
             name: self.spec.name.clone(),
             stage,
-            problem: if lost {
-                Some(LOST.into())
-            } else {
-                (state.problem.clone()).or_else(|| unmeasured.then(|| UNMEASURED.into()))
-            },
+            problem,
             tiers,
-            violations: device
-                .violations()
-                .met()
+            violations: (news.violations.met())
                 .map(|(reason, count)| (reason.name().to_owned(), count))
                 .collect::<BTreeMap<_, _>>(),
-            statistics: device.latest_statistics().cloned(),
+            statistics: news.statistics.clone(),
             statistics_age_ms: state
                 .statistics_at
                 .map(|at| at.elapsed().as_millis() as u64),
-            churn: state.quota.churn(),
+            churn: state.telling.churn(news.held_back),
             sizing: state.sizing,
+            worker: state.worker.clone(),
         }
     }
 }
 
-/// What the device told, and where it may be repeated.
-struct Told {
-    event: Event,
-    line: bool,
-    /// With the number of entries that were left out before.
-    entry: Option<u64>,
-}
-
-/// Goes to the log because of the guest.
-fn is_line(event: &Event) -> bool {
-    !matches!(
-        event,
-        Event::TakenBack { .. } | Event::Statistics | Event::Disabled
-    )
-}
-
-/// Goes to the ledger because of the guest.
-fn is_entry(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Hello { .. } | Event::Done { .. } | Event::TakenBack { .. }
-    )
-}
-
-fn wake(state: &State) {
-    if let Some(wake) = &state.wake {
-        // The only failure is a counter that is full, which wakes as well.
-        let _ = wake.write(1);
-    }
-}
-
-#[cfg(test)]
-pub mod tests {
-    use super::*;
-    use demeter_balloon::wire::{OP_HELLO, OP_INFLATED, Range, Report, Status};
-    use std::collections::BTreeMap;
-    use std::fs::File;
-    use std::sync::mpsc;
-
-    /// With 16 pages of FMEM, a driver, and a balloon of four that is asked for.
-    pub fn driven(directory: &std::path::Path, name: &str) -> Arc<Vm> {
-        let path = directory.join(name);
-        let file = File::options()
-            .create(true)
-            .truncate(true)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .unwrap();
-        file.set_len(16 << PAGE_SHIFT).unwrap();
-        let line = format!("{name},socket=/s,fmem={}", path.display());
-        let description = spec::Description::parse(&line).unwrap();
-        let vm = Vm::new(
-            description.finish(&BTreeMap::new()).unwrap(),
-            Parameters::default(),
-            Ledger::open(None, name).unwrap(),
-            watch::channel(0).0,
-        );
-        vm.set_memory(&[Handed {
-            gpa: 0,
-            length_bytes: 16 << PAGE_SHIFT,
-            file: Arc::new(file),
-            offset_bytes: 0,
-        }]);
-        let hello = Report {
-            op: OP_HELLO,
-            ..Report::default()
-        };
-        assert_eq!(vm.report(0, &hello.message(&[])).status, Status::Ok);
-        vm.ask(0, 12 << PAGE_SHIFT, "test").unwrap();
-        vm.next_request().unwrap();
-        Arc::new(vm)
-    }
-
-    fn inflated() -> Vec<u8> {
-        let report = Report {
-            op: OP_INFLATED,
-            current_pages: 4,
-            ..Report::default()
-        };
-        report.message(&[Range {
-            gpa: 0,
-            nr_pages: 4,
-        }])
-    }
-
-    #[test]
-    fn nobody_waits_for_a_hole_but_its_guest_and_the_memory_table() {
-        let directory = tempfile::tempdir().unwrap();
-        let vm = driven(directory.path(), "a");
-        let (seen, sees) = mpsc::channel();
-        let (changed, changes) = mpsc::channel();
-        let ack = vm.report_by(0, &inflated(), |_, _| {
-            let (other, seen) = (vm.clone(), seen.clone());
-            thread_of(move || seen.send(other.view().name).unwrap());
-            sees.recv_timeout(Duration::from_secs(60))
-                .expect("the view waits for the hole");
-            let (other, changed) = (vm.clone(), changed.clone());
-            thread_of(move || {
-                other.set_memory(&[]);
-                changed.send(()).unwrap();
-            });
-            // A hole in memory that is the guest's no more would be the worse harm.
-            let early = changes.recv_timeout(Duration::from_millis(50));
-            assert!(early.is_err(), "the table changed under the hole");
-            Ok(())
-        });
-        assert_eq!(ack.status, Status::Ok);
-        changes.recv_timeout(Duration::from_secs(60)).unwrap();
-    }
-
-    fn thread_of(body: impl FnOnce() + Send + 'static) {
-        std::thread::spawn(body);
-    }
-
-    #[test]
-    fn a_hole_that_cannot_be_punched_leaves_the_balloon_as_it_was() {
-        let directory = tempfile::tempdir().unwrap();
-        let vm = driven(directory.path(), "a");
-        let full = |_: &Files, _| Err(io::Error::from(io::ErrorKind::StorageFull));
-        assert_eq!(vm.report_by(0, &inflated(), full).status, Status::Host);
-        assert_eq!(vm.view().tiers[0].balloon_bytes, 0);
-        assert_eq!(vm.report(0, &inflated()).status, Status::Ok);
-        assert_eq!(vm.view().tiers[0].balloon_bytes, 4 << PAGE_SHIFT);
+/// Of a guest that has said nothing.
+fn nothing(nr_nodes: usize) -> News {
+    News {
+        nodes: vec![NodeNews::default(); nr_nodes],
+        ..News::default()
     }
 }

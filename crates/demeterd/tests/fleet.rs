@@ -12,7 +12,6 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use demeter_balloon::wire::{OP_HELLO, Report};
 use model::{Daemon, Guest, LIMIT, directory, program};
 use serde_json::{Value, json};
 
@@ -22,17 +21,6 @@ fn names(daemon: &Daemon) -> Vec<String> {
     let list = daemon.call("GET /v1/vms", "");
     let name = |vm: &Value| vm["name"].as_str().unwrap().to_owned();
     list.as_array().unwrap().iter().map(name).collect()
-}
-
-fn greet(guest: &mut Guest) {
-    for node in 0..2 {
-        let hello = Report {
-            op: OP_HELLO,
-            node,
-            ..Report::default()
-        };
-        assert_eq!(guest.report(usize::from(node), hello, &[]), Some(0));
-    }
 }
 
 fn empty(options: &[&str]) -> Daemon {
@@ -54,10 +42,10 @@ fn machines_come_and_go_while_others_are_served() {
     let add = |name: &str| daemon.status("POST /v1/vms", &daemon.prepare(name).to_string());
     assert_eq!(add("a").0, 201);
     let mut a = Guest::connect(&daemon, "a");
-    greet(&mut a);
+    a.greet();
     assert_eq!(add("b").0, 201);
     let mut b = Guest::connect(&daemon, "b");
-    greet(&mut b);
+    b.greet();
     assert_eq!(names(&daemon), ["a", "b"]);
     // Twice, and wrongly.
     let (status, answer) = add("b");
@@ -75,10 +63,10 @@ fn machines_come_and_go_while_others_are_served() {
     assert_eq!(daemon.status("DELETE /v1/vms/b", "").0, 404);
     assert!(!daemon.path("b.sock").exists());
     assert_eq!(names(&daemon), ["a"]);
-    greet(&mut a);
+    a.greet();
     drop(b);
     assert_eq!(add("b").0, 201);
-    greet(&mut Guest::connect(&daemon, "b"));
+    Guest::connect(&daemon, "b").greet();
 }
 
 #[test]
@@ -103,7 +91,7 @@ fn a_restart_knows_machines_and_policy() {
     let policy = daemon.call("GET /v1/policy", "");
     assert_eq!(policy["name"], "static");
     assert_eq!(policy["fmem_pool_bytes"], 8 << 20);
-    greet(&mut Guest::connect(&daemon, "a"));
+    Guest::connect(&daemon, "a").greet();
 }
 
 #[test]
@@ -126,21 +114,21 @@ fn a_configuration_is_read_anew_without_harm_to_those_who_stay() {
     daemon.call("POST /v1/reload", "");
     assert_eq!(names(&daemon), ["a", "b"]);
     let mut a = Guest::connect(&daemon, "a");
-    greet(&mut a);
+    a.greet();
     let added = daemon.prepare("by-hand").to_string();
     assert_eq!(daemon.status("POST /v1/vms", &added).0, 201);
     // One goes, one comes, one is entitled to more; by a signal this time.
     write(&(table("a", "weight = 300\n") + &table("c", "")));
     daemon.signal(libc::SIGHUP);
     until("c is there", || names(&daemon) == ["a", "by-hand", "c"]);
-    greet(&mut a);
+    a.greet();
     // A wrong file changes nothing.
     write("[[vm]]\nname = 'a'\ncolour = 'red'");
     let (status, answer) = daemon.status("POST /v1/reload", "");
     assert_eq!(status, 409, "{answer}");
     assert!(answer.contains("line 3"), "{answer}");
     assert_eq!(names(&daemon), ["a", "by-hand", "c"]);
-    greet(&mut a);
+    a.greet();
 }
 
 /// The daemon's last words; it shall not start.
@@ -177,7 +165,7 @@ fn nothing_of_others_is_deleted_for_a_machines_socket() {
     }
     let text = std::fs::read_to_string(daemon.path("precious")).unwrap();
     assert_eq!(text, "precious");
-    greet(&mut Guest::connect(&daemon, "a"));
+    Guest::connect(&daemon, "a").greet();
     let said = refused(&["--control", &other, "--vm", &vm("s"), "--socket-mode", "rw"]);
     assert!(said.contains("octal"), "{said}");
 }
@@ -257,5 +245,5 @@ fn a_restarted_daemon_plugs_its_devices_in_by_itself() {
     let wanted = ["device_del", "chardev-remove", "chardev-add", "device_add"];
     assert_eq!(commands, wanted);
     thread.join().unwrap();
-    greet(&mut Guest::connect(&daemon, "a"));
+    Guest::connect(&daemon, "a").greet();
 }

@@ -19,6 +19,7 @@ fn a_service_has_no_privileges() {
             "CapabilityBoundingSet=",
             "SystemCallFilter=@system-service",
             "RestrictAddressFamilies=AF_UNIX",
+            "OOMPolicy=continue",
         ] {
             assert!(has(line), "{}: {line}", unit.display());
         }

@@ -300,6 +300,7 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Summary;
 
     const ABOUT: About<'_> = About {
         command: "test",
@@ -361,6 +362,63 @@ mod tests {
         assert!(matches!(Board::create(&path), Err(BoardError::Foreign)));
         let missing = Board::watch(&directory.path().join("none"));
         assert!(matches!(missing, Err(BoardError::Io(_))));
+    }
+
+    /// Any bytes behind the magic: what is printed of them is text, and nothing more.
+    #[test]
+    fn a_file_of_any_bytes_is_read_without_harm() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("scribbled");
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut seen = 0;
+        for _ in 0..2 {
+            let mut bytes: Vec<u8> = (0..size_of::<Layout>() / 8)
+                .map(|_| match random() % 6 {
+                    0 => 0,
+                    1 => u64::MAX,
+                    // Live or ended, if it is the word of a state.
+                    2 | 3 => (random() & 3) | random() << 32,
+                    _ => random(),
+                })
+                .flat_map(u64::to_ne_bytes)
+                .collect();
+            bytes[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+            std::fs::write(&path, &bytes).unwrap();
+            let board = Board::watch(&path).unwrap();
+            let summary = Summary::of(board);
+            seen += summary.processes.len();
+            let text = summary.to_string();
+            let is_harmless = |letter: char| letter == '\n' || !letter.is_control();
+            assert!(text.chars().all(is_harmless), "{text:?}");
+            let json = serde_json::to_string(&summary).unwrap();
+            assert!(json.chars().all(is_harmless));
+            let first = summary.total("faults_swap");
+            assert!(
+                summary
+                    .processes
+                    .iter()
+                    .all(|process| process.counter("faults_swap") <= first)
+            );
+            assert!(
+                board
+                    .departures()
+                    .escaped()
+                    .0
+                    .keys()
+                    .all(|name| name.chars().all(is_harmless))
+            );
+            // Who joins such a run takes a block of it, and counts.
+            let statistics = Statistics::open(Place::Path(&path), &ABOUT).unwrap();
+            (0..300).for_each(|_| statistics.sample());
+            statistics.finish();
+        }
+        assert!(seen > 2, "{seen} processes");
     }
 
     #[test]

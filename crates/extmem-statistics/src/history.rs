@@ -74,7 +74,7 @@ impl History {
             gauges.resident_bytes.get(),
             gauges.compressed_bytes.get(),
             counters.faults_swap.get(),
-            counters.read_bytes.get() + counters.write_bytes.get(),
+            (counters.read_bytes.get()).wrapping_add(counters.write_bytes.get()),
         ];
         for (place, value) in self.samples[length].iter().zip(values) {
             place.store(value, Ordering::Relaxed);

@@ -209,12 +209,12 @@ impl Summary {
         self
     }
 
-    /// Sum of a counter over all processes.
+    /// Sum of a counter over all processes, whatever is in the file.
     pub fn total(&self, name: &str) -> u64 {
         self.processes
             .iter()
             .map(|process| process.counter(name))
-            .sum()
+            .fold(0, u64::saturating_add)
     }
 }
 

@@ -11,6 +11,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -23,7 +24,14 @@ pub const FLOOR_PAGES: i64 = 1024;
 const GROWN_UP_ROUNDS: u32 = 2;
 /// So small a share of the budget is nothing to wait for.
 const REST_SHARE: i64 = 64;
+/// More than any machine has, and so few that no sum of all entries overflows.
+const MOST_PAGES: i64 = 1 << 48;
 const RELAXED: Ordering = Ordering::Relaxed;
+
+/// Pages in memory that every program of the run may scribble on.
+fn pages_in(word: &AtomicI64) -> i64 {
+    word.load(RELAXED).clamp(0, MOST_PAGES)
+}
 
 const FREE: u32 = 0;
 const LIVE: u32 = 1;
@@ -95,8 +103,16 @@ impl Ledger {
     /// The one behind a descriptor.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system; and of a file that is too short, which cannot be read.
     pub fn map(descriptor: RawFd) -> io::Result<Self> {
+        if descriptor < 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        // SAFETY: not closed here; whether it is open at all is what we ask.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+        if file.metadata()?.len() != size_of::<Layout>() as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         // SAFETY: a fresh mapping.
         let address = unsafe {
             libc::mmap(
@@ -139,13 +155,24 @@ impl Ledger {
     /// Pages that all processes may use now; whatever a program has scribbled, none has
     /// less than nothing.
     pub fn granted_pages(&self) -> i64 {
-        let granted = |entry: &Entry| entry.granted_pages.load(RELAXED).max(0);
-        self.live()
-            .fold(0, |sum: i64, (_, entry)| sum.saturating_add(granted(entry)))
+        (self.live())
+            .map(|(_, entry)| pages_in(&entry.granted_pages))
+            .sum()
+    }
+
+    /// Strikes out processes that are gone: those whose byte `lock` locks, but for `own`.
+    pub fn strike_out(&self, own: Option<u32>, lock: impl Fn(i64) -> bool, unlock: impl Fn(i64)) {
+        for (number, entry) in self.live() {
+            if own != Some(number as u32) && lock(number as i64) {
+                entry.clear();
+                entry.state.store(FREE, Ordering::Release);
+                unlock(number as i64);
+            }
+        }
     }
 
     fn dram_pages(&self) -> i64 {
-        self.layout().dram_pages.load(RELAXED)
+        pages_in(&self.layout().dram_pages)
     }
 
     fn live(&self) -> impl Iterator<Item = (usize, &'static Entry)> {
@@ -193,14 +220,14 @@ impl Account {
     /// Pages it may use.
     pub fn pages(&self) -> i64 {
         let entry = self.entry();
-        entry.granted_pages.load(RELAXED) + entry.inherited_pages.load(RELAXED)
+        pages_in(&entry.granted_pages) + pages_in(&entry.inherited_pages)
     }
 
     /// Pages it should come down to, if it has more.
     pub fn mark_pages(&self) -> i64 {
         match self.entry().mark_pages.load(RELAXED) {
             0 => i64::MAX,
-            mark => mark,
+            mark => mark.max(FLOOR_PAGES),
         }
     }
 
@@ -223,6 +250,26 @@ impl Account {
         got
     }
 
+    /// Rounds of the clerk that it has seen.
+    pub fn rounds(&self) -> u32 {
+        self.entry().rounds.load(RELAXED)
+    }
+
+    /// There is no clerk any more: what it has in common with the process that it came from
+    /// counts, and where all have too much, it should come down to an equal part.
+    pub fn do_without_clerk(&self) {
+        let entry = self.entry();
+        let inherited = entry.inherited_pages.swap(0, RELAXED).max(0);
+        entry.granted_pages.fetch_add(inherited, RELAXED);
+        let dram_pages = self.ledger.dram_pages();
+        let mark = if self.ledger.granted_pages() > dram_pages {
+            (dram_pages / self.ledger.live().count().max(1) as i64).max(FLOOR_PAGES)
+        } else {
+            0
+        };
+        entry.mark_pages.store(mark, RELAXED);
+    }
+
     /// Takes pages that are in use already.
     pub fn force(&self, pages: i64) {
         self.entry().granted_pages.fetch_add(pages, RELAXED);
@@ -231,8 +278,8 @@ impl Account {
     /// Gives back all but so many.
     pub fn keep(&self, pages: i64) {
         let entry = self.entry();
-        let least = pages - entry.inherited_pages.load(RELAXED);
-        let over = entry.granted_pages.load(RELAXED) - least.max(0);
+        let least = pages - pages_in(&entry.inherited_pages);
+        let over = pages_in(&entry.granted_pages) - least.max(0);
         if over > 0 {
             entry.granted_pages.fetch_sub(over, RELAXED);
         }
@@ -268,15 +315,17 @@ impl Clerk {
     /// Strikes out who is gone, and marks what each may have.
     pub fn round(&self) {
         let mut wanted = false;
-        for (number, entry) in self.ledger.live() {
-            if crate::lock::bytes(&self.locks, number as i64, 1, libc::F_WRLCK) {
-                entry.clear();
-                entry.state.store(FREE, Ordering::Release);
-                crate::lock::bytes(&self.locks, number as i64, 1, libc::F_UNLCK);
-                continue;
-            }
-            if entry.rounds.fetch_add(1, RELAXED) + 1 == GROWN_UP_ROUNDS {
-                let inherited = entry.inherited_pages.swap(0, RELAXED);
+        let set = |byte, kind| crate::lock::bytes(&self.locks, byte, 1, kind);
+        self.ledger.strike_out(
+            None,
+            |byte| set(byte, libc::F_WRLCK),
+            |byte| {
+                set(byte, libc::F_UNLCK);
+            },
+        );
+        for (_, entry) in self.ledger.live() {
+            if entry.rounds.fetch_add(1, RELAXED).wrapping_add(1) == GROWN_UP_ROUNDS {
+                let inherited = entry.inherited_pages.swap(0, RELAXED).max(0);
                 entry.granted_pages.fetch_add(inherited, RELAXED);
             }
             wanted |= entry.wants.load(RELAXED) != 0;
@@ -308,7 +357,7 @@ impl Clerk {
             // Those that keep less than the level leave more to the others.
             let (mut count, mut kept) = (0, 0);
             for (_, entry) in self.ledger.live() {
-                let pages = entry.granted_pages.load(RELAXED);
+                let pages = pages_in(&entry.granted_pages);
                 if entry.wants.load(RELAXED) == 0 && pages <= level {
                     count += 1;
                     kept += pages;
@@ -327,6 +376,8 @@ impl Clerk {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     struct Process {
@@ -368,6 +419,64 @@ mod tests {
     }
 
     #[test]
+    fn without_a_clerk_those_left_strike_out_who_is_gone() {
+        let (file, ledger) = Ledger::create(64_000).unwrap();
+        let clerk = Clerk::new(ledger, &file).unwrap();
+        let one = process(&ledger, &file);
+        let two = process(&ledger, &file);
+        assert_eq!(one.account.ask(60_000, true), 60_000);
+        assert_eq!(two.account.ask(60_000, true), 4_000);
+        clerk.round();
+        assert_eq!(
+            (one.account.rounds(), two.account.mark_pages()),
+            (1, 32_000)
+        );
+        drop(clerk);
+        let strike_out = |process: &Process| {
+            let set = |byte, kind| crate::lock::bytes(&process._lock, byte, 1, kind);
+            ledger.strike_out(
+                Some(process.account.number),
+                |byte| set(byte, libc::F_WRLCK),
+                |byte| assert!(set(byte, libc::F_UNLCK)),
+            );
+        };
+        // Nobody is gone yet, and it does not take itself for gone.
+        strike_out(&two);
+        assert_eq!((one.account.pages(), two.account.pages()), (60_000, 4_000));
+        drop(one);
+        strike_out(&two);
+        assert_eq!(two.account.ask(60_000, true), 28_000, "up to the last mark");
+        two.account.do_without_clerk();
+        assert_eq!(two.account.ask(60_000, true), 32_000);
+        assert_eq!(process(&ledger, &file).account.number, 0);
+    }
+
+    #[test]
+    fn forks_without_a_clerk_count_and_come_down_to_equal_parts() {
+        let (file, ledger) = Ledger::create(64_000).unwrap();
+        let parent = process(&ledger, &file);
+        assert_eq!(parent.account.ask(60_000, true), 60_000);
+        let children = [(); 3].map(|()| {
+            let child = process(&ledger, &file);
+            child.account.inherit(parent.account.pages());
+            child.account.do_without_clerk();
+            child
+        });
+        assert_eq!(ledger.granted_pages(), 240_000);
+        parent.account.do_without_clerk();
+        for process in children.iter().chain([&parent]) {
+            process.account.do_without_clerk();
+            assert_eq!(process.account.mark_pages(), 16_000);
+        }
+        for process in children.iter().chain([&parent]) {
+            process.account.keep(process.account.mark_pages());
+        }
+        assert_eq!(ledger.granted_pages(), 64_000);
+        parent.account.do_without_clerk();
+        assert_eq!(parent.account.mark_pages(), i64::MAX);
+    }
+
+    #[test]
     fn what_a_program_scribbles_harms_nobody_else() {
         let (file, ledger) = Ledger::create(64_000).unwrap();
         let clerk = Clerk::new(ledger, &file).unwrap();
@@ -377,10 +486,69 @@ mod tests {
             bad.account.entry().granted_pages.store(granted, RELAXED);
             clerk.round();
             let pages = ledger.granted_pages();
-            assert!(pages == 0 || pages == i64::MAX, "{pages}");
+            assert!(pages == 0 || pages == MOST_PAGES, "{pages}");
             assert!(good.account.ask(1_000_000, true) <= 64_000);
             good.account.entry().granted_pages.store(0, RELAXED);
         }
+    }
+
+    /// Any words in the whole of it: no answer is out of bounds, and none is waited for.
+    #[test]
+    fn a_ledger_of_any_words_answers_within_bounds() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let (file, ledger) = Ledger::create(64_000).unwrap();
+        let clerk = Clerk::new(ledger, &file).unwrap();
+        let words = size_of::<Layout>() / 8;
+        for round in 0..200 {
+            let bytes: Vec<u8> = (0..words)
+                .map(|_| match random() % 8 {
+                    0 => u64::MAX,
+                    1 => i64::MIN as u64,
+                    2 => i64::MAX as u64,
+                    3 => 0,
+                    // Live ones, if it is the word of a state.
+                    4 | 5 => u64::from(LIVE) | random() << 32,
+                    _ => random(),
+                })
+                .flat_map(u64::to_ne_bytes)
+                .collect();
+            file.write_all_at(&bytes, 0).unwrap();
+            let account = ledger.account(random() as u32);
+            for pages in [0, 1, 100_000, MOST_PAGES] {
+                let got = account.ask(pages, true);
+                assert!(
+                    (0..=pages).contains(&got),
+                    "round {round}: {got} of {pages}"
+                );
+            }
+            account.keep(random() as i64 >> 20);
+            account.do_without_clerk();
+            assert!((0..=2 * MOST_PAGES).contains(&account.pages()));
+            assert!(account.mark_pages() >= FLOOR_PAGES);
+            if round % 2 == 0 {
+                // Nobody holds a lock: it strikes out all.
+                clerk.round();
+                assert_eq!(ledger.live().count(), 0);
+            }
+            assert!(clerk.level() >= 0);
+        }
+    }
+
+    #[test]
+    fn other_files_are_no_ledger() {
+        let file = tempfile::tempfile().unwrap();
+        for bytes in [0, 1, size_of::<Layout>() as u64 - 1, 1 << 30] {
+            file.set_len(bytes).unwrap();
+            let error = Ledger::map(file.as_raw_fd()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+        assert!(Ledger::map(-1).is_err());
     }
 
     #[test]

@@ -241,7 +241,7 @@ impl Pager {
                 ..Arrival::default()
             };
         }
-        self.policy.arrived(&mut arrivals[..count]);
+        self.tell_arrived(&mut arrivals[..count]);
         if freed {
             self.charge_tier();
         }
@@ -297,7 +297,7 @@ impl Pager {
         for at in 0..count {
             self.table.publish(
                 scratch.pages[at],
-                crate::evict::departed(scratch.entries[at]),
+                crate::copies::departed(scratch.entries[at]),
             );
         }
         self.charge_tier();

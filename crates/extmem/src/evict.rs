@@ -10,19 +10,18 @@
 //! that the kernel will not move, because a fork shares them or they are not
 //! writable. Many of them are freed by one call and one flush of the TLB.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::compressed::is_zero_page;
 use crate::context::{BATCH_PAGES, Context};
+use crate::copies::{departed, from_victim, slot_of};
 use crate::crowd::CrowdTurns;
 use crate::fatal;
-use crate::fault::NO_PAYLOAD;
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, yield_now};
 use crate::region::PAGE_BYTES;
 use crate::statistics::Event;
 use crate::swap::Slot;
-use crate::syscall;
 use crate::together::{Blocks, Marks, dirty_in_blocks};
 use crate::turns::Turns;
 use crate::victim::{DESERTED, Tenant};
@@ -475,6 +474,10 @@ impl Pager {
             }
             done += run;
         }
+        let table_pages = self.store.grown_pages();
+        if table_pages > 0 {
+            self.budget.charge_overhead(table_pages.into());
+        }
         let counters = self.counters();
         counters.evicted_dirty_pages.add(dirty as u64);
         counters.evicted_compressed_pages.add(packed as u64);
@@ -537,28 +540,6 @@ impl Pager {
         self.budget.give(count as i64);
     }
 
-    /// Copies a page that the program may have made unreadable.
-    pub fn copy_out(&self, address: usize, into: *mut u8) {
-        let file = self.memory_file.load(Ordering::Relaxed);
-        let read = if file >= 0 {
-            // SAFETY: reads a page of ours through the kernel into a page of a buffer.
-            unsafe {
-                syscall::call(
-                    libc::SYS_pread64,
-                    [file as usize, into as usize, PAGE_BYTES, address, 0, 0],
-                )
-            }
-        } else {
-            // Does the same for what the program may read.
-            crate::together::read_own(address, into)
-        };
-        if read != PAGE_BYTES as isize {
-            fatal!(
-                "cannot read page {address:#x} (result {read}); next: mount /proc, and let the process open its /proc/self/mem"
-            );
-        }
-    }
-
     #[cold]
     fn swap_is_full(&self, address: usize) -> ! {
         if self.store.disk_is_full() {
@@ -571,121 +552,6 @@ impl Pager {
             self.store.capacity_slots() / 256
         );
     }
-
-    /// Frees the memory of pages, counted from `base` and ascending, in one call if the kernel
-    /// can: its price is the flush of the TLB on all processors. Not of those in between:
-    /// another thread may be filling one.
-    pub fn drop_pages(&self, base: usize, pages: &[u32], vectors: &mut [libc::iovec]) {
-        let mut runs = 0;
-        for run in pages.chunk_by(|page, next| page + 1 == *next) {
-            vectors[runs] = libc::iovec {
-                iov_base: (base + run[0] as usize * PAGE_BYTES) as *mut _,
-                iov_len: run.len() * PAGE_BYTES,
-            };
-            runs += 1;
-        }
-        let mut left = &vectors[..runs];
-        if runs > 1 {
-            left = &left[drop_many(left)..];
-        }
-        for run in left {
-            self.drop_memory(run.iov_base as usize, run.iov_len / PAGE_BYTES);
-        }
-    }
-
-    /// Frees the memory behind present pages.
-    pub fn drop_memory(&self, address: usize, pages: usize) {
-        // SAFETY: the contents are written out or not wanted.
-        let result = unsafe {
-            syscall::call(
-                libc::SYS_madvise,
-                [
-                    address,
-                    pages * PAGE_BYTES,
-                    libc::MADV_DONTNEED as usize,
-                    0,
-                    0,
-                    0,
-                ],
-            )
-        };
-        if result < 0 {
-            fatal!(
-                "cannot free {pages} pages at {address:#x} (error {}); next: report this",
-                -result
-            );
-        }
-    }
-}
-
-/// Frees the memory of several ranges of this process. Returns how many were done: all, or
-/// none on kernels that do this to other processes only (before 6.13) or want a descriptor
-/// for it (before 6.15).
-fn drop_many(ranges: &[libc::iovec]) -> usize {
-    /// `PIDFD_SELF_THREAD_GROUP`.
-    const THIS_PROCESS: isize = -10_001;
-    static REFUSED: AtomicBool = AtomicBool::new(false);
-    if REFUSED.load(Ordering::Relaxed) {
-        return 0;
-    }
-    // SAFETY: the contents are written out or not wanted.
-    let done = unsafe {
-        syscall::call(
-            libc::SYS_process_madvise,
-            [
-                THIS_PROCESS as usize,
-                ranges.as_ptr() as usize,
-                ranges.len(),
-                libc::MADV_DONTNEED as usize,
-                0,
-                0,
-            ],
-        )
-    };
-    let wanted: usize = ranges.iter().map(|range| range.iov_len).sum();
-    if done == wanted as isize {
-        return ranges.len();
-    }
-    if done < 0 {
-        REFUSED.store(true, Ordering::Relaxed);
-    }
-    // Freeing twice what is claimed changes nothing.
-    0
-}
-
-/// The slot a clean page has.
-fn slot_of(entry: Entry) -> u32 {
-    if entry.state() == State::Clean {
-        entry.payload()
-    } else {
-        NO_PAYLOAD
-    }
-}
-
-/// The word that a page of the victim cache has in DRAM, by the slot it has.
-pub fn from_victim(entry: Entry, slot: u32) -> Entry {
-    let state = if slot == NO_PAYLOAD {
-        State::Dirty
-    } else {
-        State::Clean
-    };
-    entry.with_state(state).with_payload(slot)
-}
-
-/// The word of a page that has left DRAM.
-pub fn departed(entry: Entry) -> Entry {
-    let state = match entry.state() {
-        kept @ (State::Untouched | State::Compressed) => kept,
-        State::Unpacked => State::Compressed,
-        _ => State::Swapped,
-    };
-    // What was to show whether it is written, and was not, is not expected to be any more.
-    let predicted = entry.has(Flag::PredictDirty) && !entry.has_copy();
-    entry
-        .with_state(state)
-        .with(Flag::PredictDirty, predicted)
-        .with(Flag::Stream, false)
-        .with(Flag::Prefetched, false)
 }
 
 /// Joins vectors that touch; returns the shorter list, in place.
@@ -745,24 +611,5 @@ mod tests {
         assert_eq!(merged[1].iov_base as usize, 0x8000);
         assert_eq!(merged[1].iov_len, 0x3000);
         assert!(merge(&mut []).is_empty());
-    }
-
-    #[test]
-    fn a_page_leaves_for_its_slot_or_for_nothing() {
-        let dirty = Entry::new(State::Dirty).with_payload(7);
-        assert_eq!(departed(dirty).state(), State::Swapped);
-        assert_eq!(departed(dirty).payload(), 7);
-        // Being dirty is no evidence of a write: it may have been loaded so.
-        assert!(!departed(dirty).has(Flag::PredictDirty));
-        // Not to have been written is evidence.
-        let written = dirty.with(Flag::PredictDirty, true);
-        assert!(departed(written).has(Flag::PredictDirty));
-        for state in [State::Clean, State::Unpacked] {
-            assert!(!departed(written.with_state(state)).has(Flag::PredictDirty));
-        }
-        assert_eq!(
-            departed(Entry::new(State::Untouched)).state(),
-            State::Untouched
-        );
     }
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 
 use crate::compressed::Handle;
 use crate::context::{BATCH_PAGES, Context};
-use crate::evict::from_victim;
+use crate::copies::{NO_PAYLOAD, from_victim};
+use crate::futex;
 use crate::neighbours::NEIGHBOURS;
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, yield_now};
@@ -17,10 +18,7 @@ use crate::queue::Window;
 use crate::region::PAGE_BYTES;
 use crate::statistics::Event;
 use crate::swap::Slot;
-use crate::{fatal, futex};
 
-/// No slot, handle or position.
-pub const NO_PAYLOAD: u32 = u32::MAX;
 /// Pages that a thread evicts at a time when it finds no frame.
 const INLINE_BATCH: usize = 32;
 /// Untouched pages that are filled together when a program walks through them.
@@ -205,7 +203,7 @@ impl Pager {
                 ..Arrival::default()
             };
         }
-        self.policy.arrived(&mut arrivals[..count]);
+        self.tell_arrived(&mut arrivals[..count]);
         self.counters().first_touches.add(count as u64);
         true
     }
@@ -221,18 +219,14 @@ impl Pager {
         // What comes next is on its way while this page is read.
         let (streams, late_pages) = self.look_ahead(page, access);
         if self.catch_up(page, late_pages, access, context) {
-            let counters = self.counters();
-            counters.faults_swap.add(1);
-            counters.fault_ns.add(crate::clock::now_ns() - start);
+            self.count_swap_fault(crate::clock::now_ns() - start);
             // It is there now, most likely: look again.
             return false;
         }
         if !streams && self.neighbours.begins(start) && self.bring_block(page, access, context) {
             let now_ns = crate::clock::now_ns();
             self.neighbours.ended(now_ns);
-            let counters = self.counters();
-            counters.faults_swap.add(1);
-            counters.fault_ns.add(now_ns - start);
+            self.count_swap_fault(now_ns - start);
             return false;
         }
         if !self.claim_with_frame(page, entry, context) {
@@ -247,12 +241,16 @@ impl Pager {
         self.read_slots(page, Slot(entry.payload()), buffer, 1);
         self.land(page, entry, buffer, writable, access);
         self.arrive(page, abi::SWAP, access, streams);
-        let counters = self.counters();
-        counters.faults_swap.add(1);
         let now_ns = crate::clock::now_ns();
         self.neighbours.ended(now_ns);
-        counters.fault_ns.add(now_ns - start);
+        self.count_swap_fault(now_ns - start);
         true
+    }
+
+    fn count_swap_fault(&self, took_ns: u64) {
+        let counters = self.counters();
+        counters.faults_swap.add(1);
+        counters.fault_ns.add(took_ns);
     }
 
     /// Brings a page with all that is out of the block around it. False if it would come alone.
@@ -394,56 +392,6 @@ impl Pager {
         entry
     }
 
-    /// Decompresses a claimed page into a buffer. The object stays.
-    pub fn unpack(&self, page: PageIndex, handle: Handle, buffer: *mut u8) {
-        let Some(tier) = &self.tier else {
-            fatal!(
-                "page {:#x} is compressed, but there is no compressed tier; next: report this",
-                self.table.address(page)
-            );
-        };
-        // SAFETY: a page of a context's buffer; the claim holds the object.
-        if let Err(error) = unsafe { tier.load(handle, buffer) } {
-            fatal!("page {:#x}: {error}", self.table.address(page));
-        }
-    }
-
-    /// Whether pages that are only read keep their objects in the tier: they leave DRAM for
-    /// next to nothing then. Not where others must be written out for want of room.
-    pub fn keeps_objects(&self) -> bool {
-        self.tier.as_ref().is_some_and(|tier| !tier.is_full())
-    }
-
-    /// Frees what a page has outside its place in DRAM: a swap slot, or an object of the
-    /// compressed tier.
-    pub fn free_copy(&self, entry: Entry) {
-        match entry.state() {
-            State::Clean | State::Swapped => self.free_slots(Slot(entry.payload()), 1),
-            State::Unpacked | State::Compressed => {
-                if let Some(tier) = &self.tier {
-                    tier.free(Handle(entry.payload()));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The word of a page in DRAM whose copy elsewhere is freed.
-    pub fn without_copy(&self, entry: Entry) -> Entry {
-        self.free_copy(entry);
-        entry.with_state(State::Dirty).with_payload(NO_PAYLOAD)
-    }
-
-    /// The tier's DRAM counts: brings the charge up to date.
-    pub fn charge_tier(&self) {
-        let Some(tier) = &self.tier else { return };
-        let now = tier.resident_bytes().div_ceil(PAGE_BYTES) as i64;
-        let before = self.tier_pages.swap(now, Ordering::Relaxed);
-        if now != before {
-            self.budget.charge_overhead(now - before);
-        }
-    }
-
     fn arrive(&self, page: PageIndex, source: u8, access: Access, streams: bool) {
         let mut flags = 0;
         if access.write {
@@ -459,13 +407,21 @@ impl Pager {
             thread: access.thread,
             ..Arrival::default()
         }];
-        self.policy.arrived(&mut arrivals);
+        self.tell_arrived(&mut arrivals);
         if let Some(tier) = &self.tier
             && source != abi::VICTIM_CACHE
         {
             tier.fault(source == abi::COMPRESSED, arrivals[0].distance);
         }
         self.note(Event::Fault, page, u64::from(source));
+    }
+
+    /// Tells the policy of pages that came; what its tables take for that counts as DRAM.
+    pub fn tell_arrived(&self, arrivals: &mut [Arrival]) {
+        let table_pages = self.policy.arrived(arrivals);
+        if table_pages > 0 {
+            self.budget.charge_overhead(table_pages as i64);
+        }
     }
 
     /// A line in the decision log, if there is one.
@@ -499,74 +455,6 @@ impl Pager {
         self.table.publish(page, settle(next, access));
     }
 
-    /// Reads slots, or ends the process naming the page.
-    pub fn read_slots(&self, page: PageIndex, first: Slot, buffer: *mut u8, pages: usize) {
-        // SAFETY: the buffer is a context's, of BATCH_PAGES pages.
-        if let Err(error) = unsafe { self.store.read(first, buffer, pages as u32) } {
-            fatal!(
-                "page {:#x} cannot be read back: {error}",
-                self.table.address(page)
-            );
-        }
-    }
-
-    /// Fills claimed pages with copies.
-    pub fn fill(&self, page: PageIndex, contents: *const u8, pages: usize, protect: bool) {
-        self.fill_at(self.table.address(page), contents, pages, protect);
-    }
-
-    /// Fills missing pages at an address with copies.
-    pub fn fill_at(&self, address: usize, contents: *const u8, pages: usize, protect: bool) {
-        debug_assert!(pages <= BATCH_PAGES);
-        if let Err(errno) = self.uffd.copy(address, contents, pages, protect) {
-            self.copy_failed(address, contents, pages, protect, errno);
-        }
-    }
-
-    #[cold]
-    fn copy_failed(
-        &self,
-        address: usize,
-        contents: *const u8,
-        pages: usize,
-        protect: bool,
-        errno: i32,
-    ) {
-        match errno {
-            // The pages lie in more than one kernel mapping.
-            libc::ENOENT if pages > 1 => {
-                for page in 0..pages {
-                    // SAFETY: inside the contents, which have as many pages.
-                    let part = unsafe { contents.add(page * PAGE_BYTES) };
-                    let to = address + page * PAGE_BYTES;
-                    if let Err(errno) = self.uffd.copy(to, part, 1, protect) {
-                        self.copy_failed(to, part, 1, protect, errno);
-                    }
-                }
-            }
-            libc::ENOMEM => fatal!(
-                "the kernel has no memory for page {address:#x}; next: lower --dram or free memory"
-            ),
-            // The process is ending around us.
-            libc::ESRCH => loop {
-                yield_now();
-            },
-            _ => fatal!(
-                "cannot map {pages} pages at {address:#x} (error {errno}); next: report this with the program's name"
-            ),
-        }
-    }
-
-    /// Lets the program write to claimed pages.
-    pub fn unprotect(&self, first: PageIndex, pages: usize) {
-        let address = self.table.address(first);
-        if let Err(errno) = self.uffd.protect(address, pages, false) {
-            fatal!(
-                "cannot make {pages} pages at {address:#x} writable (error {errno}); next: report this"
-            );
-        }
-    }
-
     /// Takes one pin off each page of a range.
     pub fn unpin(&self, first: PageIndex, pages: u32) {
         for page in first..first + pages {
@@ -579,11 +467,6 @@ impl Pager {
                 }
             }
         }
-    }
-
-    /// Gives swap slots back.
-    pub fn free_slots(&self, first: Slot, slots: u32) {
-        self.store.free(first, slots);
     }
 
     /// Wakes the evictor.

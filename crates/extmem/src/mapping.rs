@@ -7,8 +7,8 @@
 
 use crate::compressed::Handle;
 use crate::context::{BATCH_PAGES, Context};
+use crate::copies::NO_PAYLOAD;
 use crate::fatal;
-use crate::fault::NO_PAYLOAD;
 use crate::page::{Entry, Flag, PageIndex, RESERVED_PAGES, State};
 use crate::pager::Pager;
 use crate::policy::{Arrival, abi};
@@ -26,8 +26,13 @@ pub struct Pages {
 }
 
 impl Pages {
-    fn iter(self) -> std::ops::Range<u32> {
+    pub(crate) fn iter(self) -> std::ops::Range<u32> {
         self.first..self.first + self.count
+    }
+
+    /// One past the last.
+    pub fn end(self) -> PageIndex {
+        self.first + self.count
     }
 
     /// Bytes.
@@ -49,7 +54,7 @@ pub enum Ownership {
     Nobody,
 }
 
-type Errno = i32;
+pub(crate) type Errno = i32;
 
 impl Pager {
     /// The pages that `[address, address + bytes)` touches, if all lie in the arena.
@@ -64,30 +69,20 @@ impl Pager {
         })
     }
 
-    /// Finds room for a mapping, at `hint` if that is free.
-    pub fn reserve_pages(&self, count: u32, hint: Option<PageIndex>) -> Option<Pages> {
-        let mut extents = self.extents.lock();
-        let first = match hint {
-            Some(hint) if extents.take_at(hint, count) => hint,
-            _ => extents.take(count)?,
-        };
-        Some(Pages { first, count })
-    }
-
-    /// Takes exactly these pages out of the free address space.
-    pub fn reserve_exactly(&self, pages: Pages) -> bool {
-        self.extents.lock().take_at(pages.first, pages.count)
-    }
-
     /// Makes reserved (or just emptied) pages a mapping of zeroes.
     pub fn map(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
-        let accessible = protection != libc::PROT_NONE;
-        if accessible && !self.budget.promise(u64::from(pages.count)) {
+        let promise = promised_by(pages.count, protection);
+        if !self.budget.promise(promise) {
             return Err(libc::ENOMEM);
         }
-        if accessible && let Err(errno) = self.arm(pages, protection) {
-            self.budget.release(u64::from(pages.count));
-            return Err(errno);
+        self.map_promised(pages, protection)
+            .inspect_err(|_| self.budget.release(promise))
+    }
+
+    /// The same where the promise has been made. It stays with the caller if this fails.
+    pub fn map_promised(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
+        if protection != libc::PROT_NONE {
+            self.arm(pages, protection)?;
         }
         let entry = protect_entry(Entry::new(State::Untouched), protection);
         for page in pages.iter() {
@@ -95,54 +90,15 @@ impl Pager {
             debug_assert_eq!(old.state(), State::Unmapped);
             self.table.publish(page, entry);
         }
-        // The page table's own pages count as DRAM.
-        let more = self.table.mark_used(pages.first, pages.count);
-        let policy_bytes = self.policy.metadata_bytes(more as u64 * 512) as i64;
-        self.budget
-            .charge_overhead(more as i64 + policy_bytes / PAGE_BYTES as i64);
+        self.use_words(pages);
         self.policy.mapped(pages.first, pages.count);
         Ok(())
     }
 
-    /// Takes pages away: contents, promise and address space.
-    pub fn unmap(&self, pages: Pages, context: &mut Context) {
-        self.split(pages, |pager, run, reserved| {
-            if reserved {
-                pager.table.unreserve(run.first, run.count);
-                pager.give_run(run);
-            } else {
-                // Large holes, too, are passed over.
-                pager
-                    .table
-                    .used_runs(run.first, run.first + run.count, |first, count| {
-                        pager.unmap_words(Pages { first, count }, context);
-                    });
-            }
-        });
-    }
-
-    fn unmap_words(&self, pages: Pages, context: &mut Context) {
-        self.vacate(pages, context);
-        let mut run = Pages {
-            first: pages.first,
-            count: 0,
-        };
-        // Holes in the range were free already.
-        for page in pages.iter() {
-            let entry = self.table.seize(page);
-            let mapped = entry.state() != State::Unmapped;
-            self.table.publish(page, Entry::new(State::Unmapped));
-            if mapped {
-                run.count += 1;
-                continue;
-            }
-            self.give_run(run);
-            run = Pages {
-                first: page + 1,
-                count: 0,
-            };
-        }
-        self.give_run(run);
+    /// The page table's own pages count as DRAM; the policy's are not touched yet.
+    fn use_words(&self, pages: Pages) {
+        let more = self.table.mark_used(pages.first, pages.count);
+        self.budget.charge_overhead(more as i64);
     }
 
     /// Makes taken address space a mapping that cannot be accessed. It promises nothing; of a
@@ -216,38 +172,6 @@ impl Pager {
             work(self, run, reserved);
             page = next;
         }
-    }
-
-    fn give_run(&self, run: Pages) {
-        if run.count > 0 {
-            self.extents.lock().give(run.first, run.count);
-        }
-    }
-
-    /// Empties pages and turns their address space back into reserved space; they stay
-    /// taken (as inaccessible, untouched pages), for a new mapping in the same place.
-    pub fn vacate(&self, pages: Pages, context: &mut Context) {
-        let mut promised = 0;
-        // First of all: a thread that walks through a mapping below fills pages ahead of it,
-        // but none that are not accessible.
-        for page in pages.iter() {
-            let entry = self.table.seize(page);
-            promised += u64::from(entry.has(Flag::Accessible));
-            self.table
-                .publish(page, entry.with(Flag::Accessible, false));
-        }
-        self.discard(pages, context);
-        for page in pages.iter() {
-            let entry = self.table.seize(page);
-            let state = match entry.state() {
-                State::Unmapped => State::Unmapped,
-                _ => State::Untouched,
-            };
-            self.table.publish(page, Entry::new(state));
-        }
-        self.budget.release(promised);
-        // A fresh reservation over it: drops what is left, registration included.
-        self.reserve_address_space(pages);
     }
 
     /// Maps `PROT_NONE` over the pages.
@@ -447,6 +371,8 @@ impl Pager {
             self.table.seize(page);
             self.table.publish(page, Entry::new(State::Foreign));
         }
+        // It may be the first mapping there: blocks not in use are passed over.
+        self.use_words(pages);
     }
 
     /// Whether every page of the range is a managed one.
@@ -474,14 +400,6 @@ impl Pager {
             (false, _) => libc::PROT_NONE,
             (true, false) => libc::PROT_READ,
             (true, true) => libc::PROT_READ | libc::PROT_WRITE,
-        }
-    }
-
-    /// Vacated pages whose address space stays taken become unmapped.
-    pub fn forget(&self, pages: Pages) {
-        for page in pages.iter() {
-            self.table.seize(page);
-            self.table.publish(page, Entry::new(State::Unmapped));
         }
     }
 
@@ -546,13 +464,6 @@ impl Pager {
     pub fn accessible(&self, page: PageIndex) -> bool {
         let entry = self.table.load(page);
         entry.has(Flag::Accessible) && entry.state() != State::Foreign
-    }
-
-    /// Whether no page of the range is mapped.
-    pub fn is_unmapped(&self, pages: Pages) -> bool {
-        pages
-            .iter()
-            .all(|page| self.ownership(page) == Ownership::Nobody)
     }
 
     /// Moves the contents of `from` to `to`, freshly mapped pages of the same count.
@@ -643,7 +554,7 @@ impl Pager {
                     .without_pins(),
             );
             if landed.is_resident() {
-                self.policy.arrived(&mut [Arrival {
+                self.tell_arrived(&mut [Arrival {
                     page: to,
                     source: abi::FIRST_TOUCH,
                     flags: abi::WRITE,
@@ -652,6 +563,15 @@ impl Pager {
             }
             return;
         }
+    }
+}
+
+/// Pages that a mapping of so many promises.
+pub fn promised_by(pages: u32, protection: i32) -> u64 {
+    if protection == libc::PROT_NONE {
+        0
+    } else {
+        u64::from(pages)
     }
 }
 

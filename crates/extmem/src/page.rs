@@ -269,6 +269,17 @@ impl PageTable {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// The page's word, as soon as nobody is changing it.
+    pub fn settled(&self, page: PageIndex) -> Entry {
+        loop {
+            let entry = self.load(page);
+            if entry.state() != State::Busy {
+                return entry;
+            }
+            self.wait(page, entry);
+        }
+    }
+
     /// Waits until the page is not busy and claims it, whatever it is.
     pub fn seize(&self, page: PageIndex) -> Entry {
         loop {

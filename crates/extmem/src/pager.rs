@@ -57,6 +57,8 @@ pub struct Pager {
     pub contexts: Contexts,
     /// Free address space.
     pub extents: Lock<Extents>,
+    /// Whose turn it is to map at an exact place, or to take mappings away (`places.rs`).
+    pub places: Lock<()>,
     /// The kernel's fault interface.
     pub uffd: Uffd,
     /// Where pages go.

@@ -6,7 +6,7 @@
 //! has a description of its own, which goes with the process.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use demeter_extmem_tree::{Account, FLOOR_PAGES, Handed, Ledger};
 
@@ -18,6 +18,9 @@ const LEAST_STEP_PAGES: i64 = 64;
 /// Beyond one page in so many, and so many, what is not used is given back.
 const SLACK_SHARE: i64 = 4;
 const SLACK_PAGES: i64 = 1024;
+
+/// A runner that was not heard of for so long is gone, whatever ended it.
+const SILENCE_NS: u64 = 2_000_000_000;
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -31,6 +34,11 @@ pub struct Share {
     account: AtomicU32,
     lock: AtomicI32,
     dram_pages: i64,
+    /// Rounds of the runner when it was heard of last, and when that was.
+    rounds: AtomicU32,
+    heard_ns: AtomicU64,
+    /// It is gone.
+    alone: AtomicBool,
 }
 
 impl Share {
@@ -48,6 +56,9 @@ impl Share {
             account: AtomicU32::new(account.number()),
             lock: AtomicI32::new(descriptor::keep(lock)),
             dram_pages: i64::try_from(handed.detail).unwrap_or(i64::MAX),
+            rounds: AtomicU32::new(0),
+            heard_ns: AtomicU64::new(crate::clock::now_ns()),
+            alone: AtomicBool::new(false),
         })
     }
 
@@ -92,6 +103,7 @@ impl Share {
         let Some(account) = self.account() else {
             return;
         };
+        self.do_without_runner(account);
         let pages = account.pages();
         let mark = account.mark_pages().max(FLOOR_PAGES);
         if pages > mark {
@@ -99,6 +111,30 @@ impl Share {
         } else if pages > used_pages + used_pages / SLACK_SHARE + SLACK_PAGES {
             account.keep(used_pages + SLACK_PAGES);
         }
+    }
+
+    /// A runner that was killed leaves programs that outlive it: they do of its work what
+    /// keeps them going. A runner that was only stopped for a while loses nothing by that.
+    fn do_without_runner(&self, account: Account) {
+        let (rounds, now_ns) = (account.rounds(), crate::clock::now_ns());
+        if self.rounds.swap(rounds, Ordering::Relaxed) != rounds {
+            self.heard_ns.store(now_ns, Ordering::Relaxed);
+            self.alone.store(false, Ordering::Relaxed);
+        }
+        let heard_ns = self.heard_ns.load(Ordering::Relaxed);
+        if now_ns.saturating_sub(heard_ns) < SILENCE_NS {
+            return;
+        }
+        // Not again for as long.
+        self.heard_ns.store(now_ns, Ordering::Relaxed);
+        self.alone.store(true, Ordering::Relaxed);
+        let lock = self.lock.load(Ordering::Relaxed);
+        self.ledger.strike_out(
+            Some(account.number()),
+            |byte| byte_lock::take(lock, byte, 1),
+            |byte| byte_lock::give(lock, byte, 1),
+        );
+        account.do_without_clerk();
     }
 
     /// The child of a fork has an entry of its own. For a moment what it has in common with
@@ -110,6 +146,9 @@ impl Share {
         let number = match enter(&self.ledger, self.file) {
             Some((account, lock)) => {
                 account.inherit(had_pages);
+                if self.alone.load(Ordering::Relaxed) {
+                    account.do_without_clerk();
+                }
                 self.lock
                     .store(descriptor::replace(held, lock), Ordering::Relaxed);
                 account.number()

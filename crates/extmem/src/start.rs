@@ -120,6 +120,7 @@ fn start(config: &Config) -> Result<(), Error> {
             .ok_or_else(out_of_room)?,
         gate: Gate::default(),
         contexts: Contexts::new(map(Contexts::footprint_bytes())?).ok_or_else(out_of_room)?,
+        places: Lock::new(()),
         extents: Lock::new(
             Extents::new(
                 map(Extents::footprint_bytes())?,

@@ -3,7 +3,8 @@
 
 mod bench;
 
-use std::process::{Command, Output};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Output, Stdio};
 
 use bench::{Bench, text};
 
@@ -119,6 +120,36 @@ fn transfer_errors_end_the_program() {
         }
     }
     bench.assert_left_with(&["threads"]);
+}
+
+/// Somebody writes to the swap file: the program ends with the page named, and never sees a
+/// byte of it (it would say so and end with another status).
+#[test]
+fn a_scribbled_swap_file_ends_the_program() {
+    let bench = Bench::new();
+    let program = bench.compile("threads", &[]);
+    let swap = bench.folder().join("swap");
+    let file = std::fs::File::create_new(&swap).unwrap();
+    file.set_len(1 << 30).unwrap();
+    let mut child = bench
+        .paged(&program)
+        .env("DEMETER_EXTMEM_SWAP", &swap)
+        .env_remove("DEMETER_EXTMEM_SWAP_SIZE")
+        .env("DEMETER_EXTMEM_COMPRESS", "off")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // All that is in use, again and again, until a page of it is wanted.
+    let garbage = vec![0xa5u8; 64 << 20];
+    while child.try_wait().unwrap().is_none() {
+        file.write_all_at(&garbage, 0).unwrap();
+    }
+    one_line(
+        &child.wait_with_output().unwrap(),
+        70,
+        &["page 0x", "at byte ", "is not what was written"],
+    );
 }
 
 #[test]

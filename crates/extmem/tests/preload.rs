@@ -51,6 +51,17 @@ fn mappings() {
 }
 
 #[test]
+fn places_are_kept_from_other_threads() {
+    in_every_mode("places", &[]);
+}
+
+#[test]
+fn exact_places_have_one_owner() {
+    // Of the 1 GiB of swap.
+    in_every_mode("exact", &["960"]);
+}
+
+#[test]
 fn system_calls_on_evicted_memory() {
     in_every_mode("transfers", &[]);
 }

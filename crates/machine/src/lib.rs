@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A deterministic model of a tiered-memory machine.
 //!
-//! The model turns a stream of memory accesses into time. It knows nothing of
-//! QEMU: whoever sees the accesses (the plugin, a simulator) calls
+//! The model turns a stream of memory accesses into time. Of QEMU it knows
+//! only the `-cpu` that its units fit (`pmu::Kind::qemu_cpu`): whoever sees the accesses (the plugin, a simulator) calls
 //! [`Machine::access`] and the invalidation methods, and supplies page walks
 //! through [`Walker`]. An access passes, in this order, through
 //!
@@ -42,6 +42,7 @@ pub mod placement;
 pub mod pmu;
 pub mod series;
 pub mod sockets;
+mod stored;
 pub mod stream;
 pub mod tasks;
 pub mod tlb;

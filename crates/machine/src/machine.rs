@@ -4,11 +4,12 @@
 use crate::cache::{Cache, LINE_BYTES};
 use crate::config::MachineConfig;
 use crate::filter::LineFilter;
-use crate::hypervisor::Hypervisor;
+use crate::hypervisor::{GuestMemory, Hypervisor};
 use crate::layout::{MemoryLayout, Place};
 use crate::placement::is_kernel;
 use crate::series::{Counters, VcpuCounters};
 use crate::sockets::Sockets;
+use crate::stored::Stored;
 use crate::stream::Streams;
 use crate::tlb::{Level, Tlb};
 use crate::walk::{Memory, WalkCaches, WalkCosts};
@@ -75,6 +76,11 @@ pub trait Walker {
     /// Whether the access that needs the walk is a store; asked for a hypervisor only.
     fn store(&self) -> bool {
         false
+    }
+
+    /// Where the current address space's tables begin; asked for a hypervisor only.
+    fn root(&self) -> u64 {
+        0
     }
 }
 
@@ -165,6 +171,12 @@ struct Vcpu {
     walks: WalkCaches,
     /// Whether the TLB may hold parts of the guest's larger pages.
     fractured: bool,
+    /// For a hypervisor that wants to know of stores.
+    stored: Option<Box<Stored>>,
+    /// Outside the guest, until something is to be done.
+    halted: bool,
+    /// A flush was asked for since.
+    owes_flush: bool,
     counters: VcpuCounters,
 }
 
@@ -204,6 +216,9 @@ impl Machine {
             streams: Streams::default(),
             walks: WalkCaches::new(config),
             fractured: false,
+            stored: None,
+            halted: false,
+            owes_flush: false,
             counters: VcpuCounters::default(),
         };
         let [fmem, smem] = TierCost::both(config);
@@ -276,8 +291,18 @@ impl Machine {
                 } else {
                     counters.walk_4k += 1;
                 }
+                // The TLB's page is the smaller of the guest's and the host's.
+                let whole = !self.walk.nested || self.walk.ept_2m;
                 if let Some(hypervisor) = &mut self.hypervisor {
-                    cost_ps += hypervisor.walked(found.pa, !is_kernel(va), walker.store());
+                    let (user_address, store) = (!is_kernel(va), walker.store());
+                    cost_ps += hypervisor.walked(found.pa, user_address, store);
+                    if hypervisor.follows_tables() && user_address {
+                        let entries = &found.entries[..usize::from(found.levels).min(4)];
+                        cost_ps += hypervisor.tables_read(walker.root(), va, entries, found.large);
+                    }
+                    if let (Some(stored), true) = (&mut vcpu.stored, store) {
+                        stored.page(va, found.large && whole);
+                    }
                 }
                 let mut memory = Memory {
                     costs: &self.walk,
@@ -290,8 +315,6 @@ impl Machine {
                 walk_ps = vcpu.walks.walk(va, &found, &mut memory);
                 counters.walk_ps += walk_ps;
                 cost_ps += walk_ps;
-                // The TLB's page is the smaller of the guest's and the host's.
-                let whole = !self.walk.nested || self.walk.ept_2m;
                 vcpu.fractured |= found.large && !whole;
                 vcpu.tlb.insert(va, found.pa, found.large && whole);
                 (found.pa, found.large)
@@ -371,6 +394,56 @@ impl Machine {
             large,
             remote,
         })
+    }
+
+    /// A store, after it was looked up as an access, for a hypervisor that follows them; what
+    /// it costs on top: hardware walks once more for an entry of the TLB that is not dirty yet.
+    pub fn store(&mut self, vcpu: usize, va: u64, user: bool, walker: &mut impl Walker) -> u64 {
+        let (Some(vcpu), Some(hypervisor)) = (self.vcpus.get_mut(vcpu), &mut self.hypervisor)
+        else {
+            return 0;
+        };
+        let stored = vcpu.stored.get_or_insert_default();
+        let known_line = stored.lines.hit(va);
+        let trapped = is_kernel(va) && hypervisor.traps_stores();
+        if known_line && !trapped {
+            return 0;
+        }
+        let found = vcpu.tlb.lookup(va);
+        let Some((pa, large)) = found
+            .map(|hit| (hit.pa, hit.large))
+            .or_else(|| walker.walk(va).map(|walked| (walked.pa, false)))
+        else {
+            return 0;
+        };
+        stored.lines.set_large(va, large);
+        if !known_line {
+            hypervisor.count_store_line(pa);
+        }
+        let mut ps = 0;
+        let clean = !stored.page(va, large);
+        if clean || trapped {
+            ps += hypervisor.stored(pa);
+        }
+        if clean && let Some(walked) = walker.walk(va) {
+            let mut memory = Memory {
+                costs: &self.walk,
+                l2: &mut vcpu.l2,
+                llc: &mut self.llc,
+                layout: &self.layout,
+                hypervisor: self.hypervisor.as_deref(),
+                counters: &mut self.counters,
+            };
+            let walk_ps = vcpu.walks.walk(va, &walked, &mut memory);
+            self.counters.walk_ps += walk_ps;
+            ps += walk_ps;
+        }
+        vcpu.counters.charged_ps += ps;
+        self.counters.charged_ps += ps;
+        if !user {
+            self.counters.kernel_charged_ps += ps;
+        }
+        ps
     }
 
     /// Has an access recorded, if they are.
@@ -462,6 +535,9 @@ impl Machine {
             own.tlb.forget_page(va);
             own.filter.forget_page(va);
             own.walks.forget_guest();
+            if let Some(stored) = &mut own.stored {
+                stored.forget_page(va);
+            }
         }
         self.charge_event(vcpu, self.events.invlpg_ps, false)
     }
@@ -502,25 +578,58 @@ impl Machine {
     }
 
     /// The hypervisor's threads run up to `now_ns` of the guest's clock, and the flushes that
-    /// they asked for are carried out on every vCPU; what `vcpu`, which runs, pays for the
-    /// host's time and all of them for theirs, in picoseconds.
+    /// they asked for are carried out on every vCPU that runs; what `vcpu`, which does, pays for
+    /// the host's time and all of them for theirs, in picoseconds. A vCPU that has halted is not
+    /// in the guest: nobody interrupts it or waits for it, and it flushes when it goes on.
     #[cold]
-    pub fn run_hypervisor(&mut self, vcpu: usize, now_ns: u64) -> u64 {
+    pub fn run_hypervisor(&mut self, vcpu: usize, now_ns: u64, memory: &dyn GuestMemory) -> u64 {
         let Some(hypervisor) = &mut self.hypervisor else {
             return 0;
         };
-        let (mut ps, flushes) = hypervisor.run(now_ns);
+        let (mut ps, flushes) = hypervisor.run(now_ns, memory);
         if let Some(flushes) = flushes {
             for own in &mut self.vcpus {
                 own.forget_all();
                 own.walks.clear();
+                if own.halted {
+                    own.owes_flush = true;
+                    continue;
+                }
                 own.counters.charged_ps += flushes.ps;
                 self.counters.charged_ps += flushes.ps;
                 hypervisor.flushed(flushes);
+                ps += flushes.ps;
             }
         }
+        let own_ps = ps - flushes.map_or(0, |flushes| flushes.ps * self.running());
+        self.charge_ps(vcpu, own_ps);
+        ps
+    }
+
+    /// vCPUs that have not halted.
+    fn running(&self) -> u64 {
+        self.vcpus.iter().filter(|own| !own.halted).count() as u64
+    }
+
+    /// `vcpu` has halted.
+    pub fn halt(&mut self, vcpu: usize) {
+        if let Some(own) = self.vcpus.get_mut(vcpu) {
+            own.halted = true;
+        }
+    }
+
+    /// `vcpu` goes on; what it pays for flushes asked for meanwhile, in picoseconds.
+    pub fn wake(&mut self, vcpu: usize) -> u64 {
+        let Some(own) = self.vcpus.get_mut(vcpu) else {
+            return 0;
+        };
+        own.halted = false;
+        let owes = std::mem::take(&mut own.owes_flush);
+        let Some(hypervisor) = self.hypervisor.as_mut().filter(|_| owes) else {
+            return 0;
+        };
+        let ps = hypervisor.flushed_on_entry();
         self.charge_ps(vcpu, ps);
-        ps += flushes.map_or(0, |flushes| flushes.ps) * self.vcpus.len() as u64;
         ps
     }
 
@@ -529,6 +638,7 @@ impl Machine {
         self.llc.clear();
         for vcpu in &mut self.vcpus {
             vcpu.forget_all();
+            vcpu.owes_flush = false;
             vcpu.walks.clear();
             vcpu.l2.clear();
             vcpu.streams.clear();
@@ -541,6 +651,9 @@ impl Vcpu {
         self.tlb.forget_user();
         self.filter.forget_user();
         self.walks.forget_guest();
+        if let Some(stored) = &mut self.stored {
+            stored.forget_all();
+        }
     }
 
     fn forget_all(&mut self) {
@@ -548,5 +661,8 @@ impl Vcpu {
         self.filter.clear();
         self.walks.forget_guest();
         self.fractured = false;
+        if let Some(stored) = &mut self.stored {
+            stored.forget_all();
+        }
     }
 }

@@ -32,14 +32,14 @@ const WAYS: usize = 4;
 
 /// A small 4-way cache of keys, replaced round robin.
 #[derive(Clone, Debug)]
-struct Keys {
+pub(crate) struct Keys {
     sets: Vec<[u64; WAYS]>,
     next: Vec<u8>,
     mask: u64,
 }
 
 impl Keys {
-    fn new(entries: u64) -> Self {
+    pub(crate) fn new(entries: u64) -> Self {
         let sets = usize::try_from(entries).unwrap_or(WAYS) / WAYS;
         let sets = sets.max(1).next_power_of_two();
         Self {
@@ -51,7 +51,7 @@ impl Keys {
 
     /// Whether `key` is in; if not it is put in.
     #[inline]
-    fn access(&mut self, key: u64) -> bool {
+    pub(crate) fn access(&mut self, key: u64) -> bool {
         let index = (key & self.mask) as usize;
         let set = &mut self.sets[index];
         // 0 marks an empty way.
@@ -65,7 +65,14 @@ impl Keys {
         false
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn forget(&mut self, key: u64) {
+        let set = &mut self.sets[(key & self.mask) as usize];
+        for tag in set.iter_mut().filter(|tag| **tag == key + 1) {
+            *tag = 0;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
         self.sets.fill([0; WAYS]);
         self.next.fill(0);
     }

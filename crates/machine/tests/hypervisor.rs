@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A machine whose pages a hypervisor places: who serves a line, what a flush empties, who pays.
 
+use demeter_machine::hypervisor::{Manager, NoMemory};
 use demeter_machine::{
     Access, Hypervisor, HypervisorConfig, Machine, MachineConfig, MemoryLayout, Served,
     Translation, Walker,
@@ -93,8 +94,8 @@ fn a_flush_is_everybodys() {
         assert!(!touch(&mut machine, vcpu, 0x1040).unwrap().walked);
     }
     let before = machine.counters.charged_ps;
-    assert_eq!(machine.run_hypervisor(0, MS / 2), 0);
-    let ps = machine.run_hypervisor(0, MS);
+    assert_eq!(machine.run_hypervisor(0, MS / 2, &NoMemory), 0);
+    let ps = machine.run_hypervisor(0, MS, &NoMemory);
     assert_eq!(ps, 2 * (1_000_000 + 106_000));
     assert_eq!(machine.counters.charged_ps - before, ps);
     let own = [0, 1].map(|vcpu| machine.vcpu_counters(vcpu).charged_ps);
@@ -134,7 +135,7 @@ fn what_the_tlb_has_looks_cold_without_a_flush() {
         for at_us in 0..3000 {
             line = (line + 64) % 2048;
             touch(&mut machine, 0, PAGE + line);
-            machine.run_hypervisor(0, 10 * MS + at_us * 1000);
+            machine.run_hypervisor(0, 10 * MS + at_us * 1000, &NoMemory);
         }
         let counters = machine.hypervisor.as_ref().unwrap().counters();
         // Of ten that are to be free three were left.
@@ -145,4 +146,76 @@ fn what_the_tlb_has_looks_cold_without_a_flush() {
         let access = touch(&mut machine, 0, PAGE + 3072).unwrap();
         assert_eq!(access.served, served, "flush {flush}");
     }
+}
+
+/// A vCPU that has halted is not interrupted and pays nothing; it flushes once when it goes on.
+#[test]
+fn who_has_halted_pays_when_it_goes_on() {
+    let set = [
+        ("scan_delay_ms", 1),
+        ("scan_period_max_ms", 1000),
+        ("steal_permille", 0),
+    ];
+    let mut machine = machine(100, &set);
+    for vcpu in 0..2 {
+        touch(&mut machine, vcpu, 0x1000);
+    }
+    machine.halt(1);
+    let before = [0, 1].map(|vcpu| machine.vcpu_counters(vcpu).charged_ps);
+    let mut ps = machine.run_hypervisor(0, MS, &NoMemory);
+    touch(&mut machine, 0, 0x1040);
+    ps += machine.run_hypervisor(0, 3000 * MS, &NoMemory);
+    assert_eq!(ps, 2 * (1_000_000 + 106_000));
+    assert_eq!(machine.vcpu_counters(1).charged_ps, before[1]);
+    let invept = |machine: &Machine| machine.hypervisor.as_ref().unwrap().counters().invept;
+    assert_eq!(invept(&machine), 2);
+    assert_eq!(machine.wake(1), 106_000);
+    assert_eq!(machine.vcpu_counters(1).charged_ps, before[1] + 106_000);
+    assert_eq!((machine.wake(1), invept(&machine)), (0, 3));
+    assert!(touch(&mut machine, 1, 0x1080).unwrap().walked);
+    let own = [0, 1].map(|vcpu| machine.vcpu_counters(vcpu).charged_ps);
+    assert_eq!(own[0] + own[1], machine.counters.charged_ps);
+}
+
+/// The first store to a page whose entry the TLB has walks again, to mark it dirty; what is
+/// dirty stays so until a flush.
+#[test]
+fn a_store_marks_its_page_once() {
+    let mut config = HypervisorConfig {
+        manager: Manager::Abit,
+        dirty_bit: 1,
+        fmem_bytes: 100 * PAGE,
+        interval_ms: 1,
+        interval_moves: 0,
+        steal_permille: 0,
+        ..HypervisorConfig::default()
+    };
+    config.fmem_permille = 1000;
+    config.validate().unwrap();
+    let machine_config = MachineConfig {
+        ept_2m: 0,
+        ..MachineConfig::default()
+    };
+    let layout = MemoryLayout::new(512 * MIB, 128 * MIB);
+    let mut machine = Machine::new(&machine_config, layout, 1);
+    let mut hypervisor = Hypervisor::new(&config, &machine_config, layout, 1);
+    hypervisor.resume(0);
+    machine.hypervisor = Some(Box::new(hypervisor));
+    let store = |machine: &mut Machine, va| {
+        touch(machine, 0, va);
+        machine.store(0, va, true, &mut Identity { large: false })
+    };
+    assert!(store(&mut machine, 0x1000) > 0, "read first");
+    assert_eq!(store(&mut machine, 0x1000), 0, "the line");
+    assert_eq!(store(&mut machine, 0x1040), 0, "another line of the page");
+    assert!(store(&mut machine, 0x2000) > 0, "another page");
+    let counters = |machine: &Machine| machine.hypervisor.as_ref().unwrap().counters();
+    assert_eq!(counters(&machine).fmem_store_lines, 3);
+    machine.run_hypervisor(0, MS, &NoMemory);
+    assert_eq!(counters(&machine).young_pages, 2);
+    machine.run_hypervisor(0, 2 * MS, &NoMemory);
+    assert_eq!(counters(&machine).young_pages, 2, "nobody stored");
+    assert!(store(&mut machine, 0x1040) > 0, "flushed");
+    machine.run_hypervisor(0, 3 * MS, &NoMemory);
+    assert_eq!(counters(&machine).young_pages, 3);
 }

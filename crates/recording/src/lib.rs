@@ -11,13 +11,17 @@
 //! [`Writer`] writes under another name and gives the file its own when it is
 //! complete: nothing half-written stays under it.
 
+#[cfg(any(test, fuzzing))]
+mod framed;
 mod read;
 mod varint;
 mod window;
 mod write;
 
+#[cfg(any(test, fuzzing))]
+pub use framed::framed;
 pub use read::{Block, ReadError, Reader};
-pub use window::{First, Resident, Row, Run, Window};
+pub use window::{First, MOST_PS, Resident, Row, Run, Window};
 pub use write::Writer;
 
 /// The first bytes of a file; the last one is the version of the format.
@@ -30,6 +34,9 @@ const KIND_HEADER: u8 = b'H';
 const KIND_RESIDENT: u8 = b'R';
 const KIND_WINDOW: u8 = b'W';
 const KIND_END: u8 = b'E';
+
+/// Of unpacked bytes that one stored byte can stand for in LZ4.
+const MOST_BY_A_BYTE: u64 = 255;
 
 /// What precedes the bytes of a block: kind, unpacked and stored length, checksum.
 const PREFIX_BYTES: usize = 13;

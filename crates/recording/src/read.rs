@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::varint::Numbers;
 use crate::{
-    KIND_END, KIND_HEADER, KIND_RESIDENT, KIND_WINDOW, MAGIC, MAX_BLOCK_BYTES, PREFIX_BYTES,
-    Resident, Window, checksum,
+    KIND_END, KIND_HEADER, KIND_RESIDENT, KIND_WINDOW, MAGIC, MAX_BLOCK_BYTES, MOST_BY_A_BYTE,
+    PREFIX_BYTES, Resident, Window, checksum,
 };
 
 /// Why a file cannot be read.
@@ -33,6 +33,14 @@ pub enum ReadError {
     Damaged {
         /// Where the block begins.
         at: u64,
+        /// Whole windows before.
+        windows: u64,
+    },
+    /// A window says what cannot be.
+    #[error(
+        "window {windows} of the recording says that it took more than an hour, or its page walks"
+    )]
+    Long {
         /// Whole windows before.
         windows: u64,
     },
@@ -144,8 +152,10 @@ impl<R: Read> Reader<R> {
             u32::from_le_bytes([prefix[at], prefix[at + 1], prefix[at + 2], prefix[at + 3]])
         };
         let (length, stored_length, sum) = (number(1), number(5), number(9));
-        // What LZ4 can make of a block is bounded as well.
+        // What LZ4 can make of a block is bounded as well, and what it can be made of: a few
+        // bytes must not make us take a gibibyte.
         if length as usize > MAX_BLOCK_BYTES
+            || u64::from(length) > MOST_BY_A_BYTE * u64::from(stored_length)
             || stored_length as usize > lz4_flex::block::get_maximum_output_size(length as usize)
         {
             return Err(damaged);
@@ -194,6 +204,9 @@ impl<R: Read> Reader<R> {
                 None => Err(damaged),
             },
             KIND_WINDOW => match window.unpack(&self.unpacked) {
+                Some(()) if !window.is_of_this_world() => Err(ReadError::Long {
+                    windows: self.windows,
+                }),
                 Some(()) => {
                     self.windows += 1;
                     self.rows += window.rows.len() as u64;
@@ -211,5 +224,24 @@ impl<R: Read> Reader<R> {
             }
             _ => Err(damaged),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framed;
+
+    #[test]
+    fn a_few_bytes_that_promise_a_gibibyte_take_no_memory() {
+        // One block of four stored bytes, whose checksum is right.
+        let mut form = vec![0x80, 8, 0];
+        form.extend((MAX_BLOCK_BYTES as u32).to_le_bytes());
+        form.extend([0x1f, 0, 1, 0]);
+        let file = framed(&form);
+        let mut reader = Reader::new(file.as_slice()).unwrap();
+        let read = reader.next_block(&mut Window::default());
+        assert!(matches!(read, Err(ReadError::Damaged { .. })));
+        assert!(reader.unpacked.capacity() < 1 << 20);
     }
 }

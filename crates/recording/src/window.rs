@@ -40,6 +40,9 @@ pub struct Row {
     pub first: Option<First>,
 }
 
+/// Most that a window may say of time: an hour. Recorded ones are of milliseconds.
+pub const MOST_PS: u64 = 3600 * 1_000_000_000_000;
+
 /// A part of the time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
@@ -124,6 +127,15 @@ impl Window {
             }
             begin = end;
         }
+    }
+
+    /// Whether each of its times, and what they are of, could have been: see [`MOST_PS`].
+    pub(crate) fn is_of_this_world(&self) -> bool {
+        let of_walks = self.walks.iter().flat_map(|&(ps, fills)| [ps, fills]);
+        [self.base_ps, self.elapsed_ps]
+            .into_iter()
+            .chain(of_walks)
+            .all(|number| number <= MOST_PS)
     }
 
     /// Replaces this one; `None` if it is malformed.

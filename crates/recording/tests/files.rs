@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Files come back as they were written, and one that is cut short or changed is told.
 
-use demeter_recording::{Block, First, ReadError, Reader, Resident, Row, Run, Window, Writer};
+use demeter_recording::{
+    Block, First, MOST_PS, ReadError, Reader, Resident, Row, Run, Window, Writer,
+};
 use proptest::prelude::*;
 
 fn rows() -> impl Strategy<Value = Vec<Row>> {
@@ -27,7 +29,10 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
 
 fn window() -> impl Strategy<Value = Window> {
     let spaces = proptest::collection::vec((any::<u64>(), rows()), 0..4);
-    (any::<(u64, u64, [(u64, u64); 2])>(), spaces).prop_map(|((base, elapsed, walks), spaces)| {
+    let time = || 0..=MOST_PS;
+    let walks = || (time(), time());
+    let times = (time(), time(), [walks(), walks()]);
+    (times, spaces).prop_map(|((base, elapsed, walks), spaces)| {
         let mut window = Window {
             base_ps: base,
             elapsed_ps: elapsed,
@@ -131,4 +136,29 @@ fn nothing_half_written_stays() {
     writer.window(&Window::default()).unwrap();
     drop(writer);
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn times_that_cannot_be_are_told() {
+    let long = MOST_PS + 1;
+    let with = |base_ps, elapsed_ps, walks| Window {
+        base_ps,
+        elapsed_ps,
+        walks,
+        ..Window::default()
+    };
+    let whole = with(MOST_PS, MOST_PS, [(MOST_PS, MOST_PS); 2]);
+    for wrong in [
+        with(long, 0, [(0, 0); 2]),
+        with(0, u64::MAX, [(0, 0); 2]),
+        with(0, 0, [(long, 1), (0, 0)]),
+        with(0, 0, [(0, 0), (0, long)]),
+    ] {
+        let file = write(&[whole.clone(), wrong], &some_resident());
+        let read = read(&file);
+        assert!(
+            matches!(read, Err(ReadError::Long { windows: 1 })),
+            "{read:?}"
+        );
+    }
 }

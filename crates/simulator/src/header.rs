@@ -4,6 +4,9 @@
 use demeter_machine::MachineConfig;
 use serde::{Deserialize, Serialize};
 
+/// Largest node: memory is taken by it.
+const MOST_NODE_BYTES: u64 = 1 << 40;
+
 /// The header of a record, as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,6 +37,45 @@ impl Header {
         let header: Self = serde_json::from_slice(bytes).map_err(crate::Error::Header)?;
         let invalid = |error| crate::Error::Header(serde_json::Error::custom(error));
         header.machine.validate().map_err(invalid)?;
+        for (node_bytes, tier_bytes) in header.node_bytes.into_iter().zip(header.tier_bytes) {
+            let what = if !(1..=MOST_NODE_BYTES).contains(&node_bytes) {
+                "a node has 1 byte to 1 TiB"
+            } else if tier_bytes > node_bytes {
+                "a tier is part of its node"
+            } else {
+                continue;
+            };
+            let wrong = format!("{what}: node_bytes {node_bytes}, tier_bytes {tier_bytes}");
+            return Err(crate::Error::Header(serde_json::Error::custom(wrong)));
+        }
         Ok(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use demeter_machine::Preset;
+
+    #[test]
+    fn nodes_that_cannot_be_are_told() {
+        let parse = |node_bytes, tier_bytes| {
+            let header = Header {
+                command: Vec::new(),
+                tier_bytes,
+                node_bytes,
+                huge_pages: true,
+                window_ns: 1,
+                threshold_ns: 1,
+                machine: MachineConfig::preset(Preset::Pmem),
+            };
+            Header::parse(&serde_json::to_vec(&header).unwrap())
+        };
+        let most = MOST_NODE_BYTES;
+        parse([most; 2], [most, 0]).unwrap();
+        parse([most, 0], [0; 2]).unwrap_err();
+        parse([1 << 63; 2], [0; 2]).unwrap_err();
+        let error = parse([4096; 2], [1 << 63, 0]).unwrap_err().to_string();
+        assert!(error.contains("a tier is part of its node"), "{error}");
     }
 }

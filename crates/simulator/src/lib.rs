@@ -13,10 +13,14 @@
 
 mod costs;
 mod header;
+mod host;
 mod ideal;
+mod ledger;
 mod manager;
 mod memory;
 mod params;
+mod player;
+mod pool;
 mod relocate;
 mod replay;
 mod report;
@@ -25,8 +29,11 @@ mod simulation;
 
 pub use costs::Costs;
 pub use header::Header;
+pub use host::{Host, Stay, Tenant, host};
 pub use ideal::Tally;
 pub use params::Params;
+pub use player::Player;
+pub use pool::{PoolStay, Pooled, pool};
 pub use replay::{Replayed, Variant, replay};
 pub use report::{Placed, Report};
 pub use simulation::{Manager, Simulation};
@@ -48,6 +55,12 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A hypervisor that this record cannot be played under.
+    #[error("the hypervisor {0}")]
+    Hypervisor(String),
+    /// The record has more pages than twice the guest's memory.
+    #[error("the guest's pages come and go: more than twice its memory was seen")]
+    Room,
     /// The core refused.
     #[error("core: {0}")]
     Core(#[from] demeter_core::Error),

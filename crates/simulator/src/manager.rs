@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The module's pipeline, once a tick: samples into ranges, ends of epochs, ranking,
-//! plan, moves (`guest/tmm/classify.c`, `pacing.c`, `publish.c`, `routes.c`).
+//! plan, moves (`guest/tmm/worker.c`, `pacing.c`, `publish.c`, `routes.c`).
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use demeter_core::{
     RangesParams, Ranking, SMEM, Step,
 };
 
+use crate::ledger::{Epoch, Ledger};
 use crate::memory::Memory;
 use crate::relocate::{Cursors, Moved, Mover};
 use crate::{Costs, Error, PAGE_SHIFT, Params};
@@ -16,11 +17,11 @@ use crate::{Costs, Error, PAGE_SHIFT, Params};
 /// As the module begins: `DEMETER_FIRST_SWAP_COST_NS` and `..._MOVE_...` of `tmm.h`.
 const FIRST_SWAP_COST_NS: u64 = 3000;
 const FIRST_MOVE_COST_NS: u64 = 2000;
-/// The gap between the tiers while nothing is measured, in picoseconds (`classify.c`).
+/// The gap between the tiers while nothing is measured, in picoseconds (`latency_gap.c`).
 const LATENCY_GAP_PS: u64 = 108_000;
 /// Samples of each tier from which on it is (`latency_gap.c`).
 const GAP_SAMPLES: u64 = 128;
-/// Room for ranges of an address space, and for a plan (`targets.c`, `classify.c`).
+/// Room for ranges of an address space, and for a plan (`targets.c`, `worker.c`).
 const MOST_RANGES: u32 = 16384;
 const FIRST_ENTRIES: u64 = 512;
 const ENTRIES_PER_STEP: u64 = 8;
@@ -49,6 +50,8 @@ pub struct Sample {
 struct Target {
     ranges: Ranges,
     chunks: usize,
+    /// Of the running epoch.
+    samples: u64,
 }
 
 /// Counts since the beginning.
@@ -56,12 +59,16 @@ struct Target {
 pub struct Counts {
     /// Samples that fell into a range.
     pub samples: u64,
+    /// The same by tier.
+    pub tier_samples: [u64; 2],
     /// Epochs ended.
     pub epochs: u64,
     /// Ranges now.
     pub ranges: u64,
     /// Pages moved.
     pub moved: Moved,
+    /// Times that moving was stopped, as it did not pay.
+    pub stops: u64,
     /// Digest of all plans.
     pub plans: u64,
 }
@@ -76,10 +83,10 @@ pub struct Epochs {
     headroom_pages: u64,
     targets: BTreeMap<u64, Target>,
     pending: Vec<Sample>,
-    tier_samples: [u64; 2],
     pace: Pace,
     planner: Planner,
     cursors: Cursors,
+    ledger: Ledger,
     entries: u64,
     swap_cost_ns: u64,
     move_cost_ns: u64,
@@ -113,10 +120,10 @@ impl Epochs {
             headroom_pages: ground.node_pages >> HEADROOM_SHIFT,
             targets: BTreeMap::new(),
             pending: Vec::new(),
-            tier_samples: [0; 2],
             pace: Pace::new(MOST_PACE),
             planner: Planner::new(PlanParams::default(), LEAST_STEPS as u32),
             cursors: Cursors::default(),
+            ledger: Ledger::default(),
             entries: FIRST_ENTRIES,
             swap_cost_ns: FIRST_SWAP_COST_NS,
             move_cost_ns: FIRST_MOVE_COST_NS,
@@ -160,6 +167,7 @@ impl Epochs {
                 std::collections::btree_map::Entry::Vacant(place) => place.insert(Target {
                     ranges: Ranges::new(MOST_RANGES, &params)?,
                     chunks: 0,
+                    samples: 0,
                 }),
             };
             if target.chunks == space.chunks() {
@@ -189,8 +197,9 @@ impl Epochs {
                 continue;
             };
             if target.ranges.sample(sample.page << PAGE_SHIFT) {
+                target.samples += 1;
                 tick.samples[sample.tier] += 1;
-                self.tier_samples[sample.tier] += 1;
+                self.counts.tier_samples[sample.tier] += 1;
                 self.counts.samples += 1;
             }
         }
@@ -203,12 +212,22 @@ impl Epochs {
     fn epoch(&mut self, memory: &mut Memory, now_ns: u64) -> Result<u64, Error> {
         let mut ranking = Ranking::default();
         let mut splits = 0;
+        let over = Epoch {
+            now_ns,
+            passed_ns: u64::from(self.pace.ticks().max(1)) * self.tick_ns(),
+            horizon_ns: self.horizon_ns(),
+            period: self.period(),
+            gap_ps: self.latency_gap_ps(),
+        };
         for (&number, target) in &mut self.targets {
             target.ranges.end_epoch();
             splits += target.ranges.counters().splits;
             let Ok(space) = u32::try_from(number) else {
                 continue;
             };
+            let samples = std::mem::take(&mut target.samples);
+            let stops = self.ledger.realise(space, &target.ranges, samples, &over);
+            self.counts.stops += u64::from(stops);
             let before = ranking.entries.len();
             ranking.gather(&target.ranges, space);
             let Some(space) = memory.spaces.get(&number) else {
@@ -225,8 +244,9 @@ impl Epochs {
                 .is_some_and(|range| (range.start, range.end) == (start, end))
         });
         ranking.sort();
+        self.ledger.hide(&mut ranking, now_ns);
         let plan = self.plan(&ranking, memory, now_ns)?;
-        let moved = self.execute(&plan, &ranking, memory);
+        let moved = self.execute(&plan, &ranking, memory, now_ns);
         self.counts.moved.add(&moved);
         self.counts.epochs += 1;
         self.pace.end_epoch(&PaceEpoch {
@@ -239,10 +259,14 @@ impl Epochs {
         Ok(moved.cost_ns + self.costs.epoch_ns)
     }
 
+    fn horizon_ns(&self) -> u64 {
+        self.params.horizon_ms * 1_000_000
+    }
+
     fn latency_gap_ps(&self) -> u64 {
         if self.params.latency_gap_ns > 0 {
             self.params.latency_gap_ns * 1000
-        } else if self
+        } else if (self.counts)
             .tier_samples
             .iter()
             .all(|&samples| samples >= GAP_SAMPLES)
@@ -265,7 +289,7 @@ impl Epochs {
             epoch_ns: self.tick_ns() << self.pace.shift(),
             latency_gap_ps: self.latency_gap_ps(),
             remote_ps: 0,
-            horizon_ns: self.params.horizon_ms * 1_000_000,
+            horizon_ns: self.horizon_ns(),
             swap_cost_ns: self.swap_cost_ns,
             move_cost_ns: self.move_cost_ns,
             hysteresis_permille: self.params.hysteresis_permille as u32,
@@ -279,7 +303,14 @@ impl Epochs {
         Ok(plan)
     }
 
-    fn execute(&mut self, plan: &Plan, ranking: &Ranking, memory: &mut Memory) -> Moved {
+    fn execute(
+        &mut self,
+        plan: &Plan,
+        ranking: &Ranking,
+        memory: &mut Memory,
+        now_ns: u64,
+    ) -> Moved {
+        let mut booked = Vec::with_capacity(plan.steps.len());
         let mut sum = Moved::default();
         let mut mover = Mover {
             memory,
@@ -297,18 +328,49 @@ impl Epochs {
                 Step::Swap { hot, cold, pages } => {
                     let moved = mover.swap(entry(hot), entry(cold), pages);
                     learn(&mut self.swap_cost_ns, moved.cost_ns, moved.promoted);
+                    booked.push((moved.promoted, self.swap_cost_ns));
                     moved
                 }
                 Step::Fill { hot, pages } => {
                     let moved = mover.fill(entry(hot), pages);
                     learn(&mut self.move_cost_ns, moved.cost_ns, moved.promoted);
+                    booked.push((moved.promoted, self.move_cost_ns));
                     moved
                 }
-                Step::Demote { cold, pages } => mover.demote(entry(cold), pages),
+                Step::Demote { cold, pages } => {
+                    let moved = mover.demote(entry(cold), pages);
+                    booked.push((moved.demoted, 0));
+                    moved
+                }
             };
             sum.add(&moved);
         }
+        // After the judge, who stops those taken before.
+        self.ledger.book(plan, ranking, &booked, now_ns + 1);
         sum
+    }
+
+    /// Resident pages of hot ranges: those at least as dense as all together
+    /// (`guest/tmm/provider.c`).
+    pub fn hot_pages(&self, memory: &Memory) -> u64 {
+        let (mut all_rate, mut all_pages) = (0u64, 0u64);
+        let mut counts = Vec::new();
+        for (number, start, end, rate) in self.ranges() {
+            let pages = memory.spaces.get(&number).map_or(0, |space| {
+                let pages = space.count(&(start >> PAGE_SHIFT..end >> PAGE_SHIFT));
+                pages[FMEM] + pages[SMEM]
+            });
+            if pages > 0 {
+                all_rate += rate;
+                all_pages += pages;
+                counts.push((rate, pages));
+            }
+        }
+        let hot = |&&(rate, pages): &&(u64, u64)| {
+            let share = u128::from(rate) * u128::from(all_pages);
+            share.checked_div(u128::from(all_rate)) >= Some(u128::from(pages))
+        };
+        counts.iter().filter(hot).map(|(_, pages)| pages).sum()
     }
 
     /// Ranges of all address spaces by address, each with its rate.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use demeter_core::{FMEM, SMEM};
 use demeter_recording::{First, Resident};
 
-use crate::{HUGE_PAGES, HUGE_SHIFT};
+use crate::{HUGE_PAGES, HUGE_SHIFT, PAGE_SHIFT};
 
 const WORDS: usize = HUGE_PAGES as usize / 64;
 
@@ -247,10 +247,47 @@ impl Memory {
         self.fmem_pages.saturating_sub(used)
     }
 
-    /// More FMEM, for tests.
-    #[cfg(test)]
+    /// More FMEM: from now on who comes first has it, whatever was recorded.
     pub fn grow(&mut self, pages: u64) {
         self.fmem_pages += pages;
+        self.by_order = true;
+    }
+
+    /// Less FMEM; the pages that must leave it for that.
+    pub fn shrink(&mut self, pages: u64) -> u64 {
+        self.fmem_pages = self.fmem_pages.saturating_sub(pages);
+        self.by_order = true;
+        let used: u64 = (self.spaces.values())
+            .map(|space| space.resident[FMEM])
+            .sum();
+        used.saturating_sub(self.fmem_pages)
+    }
+
+    /// Puts at least so many pages of FMEM into SMEM, whole huge pages, going round all memory
+    /// from `from` on, an address space and a page; how many.
+    pub fn evacuate(&mut self, pages: u64, from: &mut (u64, u64)) -> u64 {
+        let mut moved = 0;
+        let begin = *from;
+        let later = self.spaces.range(begin.0..).map(|(&number, _)| number);
+        let earlier = self.spaces.range(..=begin.0).map(|(&number, _)| number);
+        let round: Vec<u64> = later.chain(earlier).collect();
+        for (turn, number) in round.into_iter().enumerate() {
+            let first = if turn == 0 && number == begin.0 {
+                begin.1
+            } else {
+                0
+            };
+            let Some(space) = self.spaces.get_mut(&number).filter(|_| moved < pages) else {
+                break;
+            };
+            let (units, stop) = space.take(FMEM, &(first..u64::MAX >> PAGE_SHIFT), pages - moved);
+            for unit in units {
+                space.relocate(unit, SMEM);
+                moved += unit.pages;
+            }
+            *from = (number, stop);
+        }
+        moved
     }
 
     /// Pages that are there to begin with.
@@ -333,6 +370,35 @@ mod tests {
         space.relocate(base(5), FMEM);
         assert_eq!(space.resident, [2, 513]);
         assert_eq!(space.count(&(0..2048)), [2, 513]);
+    }
+
+    #[test]
+    fn fmem_that_is_taken_is_emptied_all_around() {
+        let run = |page, pages, huge| Run {
+            page,
+            pages,
+            first: first(false, huge),
+        };
+        let mut memory = Memory::new(2000, true);
+        for (space, runs) in [
+            (1, vec![run(0, 512, false)]),
+            (2, vec![run(512, 1024, true)]),
+        ] {
+            memory.populate(&Resident { space, runs });
+        }
+        let mut from = (0, 0);
+        assert_eq!(memory.shrink(400), 0, "free");
+        assert_eq!(memory.shrink(164), 100);
+        assert_eq!(memory.evacuate(100, &mut from), 100);
+        assert_eq!((memory.spaces[&1].resident, from), ([412, 100], (1, 100)));
+        assert_eq!(memory.evacuate(413, &mut from), 412 + 512);
+        assert_eq!(memory.spaces[&2].resident, [512, 512]);
+        assert_eq!(memory.evacuate(5000, &mut from), 512, "no more is there");
+        memory.grow(700);
+        assert!(
+            !memory.first_touch(first(true, true)).slow,
+            "as in the record no more"
+        );
     }
 
     #[test]

@@ -9,9 +9,6 @@ use demeter_recording::{Block, Reader, Window};
 use crate::simulation::{Manager, Simulation, dearer_ps};
 use crate::{Error, Header, PAGE_SHIFT, Report, Tally};
 
-/// Shares of a shorter way than this part of `none`'s time say nothing (docs/ideal.md).
-const LEAST_WAY: f64 = 0.05;
-
 /// What differs from the recorded guest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
@@ -52,7 +49,7 @@ pub fn replay(
     let header = Header::parse(reader.header())?;
     let variants = choose(&header)?;
     let simulation = |variant: &Variant, manager| {
-        Simulation::new(&header, variant.fmem_bytes, &variant.machine, manager)
+        Simulation::new(&header, variant.fmem_bytes, &variant.machine, manager, 0)
     };
     // What shares refer to: first touch, once for each machine and FMEM.
     let mut grounds: Vec<(&Variant, Simulation)> = Vec::new();
@@ -79,7 +76,7 @@ pub fn replay(
             Block::Resident => all.for_each(|one| one.resident(reader.resident())),
             Block::Window => {
                 windows += 1;
-                recorded_ps += window.elapsed_ps;
+                recorded_ps = u64::saturating_add(recorded_ps, window.elapsed_ps);
                 let eligible = window.rows.iter().map(|row| u64::from(row.eligible)).sum();
                 let each =
                     |row: &demeter_recording::Row| u64::from(row.random) + u64::from(row.streamed);
@@ -103,11 +100,7 @@ pub fn replay(
         let mut report = simulation.map_or_else(|| base.clone(), Simulation::finish);
         let pages = variant.fmem_bytes >> PAGE_SHIFT;
         let ideal_s = tally.ideal_ps(pages, dearer_ps(&variant.machine)) as f64 * 1e-12;
-        let way_s = base.time_s - ideal_s;
-        report.none_s = Some(base.time_s);
-        report.ideal_s = Some(ideal_s);
-        report.ideal_share =
-            (way_s >= LEAST_WAY * base.time_s).then(|| (base.time_s - report.time_s) / way_s);
+        report.compare(base.time_s, Some(ideal_s));
         reports.push(report);
     }
     Ok(Replayed {

@@ -3,6 +3,9 @@
 
 use serde::Serialize;
 
+/// Shares of a shorter way than this part of `none`'s time say nothing (docs/ideal.md).
+const LEAST_WAY: f64 = 0.05;
+
 /// Pages of a range, by tier, in the end.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Placed {
@@ -34,7 +37,7 @@ impl Placed {
 }
 
 /// The figures of a simulation. Times are modelled.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// What the recorded part takes.
     pub time_s: f64,
@@ -58,12 +61,26 @@ pub struct Report {
     pub promoted_pages: u64,
     /// Base pages moved to SMEM.
     pub demoted_pages: u64,
+    /// Base pages that left FMEM as the host took it.
+    pub evacuated_pages: u64,
     /// Base pages moved into free FMEM.
     pub filled_pages: u64,
+    /// Times that moving was stopped, as it did not pay.
+    pub stops: u64,
     /// What moving took.
     pub relocate_ms: f64,
     /// Where pages are in the end.
     pub placed: Vec<Placed>,
     /// Of all decisions, times and places.
     pub digest: String,
+}
+
+impl Report {
+    /// Holds it against first touch and the clairvoyant placement.
+    pub(crate) fn compare(&mut self, none_s: f64, ideal_s: Option<f64>) {
+        self.none_s = Some(none_s);
+        self.ideal_s = ideal_s;
+        let way_s = ideal_s.map_or(0.0, |ideal_s| none_s - ideal_s);
+        self.ideal_share = (way_s >= LEAST_WAY * none_s).then(|| (none_s - self.time_s) / way_s);
+    }
 }

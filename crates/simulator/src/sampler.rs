@@ -15,10 +15,10 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The first sample comes after `period` loads.
-    pub fn new(period: u64) -> Self {
+    /// The first sample comes after `period` loads; of different seeds others are drawn.
+    pub fn new(period: u64, seed: u64) -> Self {
         Self {
-            state: 0x5eed,
+            state: 0x5eed ^ seed << 32,
             left: period.max(1),
             picked: Vec::new(),
         }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn one_in_a_period_and_evenly() {
-        let mut sampler = Sampler::new(10);
+        let mut sampler = Sampler::new(10, 0);
         let (mut low, mut all) = (0, 0);
         for window in 0..1000_u64 {
             let eligible = 37 + window % 7;

@@ -44,6 +44,17 @@ struct Mark {
     fills: [u64; 2],
 }
 
+/// What a guest tells of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Base pages by tier.
+    pub resident_pages: [u64; 2],
+    /// Those of hot ranges, where a manager knows.
+    pub hot_pages: Option<u64>,
+    /// Samples so far, by tier.
+    pub tier_samples: [u64; 2],
+}
+
 /// A replay that goes on.
 pub struct Simulation {
     dearer_ps: [u64; 2],
@@ -52,6 +63,11 @@ pub struct Simulation {
     sampler: Sampler,
     period: u64,
     sample_ps: u64,
+    /// Moving a page out of FMEM that the host takes.
+    move_ps: u64,
+    /// Where it went on taking last.
+    evacuated: (u64, u64),
+    evacuated_pages: u64,
     now_ps: u64,
     next_tick_ps: u64,
     at: Mark,
@@ -69,13 +85,15 @@ struct Sum {
 }
 
 impl Simulation {
-    /// A guest as recorded but for its FMEM, its machine and its manager.
+    /// A guest as recorded but for its FMEM, its machine and its manager; guests of different
+    /// seeds sample other loads.
     #[must_use]
     pub fn new(
         header: &Header,
         fmem_bytes: u64,
         machine: &MachineConfig,
         manager: Manager,
+        seed: u64,
     ) -> Self {
         let dearer_ps = dearer_ps(machine);
         let node_bytes =
@@ -102,9 +120,12 @@ impl Simulation {
                 fmem_bytes != header.tier_bytes[FMEM],
             ),
             epochs,
-            sampler: Sampler::new(period),
+            sampler: Sampler::new(period, seed),
             period,
             sample_ps: sample_ns * 1000,
+            move_ps: Costs::testbed(machine).move_ns * 1000,
+            evacuated: (0, 0),
+            evacuated_pages: 0,
             now_ps: 0,
             next_tick_ps: tick_ns * 1000,
             at: Mark::default(),
@@ -168,11 +189,16 @@ impl Simulation {
             }
         }
         let dearer: u64 = (0..2)
-            .map(|kind| sum.slow[kind] * self.dearer_ps[kind])
-            .sum();
-        let base_ps = window.base_ps.saturating_add_signed(-sum.walks_saved);
-        self.now_ps += base_ps + dearer + samples * self.sample_ps;
-        self.at.progress_ps += window.base_ps;
+            .map(|kind| sum.slow[kind].saturating_mul(self.dearer_ps[kind]))
+            .fold(0, u64::saturating_add);
+        let base_ps = window
+            .base_ps
+            .saturating_add_signed(sum.walks_saved.saturating_neg());
+        let sampled_ps = samples.saturating_mul(self.sample_ps);
+        for ps in [base_ps, dearer, sampled_ps] {
+            self.now_ps = self.now_ps.saturating_add(ps);
+        }
+        self.at.progress_ps = self.at.progress_ps.saturating_add(window.base_ps);
         let slow = sum.slow[0] + sum.slow[1];
         self.at.fills[SMEM] += slow;
         self.at.fills[FMEM] += sum.fills - slow;
@@ -216,6 +242,37 @@ impl Simulation {
         }
         self.digest = digest_add(self.digest, self.now_ps);
         Ok(())
+    }
+
+    /// The guest's clock.
+    #[must_use]
+    pub fn now_ps(&self) -> u64 {
+        self.now_ps
+    }
+
+    /// What it would tell its host now.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        let pages = |tier| (self.memory.spaces.values()).map(move |space| space.resident[tier]);
+        let epochs = self.epochs.as_ref();
+        Figures {
+            resident_pages: [FMEM, SMEM].map(|tier| pages(tier).sum()),
+            hot_pages: epochs.map(|epochs| epochs.hot_pages(&self.memory)),
+            tier_samples: epochs.map_or([0; 2], |epochs| epochs.counts.tier_samples),
+        }
+    }
+
+    /// The host gives or takes FMEM. What is taken is free pages first and then, as the balloon
+    /// empties blocks whatever is in them, pages all around; the guest waits for their moves.
+    pub fn resize(&mut self, from_pages: u64, to_pages: u64) {
+        if to_pages >= from_pages {
+            self.memory.grow(to_pages - from_pages);
+            return;
+        }
+        let leaving = self.memory.shrink(from_pages - to_pages);
+        let moved = self.memory.evacuate(leaving, &mut self.evacuated);
+        self.evacuated_pages += moved;
+        self.now_ps += moved * self.move_ps;
     }
 
     /// The end of the record.
@@ -275,7 +332,9 @@ impl Simulation {
             ranges: counts.ranges,
             promoted_pages: counts.moved.promoted,
             demoted_pages: counts.moved.demoted,
+            evacuated_pages: self.evacuated_pages,
             filled_pages: counts.moved.filled,
+            stops: counts.stops,
             relocate_ms: counts.moved.cost_ns as f64 * 1e-6,
             placed,
             digest: format!("{digest:016x}"),
@@ -307,8 +366,13 @@ impl Sum {
             self.slow[1] += u64::from(row.streamed);
         }
         if chunk.huge != chunk.recorded_huge {
-            let saved = walk_ps * fills as i64;
-            self.walks_saved += if chunk.huge { saved } else { -saved };
+            let saved = walk_ps.saturating_mul(fills as i64);
+            let saved = if chunk.huge {
+                saved
+            } else {
+                saved.saturating_neg()
+            };
+            self.walks_saved = self.walks_saved.saturating_add(saved);
         }
     }
 }

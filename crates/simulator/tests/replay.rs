@@ -2,124 +2,19 @@
 //! Made-up records under the simulator: what is hot comes to FMEM and pays, the same
 //! record gives the same digits, and a broken one an error.
 
+mod made_up;
+
 use std::path::Path;
 
-use demeter_machine::{MachineConfig, Preset};
-use demeter_recording::{First, ReadError, Resident, Row, Run, Window, Writer};
-use demeter_simulator::{Costs, Error, Header, Manager, Params, Replayed, Variant, replay};
-
-const CHUNK_PAGES: u64 = 512;
-const SPACE: u64 = 3;
-const WINDOW_PS: u64 = 10_000_000_000;
-
-struct Shape {
-    chunks: u64,
-    /// These are accessed ten times as much as all others together.
-    hot: std::ops::Range<u64>,
-    /// The first ones are in FMEM, huge.
-    fmem_chunks: u64,
-    windows: u64,
-    /// Of these, only every so many is ever accessed.
-    cold_step: u64,
-}
-
-const SMALL: Shape = Shape {
-    chunks: 64,
-    hot: 56..60,
-    fmem_chunks: 8,
-    windows: 100,
-    cold_step: 1,
-};
-
-impl Shape {
-    fn header(&self) -> Header {
-        let bytes = |chunks: u64| chunks << 21;
-        Header {
-            command: vec!["made-up".into()],
-            tier_bytes: [self.fmem_chunks, self.chunks - self.fmem_chunks].map(bytes),
-            node_bytes: [self.fmem_chunks + 64, self.chunks].map(bytes),
-            huge_pages: true,
-            window_ns: WINDOW_PS / 1000,
-            threshold_ns: 64,
-            machine: MachineConfig::preset(Preset::Pmem),
-        }
-    }
-
-    fn write(&self, path: &Path) {
-        let header = serde_json::to_vec(&self.header()).unwrap();
-        let mut writer = Writer::create(path, &header).unwrap();
-        let run = |from: u64, to: u64, slow| Run {
-            page: from * CHUNK_PAGES,
-            pages: (to - from) * CHUNK_PAGES,
-            first: First { slow, huge: true },
-        };
-        let resident = Resident {
-            space: SPACE,
-            runs: vec![
-                run(0, self.fmem_chunks, false),
-                run(self.fmem_chunks, self.chunks, true),
-            ],
-        };
-        writer.resident(&resident).unwrap();
-        let row = |page, count| Row {
-            page,
-            random: count,
-            streamed: 0,
-            eligible: count,
-            first: None,
-        };
-        for number in 0..self.windows {
-            let mut rows = Vec::new();
-            for chunk in (0..self.chunks).step_by(self.cold_step as usize) {
-                if !self.hot.contains(&chunk) {
-                    rows.push(row(chunk * CHUNK_PAGES + number % CHUNK_PAGES, 60));
-                }
-            }
-            for page in self.hot.start * CHUNK_PAGES..self.hot.end * CHUNK_PAGES {
-                rows.push(row(page, 20));
-            }
-            rows.sort_by_key(|row| row.page);
-            let window = Window {
-                base_ps: WINDOW_PS,
-                elapsed_ps: 2 * WINDOW_PS,
-                walks: [(0, 0); 2],
-                spaces: vec![(SPACE, rows.len())],
-                rows,
-            };
-            writer.window(&window).unwrap();
-        }
-        writer.finish().unwrap();
-    }
-}
-
-fn params() -> Params {
-    Params {
-        epoch_ms: 50,
-        sample_period: 401,
-        ..Params::default()
-    }
-}
-
-fn demeter(header: &Header, fmem_bytes: u64) -> Variant {
-    Variant {
-        fmem_bytes,
-        machine: header.machine.clone(),
-        manager: Manager::Demeter(params(), Costs::testbed(&header.machine)),
-    }
-}
+use demeter_recording::ReadError;
+use demeter_simulator::{Costs, Error, Manager, Params, Replayed, replay};
+use made_up::{CHUNK_PAGES, SMALL, Shape, demeter, params, recorded};
 
 fn play(path: &Path) -> Replayed {
     replay(path, |header| {
         Ok(vec![demeter(header, header.tier_bytes[0])])
     })
     .unwrap()
-}
-
-fn recorded(shape: &Shape) -> (tempfile::TempDir, std::path::PathBuf) {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("accesses.bin");
-    shape.write(&path);
-    (place, path)
 }
 
 /// Base pages of the hot part in FMEM, as a share.
@@ -150,6 +45,28 @@ fn what_is_hot_comes_to_fmem_and_pays() {
     assert!(report.fmem_share_last_quarter > Some(0.9), "{report:?}");
     assert_eq!(report.promoted_pages, report.demoted_pages);
     assert_eq!(report.filled_pages, 0);
+}
+
+/// A hot part that moves on as soon as it is found: the judge stops what does not pay, and
+/// the loss is bounded. What stays hot is never stopped.
+#[test]
+fn moves_that_do_not_pay_are_stopped() {
+    let flips = Shape {
+        windows: 600,
+        flip_windows: 12,
+        hot: 32..40,
+        hot_fills: 2,
+        ..SMALL
+    };
+    let (_place, path) = recorded(&flips);
+    let report = &play(&path).reports[0];
+    assert!(report.stops > 0, "{report:?}");
+    assert!(report.time_s < 1.02 * report.none_s.unwrap(), "{report:?}");
+    // Without a stop each of the fifty flips would have what is hot brought.
+    assert!(report.promoted_pages < 25 * 8 * CHUNK_PAGES, "{report:?}");
+
+    let (_place, path) = recorded(&SMALL);
+    assert_eq!(play(&path).reports[0].stops, 0);
 }
 
 #[test]
@@ -225,6 +142,8 @@ fn a_tebibyte_is_nothing_special() {
         fmem_chunks: CHUNKS / 8,
         windows: 40,
         cold_step: 1024,
+        flip_windows: 0,
+        hot_fills: 20,
     };
     let (_place, path) = recorded(&shape);
     let replayed = play(&path);

@@ -24,6 +24,8 @@ pub enum Insn {
     ReadCounter,
     /// `pause`.
     Pause,
+    /// `hlt`.
+    Halt,
 }
 
 /// A memory operand: base + index * scale + displacement.
@@ -113,6 +115,7 @@ pub fn decode(bytes: &[u8]) -> Option<Insn> {
         }
         [0x0f, 0x33, ..] => Some(Insn::ReadCounter),
         [0x90] if repeat && rex & 1 == 0 => Some(Insn::Pause),
+        [0xf4] => Some(Insn::Halt),
         _ => None,
     }
 }
@@ -235,6 +238,8 @@ mod tests {
     #[test]
     fn pause_is_told_from_its_relatives() {
         assert_eq!(decode(&[0xf3, 0x90]), Some(Insn::Pause));
+        assert_eq!(decode(&[0xf4]), Some(Insn::Halt));
+        assert_eq!(decode(&[0x0f, 0xf4, 0xc1]), None); // pmuludq
         assert_eq!(decode(&[0x90]), None); // nop
         assert_eq!(decode(&[0xf3, 0x41, 0x90]), None); // xchg %rax,%r8
     }

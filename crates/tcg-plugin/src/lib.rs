@@ -38,8 +38,8 @@ use demeter_machine::pmu::Kind;
 use decode::{Insn, Operand};
 use observer::{Block, Observer};
 use qemu::{
-    Api, DISCON_EXCEPTION, DISCON_INTERRUPT, GREATER_OR_EQUAL, INLINE_ADD, Info, MEM_RW, NO_REGS,
-    PluginId, READ_REGS, Tb, WRITE_REGS_AND_PC,
+    Api, DISCON_EXCEPTION, DISCON_INTERRUPT, GREATER_OR_EQUAL, INLINE_ADD, Info, MEM_RW, MEM_W,
+    NO_REGS, PluginId, READ_REGS, Tb, WRITE_REGS_AND_PC,
 };
 
 pub(crate) const NEXT_QEMU: &str = "use the QEMU that `testbed/setup.sh` installs";
@@ -93,6 +93,11 @@ extern "C" fn on_memory(vcpu: c_uint, info: u32, va: u64, ip: *mut c_void) {
     }
 }
 
+/// Beside [`on_memory`], and after it.
+extern "C" fn on_store(vcpu: c_uint, info: u32, va: u64, ip: *mut c_void) {
+    observer().store(vcpu as usize, info, va, ip as u64);
+}
+
 extern "C" fn on_deadline(vcpu: c_uint, block: *mut c_void) {
     // SAFETY: one of `Observer::blocks`, which are freed only when QEMU forgets the code
     // that names them.
@@ -137,6 +142,10 @@ extern "C" fn on_invpcid(vcpu: c_uint, _: *mut c_void) {
 
 extern "C" fn on_pause(vcpu: c_uint, user: *mut c_void) {
     observer().pause(vcpu as usize, !user.is_null());
+}
+
+extern "C" fn on_halt(vcpu: c_uint, _: *mut c_void) {
+    observer().machine.halt(vcpu as usize);
 }
 
 extern "C" fn on_discontinuity(vcpu: c_uint, kind: c_int, _: u64, _: u64, _: *mut c_void) {
@@ -227,6 +236,11 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 Some(Insn::Invpcid(_)) => register(on_invpcid, 0),
                 Some(Insn::Pause) if observer.on => register(on_pause, u64::from(!kernel)),
                 Some(Insn::Pause) => {}
+                // Whether the model is on or not: it may be switched on meanwhile.
+                Some(Insn::Halt) if kernel && observer.machine.hypervisor.is_some() => {
+                    register(on_halt, 0);
+                }
+                Some(Insn::Halt) => {}
                 Some(Insn::Control(op)) => register(on_control, u64::from(op.immediate())),
                 Some(Insn::ReadCounter) if observer.pmu_kind() != Kind::None => {
                     (api.qemu_plugin_register_vcpu_insn_exec_cb)(
@@ -244,6 +258,9 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
             if observer.on {
                 let ip = (api.qemu_plugin_insn_vaddr)(insn) as *mut c_void;
                 (api.qemu_plugin_register_vcpu_mem_cb)(insn, on_memory, NO_REGS, MEM_RW, ip);
+                if observer.follows_stores() {
+                    (api.qemu_plugin_register_vcpu_mem_cb)(insn, on_store, NO_REGS, MEM_W, ip);
+                }
             }
         }
     }

@@ -149,6 +149,10 @@ impl Walker for GuestWalker<'_> {
         // SAFETY: `info` is that of the memory callback we are in.
         unsafe { (self.api.qemu_plugin_mem_is_store)(self.info) }
     }
+
+    fn root(&self) -> u64 {
+        self.cr3
+    }
 }
 
 impl Observer {
@@ -628,6 +632,7 @@ impl Observer {
     /// Execution goes on elsewhere. QEMU tells of an exception twice: when it is
     /// raised, and, like an interrupt, when it is delivered.
     pub fn discontinuity(&mut self, vcpu: usize, kind: c_int) {
+        self.wake(vcpu);
         let Some(own) = self.vcpus.get_mut(vcpu) else {
             return;
         };

@@ -118,6 +118,7 @@ pub const NO_REGS: c_int = 0;
 pub const READ_REGS: c_int = 1;
 pub const WRITE_REGS_AND_PC: c_int = 3;
 /// Loads and stores.
+pub const MEM_W: c_int = 2;
 pub const MEM_RW: c_int = 3;
 /// Discontinuities: of an interrupt, of an exception.
 pub const DISCON_INTERRUPT: c_int = 1;

@@ -318,6 +318,42 @@ impl Ram {
         }
     }
 
+    /// Takes the accessed bits of the entries that map pages in the table at `table`, and tells
+    /// of each that had one: where its page lies, and its size. False, and nothing is changed,
+    /// if `root` does not translate `va` through that table: it may be anything by now.
+    pub fn take_accessed(
+        &self,
+        root: u64,
+        va: u64,
+        table: u64,
+        each: &mut dyn FnMut(u64, u64),
+    ) -> bool {
+        let mut at = root & FRAME;
+        for shift in SHIFTS {
+            if at == table {
+                for word in (0..512).filter_map(|index| self.entry(at + index * 8)) {
+                    let entry = word.load(Relaxed);
+                    if entry & PRESENT == 0 || entry & ACCESSED == 0 || !is_leaf(entry, shift) {
+                        continue;
+                    }
+                    word.fetch_and(!ACCESSED, Relaxed);
+                    let bytes = 1_u64 << shift;
+                    each(entry & FRAME & !(bytes - 1), bytes);
+                }
+                return true;
+            }
+            let Some(word) = self.entry(at + (va >> shift & 511) * 8) else {
+                return false;
+            };
+            let entry = word.load(Relaxed);
+            if entry & PRESENT == 0 || is_leaf(entry, shift) {
+                return false;
+            }
+            at = entry & FRAME;
+        }
+        false
+    }
+
     /// Whether the table at `root` has the kernel's half of that at `cr3`: what a process
     /// that has ended left behind, and others have overwritten, has not.
     pub fn same_kernel(&self, root: u64, cr3: u64) -> bool {
@@ -462,6 +498,40 @@ mod tests {
             (512, 512, true, true),
         ];
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn accessed_bits_are_taken_from_what_is_still_a_table() {
+        let ram = ram();
+        write(&ram, 0x1000, 0x2000 | 0x67);
+        write(&ram, 0x2000, 0x3000 | 0x67);
+        write(&ram, 0x3000, 0x4000 | 0x67);
+        write(&ram, 0x3000 + 8, 0x60_0000 | 0xe7); // 2 MiB
+        write(&ram, 0x4000 + 5 * 8, 0x7000 | 0x67);
+        write(&ram, 0x4000 + 6 * 8, 0x8000 | 0x47); // not accessed
+        write(&ram, 0x4000 + 7 * 8, 0x9000 | 0x66); // not present
+        let taken = |root, va, table| {
+            let mut found = Vec::new();
+            let there =
+                ram.take_accessed(root, va, table, &mut |pa, bytes| found.push((pa, bytes)));
+            (there, found)
+        };
+        assert_eq!(taken(0x1018, 0x6000, 0x4000), (true, vec![(0x7000, 4096)]));
+        assert_eq!(read(&ram, 0x4000 + 5 * 8), 0x7000 | 0x47);
+        assert_eq!(read(&ram, 0x4000 + 7 * 8), 0x9000 | 0x66);
+        assert_eq!(taken(0x1000, 0x5000, 0x4000), (true, vec![]));
+        // Of the tables below it, a directory tells nothing.
+        assert_eq!(
+            taken(0x1000, 0x5000, 0x3000),
+            (true, vec![(0x60_0000, 2 << 20)])
+        );
+        assert_eq!(read(&ram, 0x3000), 0x4000 | 0x67);
+        // Unhooked: whatever lies there now is left alone.
+        write(&ram, 0x4000 + 5 * 8, 0x7000 | 0x67);
+        write(&ram, 0x3000, 0);
+        assert_eq!(taken(0x1000, 0x5000, 0x4000), (false, vec![]));
+        assert_eq!(taken(0xf000_0000, 0x5000, 0x4000), (false, vec![]));
+        assert_eq!(read(&ram, 0x4000 + 5 * 8), 0x7000 | 0x67);
     }
 
     fn read(ram: &Ram, pa: u64) -> u64 {

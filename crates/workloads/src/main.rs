@@ -7,6 +7,7 @@ mod array;
 mod btree;
 mod bwaves;
 mod graph500;
+mod grow;
 mod gups;
 mod hold;
 mod interest;
@@ -44,6 +45,8 @@ enum Verb {
     Gups(gups::Arguments),
     /// Random updates in every other phase, idle in between
     Alternate(alternate::Arguments),
+    /// Random updates of an array that grows and shrinks, beside a file that is cold
+    Grow(grow::Arguments),
     /// Look-ups in a B+-tree, half of them hits
     Btree(btree::Arguments),
     /// Allocate and touch memory, then hold it while a command runs
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
         Verb::Graph500(arguments) => graph500::run(&arguments).map(|()| 0),
         Verb::Gups(arguments) => gups::run(&arguments).map(|()| 0),
         Verb::Alternate(arguments) => alternate::run(&arguments).map(|()| 0),
+        Verb::Grow(arguments) => grow::run(&arguments).map(|()| 0),
         Verb::Btree(arguments) => btree::run(&arguments).map(|()| 0),
         Verb::Hold(arguments) => hold::run(&arguments),
         Verb::Mmapbench(arguments) => mmapbench::run(&arguments).map(|()| 0),

@@ -155,6 +155,15 @@ impl Region {
         }
     }
 
+    /// Gives a part back to the kernel; it reads as zeros then.
+    pub fn forget(&self, first_word: u64, words: u64) {
+        let first = first_word.min(self.words());
+        let words = words.min(self.words() - first) as usize;
+        let at = self.start.wrapping_add(first as usize);
+        // SAFETY: the range lies inside the mapping.
+        unsafe { libc::madvise(at.cast(), words * 8, libc::MADV_DONTNEED) };
+    }
+
     /// Binds a part to a node, before its first touch.
     pub fn bind(&self, first_word: u64, words: u64, node: u32) -> Result<(), Error> {
         let failed = |cause| Error::Bind { node, cause };

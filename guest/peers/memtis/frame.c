@@ -3,4 +3,6 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include "../frame/host.c"
+#include "../frame/nodes.c"
+#include "../frame/rings.c"
 #include "../../tmm/symbols.c"

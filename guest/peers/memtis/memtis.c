@@ -5,10 +5,9 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/nodemask.h>
-
 #include "../contract.h"
 #include "memtis.h"
+#include "nodes.h"
 
 struct memtis_params memtis_params = {
 	.poll_us = 2000,
@@ -26,29 +25,10 @@ struct memtis_params memtis_params = {
 struct memtis_stats memtis_stats;
 int memtis_node[DEMETER_TIERS];
 
-/* One node with CPUs and one without. */
-static int memtis_find_nodes(void)
-{
-	int nid, found[DEMETER_TIERS] = {};
-
-	for (nid = 0; nid < MAX_NUMNODES; nid++) {
-		enum demeter_tier tier = node_state(nid, N_CPU) ? DEMETER_FMEM : DEMETER_SMEM;
-
-		if (!node_state(nid, N_MEMORY))
-			continue;
-		memtis_node[tier] = nid;
-		found[tier]++;
-	}
-	if (found[DEMETER_FMEM] == 1 && found[DEMETER_SMEM] == 1)
-		return 0;
-	pr_err("there are %d nodes with CPUs and %d without; next: use a machine with one of each (--sockets 1)\n",
-	       found[DEMETER_FMEM], found[DEMETER_SMEM]);
-	return -EOPNOTSUPP;
-}
-
 static int memtis_start(void)
 {
-	int ret = memtis_find_nodes();
+	struct demeter_rings_periods periods = memtis_periods(0);
+	int ret = demeter_nodes_find(memtis_node);
 
 	if (ret)
 		return ret;
@@ -56,13 +36,13 @@ static int memtis_start(void)
 	ret = memtis_migrated_start();
 	if (ret)
 		return ret;
-	ret = memtis_rings_start();
+	ret = demeter_rings_start(&periods, &memtis_stats.lost_samples);
 	if (ret)
 		goto migrated;
 	ret = memtis_sampled_start();
 	if (!ret)
 		return 0;
-	memtis_rings_stop();
+	demeter_rings_stop();
 migrated:
 	memtis_migrated_stop();
 	return ret;
@@ -71,7 +51,7 @@ migrated:
 static void memtis_stop(void)
 {
 	memtis_sampled_stop();
-	memtis_rings_stop();
+	demeter_rings_stop();
 	memtis_migrated_stop();
 	memtis_spaces_reset();
 }

@@ -2,7 +2,6 @@
 /*
  * Memtis as a module: who knows what.
  *
- *	rings.c		perf's ring buffers
  *	spaces.c	hotness of pages by address space and address, histograms
  *	sampled.c	ksampled: from the rings into the spaces; thresholds; its own pace
  *	migrated.c	kmigrated, one a node: demotes, promotes, splits
@@ -14,7 +13,6 @@
 #include <linux/atomic.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
-#include <linux/perf_event.h>
 #include <linux/refcount.h>
 #include <linux/types.h>
 #include <linux/xarray.h>
@@ -22,6 +20,7 @@
 #include <demeter/peers/memtis.h>
 
 #include "kernel_calls.h"
+#include "rings.h"
 #include "scan.h"
 
 /* A mark of base pages: seen on SMEM. */
@@ -214,47 +213,15 @@ u64 memtis_units(struct memtis_space *space, unsigned long addr);
 void memtis_refresh(struct memtis_space *space, unsigned long start,
 		    const struct demeter_scan_granule *found);
 
-/* rings.c */
-
-/**
- * struct memtis_record - a sample as perf writes it
- * @pid: process, in the namespace that the counters were made in
- * @addr: address
- */
-struct memtis_record {
-	u32 pid;
-	u64 addr;
-};
-
-/* Of Linux 6.12, kernel/events/internal.h and core.c. */
-struct perf_buffer *demeter_type_rb_alloc(int nr_pages, long watermark, int cpu, int flags);
-void demeter_type_ring_buffer_attach(struct perf_event *event, struct perf_buffer *rb);
-struct page *demeter_type_perf_mmap_to_page(struct perf_buffer *rb, unsigned long pgoff);
-
-int memtis_rings_start(void);
-void memtis_rings_stop(void);
-
-/**
- * memtis_rings_set_step() - sample by another step of the ladder
- * @step: the step
- */
-void memtis_rings_set_step(u32 step);
-
-/**
- * memtis_rings_drain() - take what the rings hold
- * @each: called for each sample; whether it is a store
- */
-void memtis_rings_drain(void (*each)(const struct memtis_record *record, bool store));
-
-/**
- * memtis_task_mm() - the address space of a process
- * @pid: as in a record
- *
- * Return: with a reference on mm_users, or NULL.
- */
-struct mm_struct *memtis_task_mm(u32 pid);
-
 /* sampled.c, migrated.c */
+/**
+ * memtis_periods() - of a step of the ladder
+ * @step: the step
+ *
+ * Return: the periods.
+ */
+struct demeter_rings_periods memtis_periods(u32 step);
+
 int memtis_sampled_start(void);
 void memtis_sampled_stop(void);
 int memtis_migrated_start(void);

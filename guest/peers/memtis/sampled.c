@@ -134,7 +134,7 @@ static bool enter_process(u32 pid)
 	if (sampled.space && sampled.pid == pid)
 		return true;
 	leave_process();
-	sampled.mm = memtis_task_mm(pid);
+	sampled.mm = demeter_rings_mm(pid);
 	if (!sampled.mm)
 		return false;
 	sampled.pid = pid;
@@ -143,7 +143,7 @@ static bool enter_process(u32 pid)
 }
 
 /* Under memtis_lock. */
-static void take(const struct memtis_record *record, bool store)
+static void take(const struct demeter_rings_record *record, bool store)
 {
 	enum demeter_tier tier = DEMETER_TIERS;
 	bool huge = false;
@@ -225,6 +225,14 @@ static void adapt(void)
 	look_at_splitting();
 }
 
+struct demeter_rings_periods memtis_periods(u32 step)
+{
+	return (struct demeter_rings_periods){
+		.loads = demeter_memtis_load_period(step),
+		.stores = demeter_memtis_store_period(step),
+	};
+}
+
 static void show_period(void)
 {
 	atomic64_set(&memtis_stats.period, demeter_memtis_load_period(sampled.step));
@@ -234,6 +242,7 @@ static void show_period(void)
 /* Keep to the quota. What this thread has run is exact when it has just slept. */
 static void keep_pace(void)
 {
+	struct demeter_rings_periods periods;
 	u64 now_ns = ktime_get_ns(), exec_ns = current->se.sum_exec_runtime;
 	u64 used;
 	u32 step;
@@ -248,7 +257,8 @@ static void keep_pace(void)
 	if (step == sampled.step)
 		return;
 	sampled.step = step;
-	memtis_rings_set_step(step);
+	periods = memtis_periods(step);
+	demeter_rings_set_periods(&periods);
 	show_period();
 }
 
@@ -259,7 +269,7 @@ static int ksampled_run(void *unused)
 	sampled.paced_ns = ktime_get_ns();
 	while (!kthread_should_stop()) {
 		mutex_lock(&memtis_lock);
-		memtis_rings_drain(take);
+		demeter_rings_drain(take);
 		adapt();
 		mutex_unlock(&memtis_lock);
 		leave_process();

@@ -4,5 +4,6 @@
 
 #include "../frame/host.c"
 #include "../frame/replace.c"
+#include "../frame/two_lists.c"
 #include "../../tmm/symbols.c"
 #include "../../tmm/room.c"

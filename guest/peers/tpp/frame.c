@@ -4,4 +4,5 @@
 
 #include "../frame/host.c"
 #include "../frame/replace.c"
+#include "../frame/two_lists.c"
 #include "../../tmm/symbols.c"

@@ -19,6 +19,7 @@
 #include "stages.h"
 #include "symbols.h"
 #include "track.h"
+#include "two_lists.h"
 
 #define tpp_type_wakeup_kswapd wakeup_kswapd
 DEFINE_STATIC_CALL_NULL(tpp_wakeup_kswapd, tpp_type_wakeup_kswapd);
@@ -102,22 +103,12 @@ static void tpp_wake(struct work_struct *work)
 
 static DECLARE_DELAYED_WORK(tpp_timer, tpp_wake);
 
-/* MGLRU has no active list. */
-static bool tpp_lists_are_two(void)
-{
-	struct static_key *caps = (void *)demeter_symbol_address("lru_gen_caps");
-
-	return !caps || !static_key_enabled(&caps[0]);
-}
-
 int tpp_track_start(struct demeter_replacement *decision)
 {
-	int ret;
+	int ret = demeter_two_lists_check();
 
-	if (!tpp_lists_are_two()) {
-		pr_err("the multi-generation LRU is on, which has no active list; next: write n to /sys/kernel/mm/lru_gen/enabled\n");
-		return -EOPNOTSUPP;
-	}
+	if (ret)
+		return ret;
 	if (!demeter_symbol_aim(&STATIC_CALL_KEY(tpp_wakeup_kswapd),
 				STATIC_CALL_TRAMP_ADDR(tpp_wakeup_kswapd), "wakeup_kswapd")) {
 		pr_err("this kernel has no function wakeup_kswapd; next: use Debian's 6.12\n");

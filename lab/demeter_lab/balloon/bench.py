@@ -9,16 +9,17 @@ policies are in policies.py.
 """
 
 import argparse
+import contextlib
 import json
 import platform
-import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from demeter_lab.balloon import composition, policies
+from demeter_lab.balloon.checks import DRIVER, settings
 from demeter_lab.balloon.daemon import Daemon
 from demeter_lab.balloon.guest import (
     MIB,
@@ -30,7 +31,7 @@ from demeter_lab.balloon.guest import (
     end_on_sigterm,
     release,
 )
-from demeter_lab.balloon.suite import DRIVER, settings
+from demeter_lab.balloon.started import own_directory
 
 #: What changes hands.
 AMOUNT_MIB = 192
@@ -169,12 +170,14 @@ def summary_of(rates: dict[str, dict[str, list[float]]]) -> dict[str, object]:
     return {"rates": rows, "ratios": ratios}
 
 
-def one_case(directory: Path, init_on_alloc: int, kernel: str, repeats: int) -> dict[str, object]:
-    """Boot one guest; measure it idle and loaded."""
+@contextlib.contextmanager
+def all_devices(
+    directory: Path, init_on_alloc: int, kernel: str
+) -> Iterator[tuple[Bench, Guest, Daemon]]:
+    """Boot one guest with the three devices, each at its full size."""
     daemon = Daemon(directory, ["bench"], "--statistics-ms", "0", keys=",smem={files}/device")
     guest = Guest("bench", directory, bench_settings(daemon, init_on_alloc, kernel))
     guest.settings.arguments = devices(guest)
-    result: dict[str, object] = {}
     with daemon, guest:
         for module in (DRIVER, "virtio_balloon.ko", "virtio_mem.ko"):
             guest.must(f"insmod /balloon/{module}")
@@ -188,18 +191,28 @@ def one_case(directory: Path, init_on_alloc: int, kernel: str, repeats: int) -> 
             "virtio-mem's first plug",
             lambda: guest.qmp.number("vmem", "size") == DEVICE_MIB * MIB,
         )
-        bench = Bench(guest, daemon)
+        yield Bench(guest, daemon), guest, daemon
+
+
+def load(guest: Guest) -> None:
+    """Start a program that allocates and frees, on one of the vCPUs."""
+    guest.must(
+        f"(while :; do dd if=/dev/zero of=/data1/load bs=1M count={LOAD_MIB}; done) "
+        ">/dev/null 2>&1 & echo $! > /tmp/load"
+    )
+
+
+def one_case(directory: Path, init_on_alloc: int, kernel: str, repeats: int) -> dict[str, object]:
+    """Boot one guest; measure it idle and loaded."""
+    result: dict[str, object] = {}
+    with all_devices(directory, init_on_alloc, kernel) as (bench, guest, _):
         before = guest.backing_bytes(0)
         bench.stock(True)
         from_fmem = before - guest.backing_bytes(0)
         bench.stock(False)
         result["virtio_balloon_taken_from_fmem"] = round(from_fmem / (AMOUNT_MIB * MIB), 3)
         result["idle"] = summary_of(bench.measure(repeats))
-        # A program that allocates and frees, on one of the vCPUs.
-        guest.must(
-            f"(while :; do dd if=/dev/zero of=/data1/load bs=1M count={LOAD_MIB}; done) "
-            ">/dev/null 2>&1 & echo $! > /tmp/load"
-        )
+        load(guest)
         result["loaded"] = summary_of(bench.measure(repeats))
         guest.run("kill $(cat /tmp/load)")
     return result
@@ -230,16 +243,12 @@ def table(cases: dict[str, dict]) -> str:
 
 
 def measure_rates(directory: Path, kernel: str, repeats: int) -> dict[str, dict]:
-    """Run both cases."""
+    """Run both cases, each in a directory of its own in that one."""
     cases: dict[str, dict] = {}
     for init_on_alloc in (1, 0):
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        try:
+        with own_directory(directory) as made:
             name = f"init_on_alloc={init_on_alloc}"
-            cases[name] = one_case(directory, init_on_alloc, kernel, repeats)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            cases[name] = one_case(made, init_on_alloc, kernel, repeats)
     return cases
 
 

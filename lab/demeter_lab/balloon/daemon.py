@@ -4,13 +4,14 @@
 import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 
 from demeter_lab.balloon.guest import PATIENCE, TREE, Guest, GuestError
+from demeter_lab.balloon.started import Started
 
 TIERS = ("fmem", "smem")
 
@@ -35,7 +36,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class Daemon:
+class Daemon(Started):
     """A daemon for some guests. Use as a context manager."""
 
     def __init__(self, directory: Path, names: list[str], *options: str, keys: str = "") -> None:
@@ -55,33 +56,25 @@ class Daemon:
                 + keys.format(files=files),
             ]
         self._words += options
+        #: Where it is started from.
+        self.program = program("demeterd")
         self._process: subprocess.Popen[bytes] | None = None
 
     def socket(self, name: str) -> Path:
         """Return the vhost-user socket of a guest."""
         return self.directory / f"{name}.vhost"
 
-    def __enter__(self) -> "Daemon":
-        """Start it."""
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End it."""
-        if error is not None and self.log.exists():
-            print(f"---- the end of the daemon's log\n{self.log.read_text()[-4000:]}", flush=True)
-        self.kill()
+    def last_words(self) -> str:
+        """Return the end of its log."""
+        if not self.log.exists():
+            return ""
+        return f"the end of the daemon's log\n{self.log.read_text()[-6000:]}"
 
     def start(self) -> None:
         """Start it and wait for the control interface."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(program("demeterd")), *self._words],
+                [str(self.program), *self._words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -98,10 +91,36 @@ class Daemon:
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""
+        self.end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it without further ado."""
+        self.kill()
+
+    def end(self, how: signal.Signals) -> None:
+        """End it with that signal."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.send_signal(how)
+            try:
+                self._process.wait(60 * PATIENCE)
+            except subprocess.TimeoutExpired:
+                raise GuestError(f"the daemon outlives {how.name}: {self.log}") from None
             self._process = None
+
+    def pid(self) -> int:
+        """Return its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def kill_worker(self, name: str) -> None:
+        """Kill what serves a guest's device with SIGKILL, and wait for the next one."""
+        old = self.view(name)["worker"]["pid"]
+        os.kill(old, signal.SIGKILL)
+        limit = time.monotonic() + 30 * PATIENCE
+        while self.view(name)["worker"].get("pid") in (None, old):
+            if time.monotonic() > limit:
+                raise GuestError(f"no other worker for {name}: {self.log}")
+            time.sleep(0.01)
 
     def alive(self) -> bool:
         """Tell whether it still runs."""

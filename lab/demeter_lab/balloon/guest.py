@@ -11,7 +11,8 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+
+from demeter_lab.balloon.started import Started
 
 MIB = 1 << 20
 PAGE = 4096
@@ -60,6 +61,8 @@ class Settings:
 
     kernel: str = "6.12"
     node_mib: tuple[int, int] = (512, 512)
+    #: So much more of node 1.
+    more_kib: int = 0
     vcpus: int = 2
     append: str = ""
     #: Files of the guest below /balloon, by name.
@@ -71,6 +74,8 @@ class Settings:
     #: Maximum memory; larger than the nodes leaves room for memory devices.
     max_mib: int = 0
     prealloc: bool = True
+    #: Where its state comes from, with which it goes on instead of booting.
+    incoming: str = ""
     accel: str = field(default_factory=lambda: os.environ.get("DEMETER_TEST_ACCEL", "tcg"))
 
 
@@ -137,7 +142,7 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
-class Guest:
+class Guest(Started):
     """A running guest. Use as a context manager; its files go with it."""
 
     def __init__(self, name: str, directory: Path, settings: Settings) -> None:
@@ -153,27 +158,12 @@ class Guest:
         self._received = b""
         self.qmp: Qmp
 
-    def __enter__(self) -> "Guest":
-        """Start it, and wait for its shell."""
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
+    def last_words(self) -> str:
+        """Return the end of the console."""
+        return f"the end of {self.name}'s console\n{self.console()[-4000:]}"
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop it and remove its memory."""
-        if error is not None:
-            print(f"---- the end of {self.name}'s console\n{self.console()[-4000:]}", flush=True)
-        self.stop()
-
-    def _initrd(self) -> Path:
+    def make_initrd(self) -> Path:
+        """Put together what it boots from."""
         tree = self.directory / "tree"
         (tree / "balloon").mkdir(parents=True)
         shutil.copy(TREE / "tests/guest/balloon/init", tree / "balloon/init")
@@ -201,10 +191,10 @@ class Guest:
 
     def _arguments(self) -> list[str]:
         settings = self.settings
-        total = sum(settings.node_mib)
+        total = sum(self.node_bytes(node) for node in range(2))
         most = f",slots=4,maxmem={settings.max_mib}M" if settings.max_mib else ""
         words = [
-            *("-machine", "q35,usb=off", "-m", f"{total}M{most}"),
+            *("-machine", "q35,usb=off", "-m", f"{total // 1024}K{most}"),
             *("-accel", "kvm" if settings.accel == "kvm" else "tcg,thread=multi"),
             # TCG executes string instructions element by element: without these
             # flags the kernel clears and copies pages with plain moves.
@@ -215,7 +205,7 @@ class Guest:
         for node, path in enumerate(self.nodes):
             backend = f"memory-backend-file,id=m{node},share=on,mem-path={path}"
             prealloc = "on" if settings.prealloc else "off"
-            words += ["-object", f"{backend},size={settings.node_mib[node]}M,prealloc={prealloc}"]
+            words += ["-object", f"{backend},size={self.node_bytes(node)},prealloc={prealloc}"]
             cpus = f",cpus=0-{settings.vcpus - 1}" if node == 0 else ""
             words += ["-numa", f"node,nodeid={node},memdev=m{node}{cpus}"]
         words += ["-numa", "dist,src=0,dst=1,val=20"]
@@ -232,12 +222,16 @@ class Guest:
             words += ["-chardev", f"socket,id=balloon-socket,path={settings.balloon_socket}"]
             words += ["-device", ",".join(f"{k}={v}" for k, v in device_properties().items())]
         kernel = cache() / "kernels" / release(settings.kernel) / "vmlinuz"
-        words += ["-kernel", str(kernel), "-initrd", str(self._initrd())]
+        words += ["-kernel", str(kernel), "-initrd", str(self.make_initrd())]
         words += ["-append", f"{KERNEL_LINE} {settings.append}".strip()]
+        words += ["-incoming", settings.incoming] if settings.incoming else []
         return words + settings.arguments
 
     def start(self) -> None:
         """Start QEMU and wait for the shell."""
+        for name in ("qmp", "shell"):
+            (self.directory / name).unlink(missing_ok=True)
+        self._received = b""
         about = json.loads((cache() / "qemu.json").read_text())
         log = (self.directory / "qemu.log").open("wb")
         self._process = subprocess.Popen(
@@ -259,11 +253,17 @@ class Guest:
         self._shell = socket.socket(socket.AF_UNIX)
         self._shell.connect(str(self.directory / "shell"))
         self.qmp = Qmp(self.directory / "qmp")
-        self.wait_ready()
+        if not self.settings.incoming:
+            self.wait_ready()
 
     def wait_ready(self, limit_s: float = 240) -> None:
         """Wait for the shell of a guest that boots."""
         self._until(b"@@ ready\n", limit_s)
+
+    def pid(self) -> int:
+        """Return QEMU's process."""
+        assert self._process is not None
+        return self._process.pid
 
     def check_alive(self) -> None:
         """Raise if QEMU has ended."""
@@ -289,11 +289,15 @@ class Guest:
 
     def run(self, line: str, limit_s: float = 120) -> tuple[int, str]:
         """Execute a shell line; return its status and output."""
-        assert self._shell is not None
-        self._shell.sendall(line.encode() + b"\n")
+        self.begin(line)
         output = self._until(b"@@ ", limit_s)
         status = self._until(b"\n", 30)
         return int(status), output.decode(errors="replace")
+
+    def begin(self, line: str) -> None:
+        """Have a shell line executed that this kernel does not end."""
+        assert self._shell is not None
+        self._shell.sendall(line.encode() + b"\n")
 
     def must(self, line: str, limit_s: float = 120) -> str:
         """Execute a shell line that must succeed; return its output."""
@@ -313,7 +317,7 @@ class Guest:
 
     def node_bytes(self, node: int) -> int:
         """Return the size of ``node``."""
-        return self.settings.node_mib[node] * MIB
+        return self.settings.node_mib[node] * MIB + node * self.settings.more_kib * 1024
 
     def reconnect_qmp(self) -> None:
         """Connect anew after somebody else used the socket."""

@@ -8,13 +8,20 @@ reads it.
 
 import argparse
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from demeter_lab.balloon.checks import (
+    DRIVER,
+    Checks,
+    counts_agree,
+    intact,
+    put_data,
+    size_at,
+)
 from demeter_lab.balloon.daemon import Daemon
 from demeter_lab.balloon.guest import (
     TREE,
@@ -23,21 +30,16 @@ from demeter_lab.balloon.guest import (
     end_on_sigterm,
     modules,
 )
+from demeter_lab.balloon.started import own_directory
 from demeter_lab.balloon.suite import (
-    DRIVER,
     FAULT,
     MANAGER,
-    Checks,
     check_end_of_grace,
     check_manager,
     check_module,
     check_pause,
     check_reset,
     check_suspension,
-    counts_agree,
-    intact,
-    put_data,
-    size_at,
 )
 
 #: FMEM that a managed program finds free: not enough for it, so that there is what to move.
@@ -213,19 +215,13 @@ def main() -> int:
     arguments = parser.parse_args()
     end_on_sigterm()
     checks = Checks()
-    directory = arguments.directory / arguments.part
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    try:
-        with checks.part(arguments.part):
-            if arguments.part == "balloon":
-                balloon(checks, directory, arguments.kept, arguments.kernel, arguments.rounds)
-            elif arguments.part == "managed":
-                managed(checks, directory, arguments.kept, arguments.kernel, arguments.loads)
-            else:
-                detector(checks, directory, arguments.kept, arguments.kernel)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with own_directory(arguments.directory) as directory, checks.part(arguments.part):
+        if arguments.part == "balloon":
+            balloon(checks, directory, arguments.kept, arguments.kernel, arguments.rounds)
+        elif arguments.part == "managed":
+            managed(checks, directory, arguments.kept, arguments.kernel, arguments.loads)
+        else:
+            detector(checks, directory, arguments.kept, arguments.kernel)
     print(f"{arguments.part}: {checks.passed} passed, {checks.failed} failed")
     return 1 if checks.failed else 0
 

@@ -43,14 +43,14 @@ def run(
         every = records.load(known, quick, directory)
         wanted = {record.id for record in _chosen(every, only)}
         tasks, keys = {}, {}
-        for one in (one for record in every for one in record.runs):
+        for one in (one for record in every for one in record.in_turn):
             task = task_of(one, limit_s=limit_s)
             keys[one.digest] = task.key
             of_rows = systems is None or one.system is None or one.system in systems
             if one.record in wanted and of_rows:
                 tasks[task.key] = task
         store = Store(out)
-        store.keep(Plan(quick, known, keys))
+        store.keep(Plan(quick, known, keys, records.commit_of(ROOT)))
         todo = [task for task in tasks.values() if store.files(task.key) is None]
         typer.echo(f"evaluation: {len(tasks)} runs, {len(tasks) - len(todo)} of them done before")
         failed = _execute(todo, store, scheduler, workers or fleet.default_workers()) if todo else 0
@@ -113,9 +113,9 @@ def _report(out: Path, directory: Path, to: Path | None) -> None:
     store = Store(out)
     plan = store.plan()
     results = results_of(records.load(plan.systems, plan.quick, directory), store, plan.keys)
-    pages.write(results, out, plan.quick)
+    pages.write(results, out, plan)
     typer.echo(f"evaluation: {out / 'index.html'}")
-    text = document.text(results, plan.quick)
+    text = document.text(results, plan)
     for path in (out / "evaluation.md", to):
         if path is not None:
             write_text(path, text)

@@ -22,6 +22,8 @@ _MAP_ROWS, _MAP_COLUMNS = 96, 64
 #: vCPUs of a VM of the paper, and its VMs.
 _VCPUS, _VMS = 4, range(1, 10)
 _ROW_HEIGHT = 14
+#: Room for names beside a figure: less where the window is narrow.
+_NAMES = alt.ExprRef("windowSize()[0] > 700 ? 380 : 150")
 
 Spec = dict[str, object]
 #: Labels that are axes of their own, not part of a point's name.
@@ -87,8 +89,13 @@ def beside_the_paper(values: Iterable[Value]) -> alt.LayerChart | None:
     data = pl.DataFrame(
         rows, schema_overrides={"figure": pl.Float64, "paper": pl.Float64, "by paper": pl.Float64}
     )
-    x = alt.X("by paper:Q", scale=alt.Scale(type="log"), title="ours by the paper's, log")
-    y = alt.Y("value:N", sort=None, title=None, axis=alt.Axis(labelLimit=150))
+    x = alt.X(
+        "by paper:Q",
+        scale=alt.Scale(type="log"),
+        title="ours by the paper's, log",
+        axis=alt.Axis(labelOverlap="greedy", labelSeparation=6),
+    )
+    y = alt.Y("value:N", sort=None, title=None, axis=alt.Axis(labelLimit=_NAMES))
     points = (
         alt.Chart(data)
         .mark_point(filled=True, size=110, opacity=0.9)
@@ -147,7 +154,7 @@ def speed_by_none(results: Sequence[Result], system: str) -> Spec | None:
         .mark_bar(color=COLOURS.get(system, "#4c78a8"))
         .encode(
             x=alt.X("mean(faster):Q", title="time of none by this one's"),
-            y=alt.Y("point:N", sort=None, title=None, axis=alt.Axis(labelLimit=150)),
+            y=alt.Y("point:N", sort=None, title=None, axis=alt.Axis(labelLimit=_NAMES)),
             tooltip=["point", alt.Tooltip("mean(faster):Q", format=".3f"), "count()"],
         )
         .properties(height=22 * len({row["point"] for row in rows}))

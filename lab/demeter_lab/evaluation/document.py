@@ -4,12 +4,14 @@
 import shlex
 from collections.abc import Sequence
 
+from demeter_lab.evaluation.store import Plan
 from demeter_lab.evaluation.values import NOT_RUN, Result, Value
 
 _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 OR MIT -->
 # The paper's evaluation, made again
 
 Made by `make {target}` from its runs: [lab/evaluation](../lab/evaluation) has each record as data.
+Made at commit {commit}.
 {scale}
 Times of guests are modelled ([model.md](model.md)). What is missing is told as "not run", with the
 reason; what was run in part, or against a manager that moved no page, is told but not checked.
@@ -22,18 +24,27 @@ draws `out/evaluation/index.html` and this page's text from what was run, withou
 workers of a Dask scheduler: checkouts of one commit with the same built programs and cache.
 """
 _QUICK = """**These are the quick runs**: guests of a quarter of the memory, one seed, one guest in
-place of nine, fewer points. They show that the path works, not how far things go: a run is about a
-modelled second, too short for managers that need seconds of hint faults to know anything.
+place of nine, fewer points. They show that the path works, not how far things go: a run is one to
+four modelled seconds, too short for managers that need seconds of hint faults to know anything. In
+guests this small the kernel refuses most huge pages that TPP and HeMem would have in FMEM, and
+Nomad promotes hardly any, probably for want of a whole free one; with base pages TPP pays for a
+fault at each look: what they could do in larger ones is not shown here. Counts of rivals
+that follow the guest's size are scaled to these guests; Memtis has not been run so in F6, F7, F8
+and F12.
 """
 _WHOLE = (
     "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine.\n"
 )
 
 
-def text(results: Sequence[Result], quick: bool) -> str:
+def text(results: Sequence[Result], plan: Plan) -> str:
     """Return the document."""
-    target = "evaluate-quick" if quick else "evaluate"
-    parts = [_HEAD.format(target=target, scale=_QUICK if quick else _WHOLE), _summary(results)]
+    head = _HEAD.format(
+        target="evaluate-quick" if plan.quick else "evaluate",
+        scale=_QUICK if plan.quick else _WHOLE,
+        commit=plan.commit,
+    )
+    parts = [head, _summary(results)]
     parts += [_section(result) for result in results]
     return "\n".join(parts)
 
@@ -103,7 +114,7 @@ def _section(result: Result) -> str:
         cells = (
             name,
             ours(value),
-            figure(value.paper),
+            value.paper_says or figure(value.paper),
             figure(value.draft),
             ratio,
             value.wanted or "-",
@@ -114,6 +125,11 @@ def _section(result: Result) -> str:
             "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in cells) + " |"
         )
     lines.append("")
+    if record.beyond:
+        lines += [
+            f"Rows beyond the paper's: {', '.join(f'`{name}`' for name in record.beyond)}.",
+            "",
+        ]
     if record.absent:
         lines += [f"Not implemented: {', '.join(f'`{name}`' for name in record.absent)}.", ""]
     for name, reason in sorted(result.failures.items()):

@@ -45,6 +45,8 @@ class Measured:
     curve: list[tuple[float, float]] = field(default_factory=list)
     #: Line fills: by ``virtual`` and ``physical`` address, rows of windows.
     maps: dict[str, list[list[int]]] = field(default_factory=dict)
+    #: Of how many runs it is the best, where a manager had a choice.
+    chosen_from: int = 1
 
 
 def measured(run: Run, files: Mapping[str, bytes]) -> Measured:
@@ -80,6 +82,7 @@ def _compare(run: Run, files: Mapping[str, bytes]) -> Measured:
         numbers["last_work_per_s"] = float(last["work_per_s"])
     for name in ("promoted_pages", "demoted_pages", "refused_pages"):
         numbers[name] = float(summary[name])
+    numbers["moved_pages"] = numbers["promoted_pages"] + numbers["demoted_pages"]
     # The vCPUs of a guest take turns: its time is the sum over them.
     # Of a hypervisor that places pages; the guest's own are told apart.
     host = float((whole.get("hypervisor") or {}).get("flushes_done", 0))
@@ -93,6 +96,8 @@ def _compare(run: Run, files: Mapping[str, bytes]) -> Measured:
             numbers[f"{name}_s"] = sum(stages.get(part, 0) for part in parts) * 1e-9
         # PEBS stores records without the kernel's help: the model charges the core for it.
         numbers["track_s"] += float(whole.get("record_share") or 0) * time_s
+        if moved := numbers["moved_pages"]:
+            numbers["migrate_us_per_page"] = numbers["migrate_s"] * 1e6 / moved
         numbers["track_cores"] = numbers["track_s"] / time_s
     numbers |= _said(files["command.log"].decode(errors="replace"))
     curve = _curve(files["series.jsonl"].decode())

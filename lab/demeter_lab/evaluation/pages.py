@@ -8,11 +8,11 @@ from pathlib import Path
 
 import jinja2
 import vl_convert
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from demeter_lab.evaluation import charts, document
 from demeter_lab.evaluation.charts import Spec
-from demeter_lab.evaluation.store import write_text
+from demeter_lab.evaluation.store import Plan, write_text
 from demeter_lab.evaluation.values import NOT_RUN, Result
 
 _TEMPLATES = Path(__file__).with_name("templates")
@@ -25,7 +25,7 @@ _COLUMNS = {
 }
 
 
-def write(results: Sequence[Result], out: Path, quick: bool) -> list[Path]:
+def write(results: Sequence[Result], out: Path, plan: Plan) -> list[Path]:
     """Write all pages into ``out``; return them."""
     assets = out / "assets"
     assets.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,8 @@ def write(results: Sequence[Result], out: Path, quick: bool) -> list[Path]:
     pages = _environment()
     managers, workloads = managers_of(results), workloads_of(results)
     shared = {
-        "quick": quick,
+        "quick": plan.quick,
+        "commit": plan.commit,
         "results": results,
         "managers": managers,
         "workloads": workloads,
@@ -102,6 +103,8 @@ def _page_of(
                 left = " ".join(
                     f"{key}={value}" for key, value in one.labels.items() if key != label
                 )
+                if one.labels.get("system") in result.record.beyond:
+                    left = f"{left} (beyond the paper)".strip()
                 cells = [document.figure(one.numbers.get(column)) for column in _COLUMNS]
                 lines.append((result.record.id, left, cells))
     values = [
@@ -151,8 +154,16 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {"figure": document.figure, "ours": document.ours}
+    pages.filters |= {"figure": document.figure, "ours": document.ours, "prose": _prose}
     return pages
+
+
+def _prose(text: str) -> Markup:
+    """Return a record's text with what stands between backquotes as code."""
+    parts = [escape(part) for part in text.split("`")]
+    marked = (Markup("<code>{}</code>").format(part) if at % 2 else part
+              for at, part in enumerate(parts))  # fmt: skip
+    return Markup("").join(marked) if len(parts) % 2 else escape(text)
 
 
 def _embedded(spec: Spec) -> Markup:

@@ -77,8 +77,21 @@ class Record:
     runs: tuple[Run, ...]
     #: Managers that it asks for and the command does not have.
     absent: tuple[str, ...]
+    #: Managers that the paper does not have there.
+    beyond: tuple[str, ...]
     values: tuple[dict[str, object], ...]
     figures: tuple[dict[str, object], ...]
+
+    @property
+    def in_turn(self) -> list[Run]:
+        """Its runs, one seed of one workload under every manager before the next.
+
+        What is interrupted leaves whole comparisons then.
+        """
+        return sorted(
+            self.runs,
+            key=lambda run: tuple(run.labels.get(key, "") for key in ("seed", "workload")),
+        )
 
     @property
     def workloads(self) -> list[str]:
@@ -129,6 +142,18 @@ def systems_of(demeter: Path) -> list[str]:
     return rows
 
 
+def commit_of(root: Path) -> str:
+    """Return what git calls the tree, or `unknown`."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
 def _read(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text())
@@ -144,7 +169,7 @@ def _record(path: Path, common: Mapping, systems: Sequence[str], quick: bool) ->
         parameters = _parameters(common, quick) | _parameters(data, quick)
         runs, absent = [], []
         for block in data.get("run", []):
-            points, missing = _points(data["id"], block, parameters, systems, quick)
+            points, missing = _points(data["id"], block, parameters, systems, common, quick)
             runs += points
             absent += missing
         return Record(
@@ -160,13 +185,32 @@ def _record(path: Path, common: Mapping, systems: Sequence[str], quick: bool) ->
             parameters={key: parameters[key] for key in data.get("parameters", {})},
             runs=tuple(runs),
             absent=tuple(dict.fromkeys(absent)),
-            values=tuple(data.get("value", [])),
+            beyond=_beyond(path, data),
+            values=tuple(_value(spec, quick) for spec in data.get("value", [])),
             figures=tuple(data.get("figure", [])),
         )
     except KeyError as error:
         raise RecordError(f"{path} lacks {error}, or something in it asks for it") from None
     except (TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"{path}: {error}") from None
+
+
+def _beyond(path: Path, data: Mapping) -> tuple[str, ...]:
+    names = data.get("beyond", [])
+    asked = {
+        name for block in data.get("run", []) for name in block.get("axes", {}).get("system", [])
+    }
+    if odd := set(names) - asked:
+        raise RecordError(f"{path}: beyond names what no run has: {', '.join(sorted(odd))}")
+    return tuple(names)
+
+
+def _value(spec: Mapping, quick: bool) -> dict[str, object]:
+    """Return a value without what is said of the quick runs alone, which others have as theirs."""
+    value = {key: part for key, part in spec.items() if key != "missed_quick"}
+    if quick and "missed_quick" in spec:
+        value["missed"] = spec["missed_quick"]
+    return value
 
 
 def _parameters(data: Mapping, quick: bool) -> dict[str, str]:
@@ -178,13 +222,19 @@ def _parameters(data: Mapping, quick: bool) -> dict[str, str]:
 
 
 def _points(
-    record: str, block: Mapping, parameters: Mapping[str, str], systems: Sequence[str], quick: bool
+    record: str,
+    block: Mapping,
+    parameters: Mapping[str, str],
+    systems: Sequence[str],
+    common: Mapping,
+    quick: bool,
 ) -> tuple[list[Run], list[str]]:
     if block["kind"] not in KINDS:
         raise RecordError(f"{record}: no kind '{block['kind']}'; choose from {', '.join(KINDS)}")
     axes = block.get("axes", {}) | (block.get("quick", {}) if quick else {})
     fixed = {key: str(value) for key, value in block.get("labels", {}).items()}
     options = block.get("options", {})
+    quick_options = common.get("quick", {}).get("options", {}) if quick else {}
     runs, absent = [], []
     for point in itertools.product(*axes.values()):
         labels = fixed | {key: str(value) for key, value in zip(axes, point, strict=True)}
@@ -197,7 +247,7 @@ def _points(
             **block.get("parameters", {}),
             **labels,
             **_LATER,
-            "options": options.get(system, ""),
+            "options": f"{quick_options.get(system, '')} {options.get(system, '')}",
         }
         if "workload" in labels and labels["workload"] in parameters:
             values["command"] = parameters[labels["workload"]]

@@ -24,6 +24,8 @@ class Plan:
     systems: list[str]
     #: Of each run, by its digest.
     keys: dict[str, str]
+    #: Of the tree that asked for them, as `git describe` names it.
+    commit: str = "unknown"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -36,10 +36,25 @@ _STILL = ("none", "fast", "ideal", "ideal-2m", "oracle")
 #: States of a value; a record of which some values are not known is met in part.
 MET, MISSED, TOLD, NOT_RUN = "met", "missed", "no check", "not run"
 IN_PART = "in part"
+#: ``of_least``: the mean is taken for each value of this axis, and the least of them counts, as
+#: for the next best of several managers. ``by_least``: what each point is divided by is the least
+#: over this axis. ``missed``: a remark for that case alone.
 _FIELDS = {
-    "name", "metric", "of", "by", "by_mean", "mean", "scale", "unit", "from",
-    "paper", "draft", "above", "below", "at_least", "at_most", "note",
+    "name", "metric", "of", "of_least", "by", "by_mean", "by_least", "mean", "scale", "unit",
+    "from", "paper", "paper_says", "draft", "above", "below", "at_least", "at_most", "note",
+    "missed",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """One of the numbers that a value is made of."""
+
+    number: float
+    #: Which one it is, in the report.
+    name: str
+    #: How many runs it is made of or was chosen from.
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,12 @@ class Value:
     note: str
     #: Managers and workloads that it is about.
     about: frozenset[str] = frozenset()
+    #: The paper's in its own words, where it gives a bound and no number.
+    paper_says: str | None = None
+    #: Why it is not to be held against anything, though there is a number.
+    unchecked: str = ""
+    #: Which of several managers or points it is.
+    chosen: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -134,16 +155,17 @@ def results_of(records: Sequence[Record], store: Store, keys: Mapping[str, str])
 
 def better_of(found: Sequence[Measured]) -> list[Measured]:
     """Return the points, of those that differ in the kind of pages alone the fastest."""
-    best: dict[tuple[tuple[str, str], ...], Measured] = {}
+    choices: dict[tuple[tuple[str, str], ...], list[Measured]] = {}
     for one in found:
-        point = _rest(one.labels, {_VARIANT})
-        other = best.get(point)
-        slower = other is not None and one.numbers.get("time_s", 0) >= other.numbers.get(
-            "time_s", 0
+        choices.setdefault(_rest(one.labels, {_VARIANT}), []).append(one)
+    return [
+        replace(
+            min(choice, key=lambda one: one.numbers.get("time_s", 0)),
+            labels=dict(point),
+            chosen_from=len(choice),
         )
-        if not slower:
-            best[point] = replace(one, labels=dict(point))
-    return list(best.values())
+        for point, choice in choices.items()
+    ]
 
 
 def value_of(
@@ -165,52 +187,89 @@ def value_of(
             f"{record.id}: a value has no {', '.join(sorted(odd))}; "
             f"it has {', '.join(sorted(_FIELDS))}"
         )
-    other = spec.get("from")
-    if other is not None:
+    note, unchecked, chosen = str(spec.get("note", "")), "", ""
+    ours, spread, count = None, None, 0
+    if (other := spec.get("from")) is not None:
         source = known.get((other["record"], other["name"]))
         if source is None:
             raise RecordError(
                 f"{record.id}: {other['record']} has no value '{other['name']}' before it"
             )
-        points = [] if source.ours is None else [source.ours]
-        spec = {**spec, "note": spec.get("note", source.note)}
-    else:
-        points = _points(record, spec, found)
-    planned = 0 if other is not None else len(_points(record, spec, _planned(record, spec)))
-    ours = spread = None
-    if points:
+        ours, spread, count = source.ours, source.spread, source.points
+        note = note or source.note.removeprefix(source.chosen).removeprefix("; ")
+        unchecked, chosen = source.unchecked, source.chosen
+    elif groups := _groups(record, spec, found):
         scale = float(spec.get("scale", 1))
         mean = _MEANS[spec.get("mean", "geometric" if "by" in spec else "mean")]
-        ours = scale * mean(points)
-        spread = (scale * min(points), scale * max(points)) if len(points) > 1 else None
+        means = {name: mean([point.number for point in group]) for name, group in groups.items()}
+        least = min(means, key=lambda name: (means[name], name))
+        numbers = [scale * point.number for point in groups[least]]
+        ours, count = scale * means[least], len(numbers)
+        spread = (min(numbers), max(numbers)) if count > 1 else None
+        chosen = ", ".join(filter(None, (least, _extreme(spec, groups[least]))))
+        unchecked = _unchecked(record, spec, found, groups)
     bounds = [
         (word, spec[word.replace(" ", "_")]) for word in _BOUNDS if word.replace(" ", "_") in spec
     ]
     wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds)
-    note = str(spec.get("note", ""))
-    idle = sorted(name for name in _about(spec) if _moved_nothing(found, name))
     if ours is None:
         state, note = NOT_RUN, _why(record, spec, failures, missing)
-    elif idle:
-        # To beat one who did nothing is no more than to beat `none`.
-        state, note = (
-            TOLD,
-            f"{', '.join(idle)} moved no page here: not checked; {note}".rstrip("; "),
-        )
-    elif 0 < len(points) < planned:
-        # A mean over some workloads is not the mean over all of them.
-        state, note = TOLD, f"only {len(points)} of {planned} points were run: not checked"
-    elif not wanted:
+    elif unchecked:
         state = TOLD
+        if other is None:
+            note = "; ".join(filter(None, (unchecked, note)))
+        note = "; ".join(filter(None, (chosen, note)))
+    elif not wanted:
+        state, note = TOLD, "; ".join(filter(None, (chosen, note)))
     else:
         within = all(_BOUNDS[word](ours, bound) for word, bound in bounds)
         state = MET if within else MISSED
-        if state == MISSED and not note:
-            note = "not explained yet"
+        if not within:
+            note = str(spec.get("missed", "")) or note or "not explained yet"
+        note = "; ".join(filter(None, (chosen, note)))
     return Value(
         record.id, spec["name"], spec.get("unit", ""), spec.get("paper"), spec.get("draft"),
-        ours, spread, len(points), state, wanted, note, _about(spec),
+        ours, spread, count, state, wanted, note, _about(spec), spec.get("paper_says"), unchecked,
+        chosen,
     )  # fmt: skip
+
+
+def _unchecked(
+    record: Record,
+    spec: Mapping,
+    found: Sequence[Measured],
+    groups: Mapping[str, Sequence[Point]],
+) -> str:
+    """Return why a number is not to be checked, or nothing."""
+    # To beat one who did nothing is no more than to beat `none`. Of several the best counts, so
+    # that those who did nothing make it only harder, unless all are of that kind.
+    idle = sorted(
+        {
+            name
+            for names in _rows(spec)
+            if names and all(_moved_nothing(found, name) for name in names)
+            for name in names
+        }
+    )
+    if idle:
+        return f"{', '.join(idle)} moved no page here: not checked"
+    if absent := _absent(record, spec):
+        return f"without {', '.join(absent)}, not implemented: not checked"
+    # A mean over some workloads is not the mean over all of them.
+    planned = _runs(_groups(record, spec, _planned(record, spec)))
+    if 0 < (done := _runs(groups)) < planned:
+        return f"only {done} of {planned} runs were made: not checked"
+    return ""
+
+
+def _runs(groups: Mapping[str, Sequence[Point]]) -> int:
+    return sum(point.runs for group in groups.values() for point in group)
+
+
+def _extreme(spec: Mapping, points: Sequence[Point]) -> str:
+    """Return which of the points a least or a most is."""
+    how = {"least": min, "most": max}.get(str(spec.get("mean", "")))
+    return "" if how is None or len(points) < 2 else how(points, key=lambda one: one.number).name
 
 
 def _planned(record: Record, spec: Mapping) -> list[Measured]:
@@ -236,23 +295,94 @@ def _about(spec: Mapping) -> frozenset[str]:
     return frozenset(name for one in found for name in ([one] if isinstance(one, str) else one))
 
 
-def _points(record: Record, spec: Mapping, found: Sequence[Measured]) -> list[float]:
-    """Return what the mean is taken of: numbers, or ratios of those that differ in nothing else."""
-    metric, of = spec["metric"], spec.get("of", {})
+def _groups(record: Record, spec: Mapping, found: Sequence[Measured]) -> dict[str, list[Point]]:
+    """Return what means are taken of, by the value of ``of_least``; one group without it."""
+    axis = spec.get("of_least")
+    if axis is None:
+        points = _points(spec, spec.get("of", {}), found)
+        if spec.get("mean") in ("least", "most"):
+            # One lucky seed is no workload.
+            named: dict[str, list[Point]] = {}
+            for point in points:
+                named.setdefault(point.name, []).append(point)
+            points = [_of_seeds(group) for group in named.values()]
+        return {"": points} if points else {}
+    names = spec.get("of", {}).get(axis)
+    if not isinstance(names, list):
+        raise RecordError(f"{record.id}: of_least asks for a list of {axis} in `of`")
+    groups = {name: _points(spec, {**spec["of"], axis: name}, found) for name in names}
+    return {name: points for name, points in groups.items() if points}
+
+
+def _points(spec: Mapping, of: Mapping, found: Sequence[Measured]) -> list[Point]:
+    """Return numbers, or ratios of those that differ in nothing else."""
+    metric = spec["metric"]
     above = [run for run in found if is_point(run.labels, of) and metric in run.numbers]
     if "by" not in spec:
-        return [run.numbers[metric] for run in above]
-    by = spec["by"]
+        return [
+            Point(run.numbers[metric], _point_name(run.labels, of), run.chosen_from)
+            for run in above
+        ]
+    by, axis = spec["by"], spec.get("by_least")
     below = [run for run in found if is_point(run.labels, by) and metric in run.numbers]
     if how := spec.get("by_mean"):
         if not below or not above:
             return []
         base = _MEANS[how]([run.numbers[metric] for run in below])
-        return [run.numbers[metric] / base for run in above if base]
+        behind = sum(run.chosen_from for run in below)
+        return [
+            Point(
+                run.numbers[metric] / base,
+                _point_name(run.labels, of),
+                run.chosen_from + behind,
+            )
+            for run in above
+            if base
+        ]
     fixed = {*of, *by}
-    bases = {_rest(run.labels, fixed): run.numbers[metric] for run in below}
-    pairs = ((run.numbers[metric], bases.get(_rest(run.labels, fixed))) for run in above)
-    return [value / base for value, base in pairs if base]
+    bases: dict[tuple[tuple[str, str], ...], list[Measured]] = {}
+    for run in below:
+        bases.setdefault(_rest(run.labels, fixed), []).append(run)
+    # By what is measured, and by what against.
+    points: dict[tuple[str, str], list[Point]] = {}
+    for run in above:
+        others = bases.get(_rest(run.labels, fixed), [])
+        for base in others if axis is not None else others[-1:]:
+            if not base.numbers[metric]:
+                continue
+            other = "" if axis is None else base.labels[axis]
+            measured = _point_name(run.labels, of)
+            name = " by ".join(filter(None, (measured, other)))
+            ratio = run.numbers[metric] / base.numbers[metric]
+            chosen_from = run.chosen_from + base.chosen_from
+            points.setdefault((measured, other), []).append(Point(ratio, name, chosen_from))
+    if axis is None:
+        return [point for of_name in points.values() for point in of_name]
+    return _against_least(points)
+
+
+def _of_seeds(points: Sequence[Point]) -> Point:
+    """Return the mean of points that differ in the seed alone."""
+    mean = _geometric([point.number for point in points])
+    return Point(mean, points[0].name, sum(point.runs for point in points))
+
+
+def _against_least(points: Mapping[tuple[str, str], Sequence[Point]]) -> list[Point]:
+    """Return of each workload the ratio to what was least there, over all seeds."""
+    largest: dict[str, Point] = {}
+    for (workload, _), group in points.items():
+        one = _of_seeds(group)
+        other = largest.get(workload)
+        runs = one.runs + (0 if other is None else other.runs)
+        best = one if other is None or one.number > other.number else other
+        largest[workload] = replace(best, runs=runs)
+    return list(largest.values())
+
+
+def _point_name(labels: Labels, of: Mapping) -> str:
+    """Return what a point is called among the others of a value."""
+    fixed = {key for key, value in of.items() if not isinstance(value, list)}
+    return label_of({key: value for key, value in labels.items() if key not in {*fixed, "seed"}})
 
 
 def is_point(labels: Labels, wanted: Mapping[str, object]) -> bool:
@@ -268,12 +398,23 @@ def _rest(labels: Labels, without: set[str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, value) for key, value in labels.items() if key not in without))
 
 
+def _absent(record: Record, spec: Mapping) -> list[str]:
+    """Return the managers that it asks for and that are not implemented."""
+    wanted = {name for names in _rows(spec) for name in names}
+    return sorted(wanted & set(record.absent))
+
+
+def _rows(spec: Mapping) -> list[list[str]]:
+    """Return the managers of either side of a ratio."""
+    sides = (spec.get(side, {}).get("system", []) for side in ("of", "by"))
+    return [[names] if isinstance(names, str) else names for names in sides]
+
+
 def _why(record: Record, spec: Mapping, failures: Mapping[str, str], missing: int) -> str:
     """Return why there is no number."""
     if "from" in spec:
         return f"{spec['from']['record']} has none"
-    wanted = {spec.get(side, {}).get("system") for side in ("of", "by")}
-    if absent := sorted(name for name in record.absent if name in wanted):
+    if absent := _absent(record, spec):
         return f"not implemented: {', '.join(absent)}"
     if failures:
         return "failed: " + "; ".join(sorted(failures))

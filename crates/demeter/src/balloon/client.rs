@@ -115,7 +115,7 @@ impl Client {
             }
             Err(Error::Daemon {
                 cause: "demeterd has ended".into(),
-                next: "start it again, then `demeter balloon replug`".into(),
+                next: "start it again, then `demeter balloon replug --qmp PATH`".into(),
             })
         })
     }

@@ -16,6 +16,8 @@ use crate::vm::free_space;
 
 const KVM: &str = "/dev/kvm";
 const QEMU: &str = "qemu-system-x86_64";
+/// LANDLOCK_CREATE_RULESET_VERSION.
+const LANDLOCK_VERSION: u32 = 1;
 /// The device of QEMU that carries the double balloon.
 const DEVICE: &str = "vhost-user-test-device-pci";
 
@@ -30,6 +32,7 @@ pub fn checks() -> Checks {
         qemu(),
         shared_memory(),
     ];
+    checks.push(confinement());
     checks.extend(machine::memory());
     checks.push(
         match program("demeterd").or_else(|| testbed::daemon().ok()) {
@@ -70,6 +73,42 @@ fn qemu() -> Check {
         Ok(_) => Check::limited("QEMU", format!("{} has no {DEVICE}", path.display()), next),
         Err(cause) => Check::limited("QEMU", format!("{}: {cause}", path.display()), next),
     }
+}
+
+/// What keeps the workers of demeterd from the rest of the host.
+fn confinement() -> Check {
+    let has_seccomp =
+        std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").is_ok_and(|actions| {
+            actions
+                .split_whitespace()
+                .any(|action| action == "kill_process")
+        });
+    // SAFETY: asks for a version: no rules are read from a null pointer of length zero.
+    let landlock = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0_usize,
+            LANDLOCK_VERSION,
+        )
+    };
+    let said = format!(
+        "seccomp: {}; landlock: {}",
+        if has_seccomp { "yes" } else { "no" },
+        if landlock > 0 {
+            format!("version {landlock}")
+        } else {
+            "no".to_owned()
+        }
+    );
+    if has_seccomp && landlock > 0 {
+        return Check::ok("isolation", said);
+    }
+    Check::limited(
+        "isolation",
+        said,
+        "for landlock, have it in the kernel's parameter lsm=; for seccomp, CONFIG_SECCOMP_FILTER",
+    )
 }
 
 /// Guests' memory must be shared, so it lies in a tmpfs, in hugetlbfs or in memfds.

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use demeter_agent::protocol::Record;
@@ -49,15 +49,32 @@ pub struct Seat {
     pub keys: String,
     /// The daemon's control interface.
     pub control: PathBuf,
-    /// Told when the guest has its sizes, where others wait for that.
+    /// Told when the guest is measured, where others wait for that.
     pub together: Option<Arc<Together>>,
+    /// That was told.
+    pub told: AtomicBool,
     /// Its clock's place among those of the others.
     pub step: Option<StepConfig>,
 }
 
 impl Seat {
-    /// The guest is gone, in whatever way: nobody waits for its clock any more.
+    /// The guest is measured; the last one lets the policy begin.
+    fn measured(&self) -> Result<(), Error> {
+        if let Some(together) = &self.together
+            && !self.told.swap(true, Ordering::SeqCst)
+            && together.waiting.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            let client = Client::new(&self.control)?;
+            let _: PolicyView = client.put("/v1/policy", &together.policy)?;
+        }
+        Ok(())
+    }
+
+    /// The guest is gone, in whatever way: nobody waits for its clock any more, nor for it
+    /// to be measured.
     pub fn leave(&self) {
+        // With the last guest the daemon may be gone, too.
+        let _ = self.measured();
         if let Some(step) = &self.step
             && let Ok(file) = File::options().write(true).open(&step.path)
         {
@@ -68,9 +85,9 @@ impl Seat {
     }
 }
 
-/// Guests of one daemon, whose policy begins when all have their sizes.
+/// Guests of one daemon, whose policy begins when all are measured.
 pub struct Together {
-    /// Those that have not.
+    /// Those that are not yet.
     pub waiting: AtomicU64,
     /// What begins then.
     pub policy: PolicyView,
@@ -88,6 +105,9 @@ pub struct Host {
     pending: Vec<u8>,
     asked: bool,
     resized: bool,
+    /// Is anything measured?
+    is_modelled: bool,
+    begun: bool,
 }
 
 /// `demeterd` for the guests of this command.
@@ -155,6 +175,8 @@ impl Host {
             pending: Vec::new(),
             asked: false,
             resized: false,
+            is_modelled: true,
+            begun: false,
         };
         if balloon.method != Method::Demeter {
             return Ok(host);
@@ -169,6 +191,7 @@ impl Host {
                     keys: String::new(),
                     control: ram.join("control"),
                     together: None,
+                    told: AtomicBool::new(false),
                     step: None,
                 });
                 let log = results.join("balloon.log");
@@ -247,6 +270,21 @@ impl Host {
         daemon.check().err()
     }
 
+    /// Nothing will be measured: what begins with that begins with COMMAND.
+    pub fn without_model(&mut self) {
+        self.is_modelled = false;
+    }
+
+    /// What is measured begins: not before may a policy change what COMMAND was promised.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.begun, true)
+            && let Some(guest) = &self.guest
+        {
+            guest.seat.measured()?;
+        }
+        Ok(())
+    }
+
     /// Called again and again while the guest runs, with what it reported since.
     pub fn tick(&mut self, records: &mut Tail) -> Result<(), Error> {
         self.pending.extend(records.more());
@@ -255,12 +293,8 @@ impl Host {
         for line in lines.split(|&byte| byte == b'\n') {
             match serde_json::from_slice::<Record>(line.trim_ascii()) {
                 Ok(Record::Resizable) => self.asked = true,
-                Ok(Record::Resized { .. }) => {
-                    self.resized = true;
-                    if let Some(guest) = &self.guest {
-                        guest.begin_together()?;
-                    }
-                }
+                Ok(Record::Resized { .. }) => self.resized = true,
+                Ok(Record::Start) if !self.is_modelled => self.begin()?,
                 _ => {}
             }
         }
@@ -442,16 +476,6 @@ impl Guest {
 
     fn ledger(&self) -> Result<serde_json::Value, Error> {
         self.client.get(&format!("{}/ledger", self.path()))
-    }
-
-    /// The last guest that has its sizes lets the policy begin.
-    fn begin_together(&self) -> Result<(), Error> {
-        if let Some(together) = &self.seat.together
-            && together.waiting.fetch_sub(1, Ordering::SeqCst) == 1
-        {
-            let _: PolicyView = self.client.put("/v1/policy", &together.policy)?;
-        }
-        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 //! `demeter vm run --vms`: several guests of one command share the host's FMEM,
 //! which a policy of one daemon divides while they run.
 //!
-//! All begin with --fmem and --smem; the policy begins when all have these. What
+//! All begin with --fmem and --smem; the policy begins when all are measured. What
 //! a guest loses of FMEM it gains of SMEM. Guests run side by side on the host, each
 //! with a modelled clock of its own; these are kept in step, and the policy decides
 //! by them. What is left to the host's clock is how long a guest waits for the
@@ -11,7 +11,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use clap::builder::PossibleValuesParser;
 use demeter_agent::size;
@@ -50,7 +50,7 @@ pub struct Options {
         long,
         requires = "vms",
         default_value = "guaranteed",
-        value_parser = PossibleValuesParser::new(["static", "proportional", "guaranteed", "pressure"])
+        value_parser = PossibleValuesParser::new(["static", "proportional", "guaranteed", "pressure", "working-set"])
     )]
     pub policy: String,
     /// FMEM that is divided [default: --fmem for each guest]
@@ -212,6 +212,7 @@ fn job(
         keys: format!(",memory={memory},fmem-floor={floor}"),
         control: ram.join("control"),
         together: Some(together.clone()),
+        told: AtomicBool::new(false),
         step: Some(step),
         name: name.clone(),
     };

@@ -19,6 +19,10 @@ pub struct HostPhase {
     pub violations: u64,
     /// The part of them that told which pages of SMEM are used.
     pub hint_faults: u64,
+    /// Exits for full logs, and for writes to the guest's page tables.
+    pub tracking_exits: [u64; 2],
+    /// Lines of FMEM and SMEM that stores made dirty in the L1, where they are followed.
+    pub store_lines: [u64; 2],
     /// Time of the host's own threads.
     pub host_s: f64,
     /// The part of it that the guest paid.
@@ -42,7 +46,14 @@ impl HostPhase {
             flushes_done: delta(|of| of.invept),
             violations: delta(|of| of.violations),
             hint_faults: delta(|of| of.hint_faults),
-            host_s: seconds(|of| of.host_scan_ps + of.host_ageing_ps + of.host_demotion_ps),
+            tracking_exits: [delta(|of| of.log_exits), delta(|of| of.table_write_exits)],
+            store_lines: [
+                delta(|of| of.fmem_store_lines),
+                delta(|of| of.smem_store_lines),
+            ],
+            host_s: seconds(|of| {
+                of.host_scan_ps + of.host_ageing_ps + of.host_demotion_ps + of.host_promotion_ps
+            }),
             stolen_s: seconds(|of| of.stolen_ps),
             waited_s: seconds(|of| of.violation_ps + of.invept_ps),
         }
@@ -54,10 +65,20 @@ pub fn render(rows: &[(Tmm, Row)]) -> String {
     let line = |(tmm, row): &(Tmm, Row)| {
         let of = row.hypervisor?;
         let [scans, ageing, moves] = of.flushes_asked;
+        let exits = match of.tracking_exits {
+            [0, 0] => String::new(),
+            [logs, writes] => {
+                format!("{logs} exits for full logs, {writes} for writes to page tables; ")
+            }
+        };
+        let stores = match of.store_lines {
+            [0, 0] => String::new(),
+            [fmem, smem] => format!("; stores dirtied {fmem} lines of FMEM, {smem} of SMEM"),
+        };
         Some(format!(
             "hypervisor of {}: {} whole TLB flushes asked for ({scans} by scans, {ageing} by ageing, \
-             {moves} by moving pages), {} carried out; {} violations, {} hint faults; \
-             the guest waited {:.3} s and paid {:.3} of {:.3} s of the host's threads\n",
+             {moves} by moving pages), {} carried out; {} violations, {} hint faults; {exits}\
+             the guest waited {:.3} s and paid {:.3} of {:.3} s of the host's threads{stores}\n",
             tmm.row(),
             of.flushes_asked.iter().sum::<u64>(),
             of.flushes_done,
@@ -105,5 +126,24 @@ mod tests {
         let text = render(&[(Tmm::None, Row::default()), (Tmm::Demeter, row)]);
         assert_eq!(text.lines().count(), 1);
         assert!(text.contains("6 whole TLB flushes asked for"), "{text}");
+        assert!(
+            !text.contains("exits") && !text.contains("stores"),
+            "{text}"
+        );
+        let after = HypervisorCounters {
+            log_exits: 7,
+            smem_store_lines: 8,
+            host_promotion_ps: 3_000_000_000_000,
+            ..HypervisorCounters::default()
+        };
+        let phase = HostPhase::new(&HypervisorCounters::default(), &after);
+        assert_eq!((phase.host_s, phase.store_lines), (3.0, [0, 8]));
+        let row = Row {
+            hypervisor: Some(phase),
+            ..Row::default()
+        };
+        let text = render(&[(Tmm::Demeter, row)]);
+        assert!(text.contains("7 exits for full logs"), "{text}");
+        assert!(text.contains("8 of SMEM"), "{text}");
     }
 }

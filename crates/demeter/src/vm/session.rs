@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use demeter_agent::protocol::Roi;
 use demeter_machine::config::{NodeConfig, PluginConfig};
 use demeter_machine::series::{RowKind, SeriesRow};
 
@@ -318,6 +319,11 @@ fn watch(
     let mut rows = Tail::new(series);
     let mut records = Tail::new(&files.records);
     let mut pending = String::new();
+    if let Some(balloon) = &mut balloon
+        && settings.roi == Roi::Nothing
+    {
+        balloon.without_model();
+    }
     let ended = loop {
         match machine.poll() {
             Ok(Some(status)) => {
@@ -347,6 +353,11 @@ fn watch(
         }
         pending.push_str(&String::from_utf8_lossy(&rows.more()));
         if let Some(end) = pending.rfind('\n') {
+            if let Some(balloon) = &mut balloon
+                && let Err(error) = balloon.begin()
+            {
+                break Ended::Balloon(error);
+            }
             if let Some(row) = pending[..end].lines().rev().find_map(parse_row) {
                 show.line.at(row.t_ns, progress_of(&row), show.total_work);
             }

@@ -358,9 +358,8 @@ impl Options {
             Slow::Cxl => "cxl",
         };
         fields.insert("preset".into(), preset.into());
-        if hypervisor.is_some() {
-            // Its pages are of 4 KiB.
-            fields.insert("ept_2m".into(), 0.into());
+        if let Some(hypervisor) = hypervisor {
+            fields.insert("ept_2m".into(), u64::from(hypervisor.is_large()).into());
         }
         for (name, value) in &self.machine {
             let value: u64 = value

@@ -2,8 +2,8 @@
 //! What is believed of guests, and when they are asked.
 
 use super::*;
-use demeter_balloon::Statistics;
 use demeter_balloon::statistics::Trigger;
+use demeter_balloon::{NodeStatistics, Statistics};
 
 fn tier(total_pages: u64) -> TierView {
     TierView {
@@ -53,6 +53,7 @@ fn claims(samples: u64, guest_time_ns: u64) -> VmView {
         statistics_age_ms: Some(0),
         churn: demeter_balloon::view::Churn::default(),
         sizing: None,
+        worker: demeter_balloon::view::WorkerView::default(),
     }
 }
 
@@ -66,23 +67,29 @@ fn share() -> Share {
 fn nobody_samples_more_than_its_processors_can() {
     let mut memory = Memory::default();
     let most = most_samples_per_s(Some(2));
-    memory.learn(&claims(1, 1_000_000_000), most);
-    memory.learn(&claims(1_000_000_000_000, 2_000_000_000), most);
+    memory.learn(claims(1, 1_000_000_000).statistics.as_ref(), most);
+    memory.learn(
+        claims(1_000_000_000_000, 2_000_000_000).statistics.as_ref(),
+        most,
+    );
     assert_eq!(memory.access_rate, Some(2e6));
     // Nor by a clock that stands still.
-    memory.learn(&claims(2_000_000_000_000, 2_000_000_001), most);
+    memory.learn(
+        claims(2_000_000_000_000, 2_000_000_001).statistics.as_ref(),
+        most,
+    );
     assert!(memory.access_rate <= Some(2e6));
 }
 
 #[test]
 fn who_says_nothing_any_more_is_not_believed_and_keeps_its_account() {
     let mut memory = Memory::default();
-    memory.learn(&claims(1, 1_000_000_000), 1e6);
-    memory.learn(&claims(100_000, 2_000_000_000), 1e6);
+    memory.learn(claims(1, 1_000_000_000).statistics.as_ref(), 1e6);
+    memory.learn(claims(100_000, 2_000_000_000).statistics.as_ref(), 1e6);
     memory.account.settle(2000, 1000, 1e9);
     let mut silent = claims(100_000, 2_000_000_000);
     silent.statistics = None;
-    memory.learn(&silent, 1e6);
+    memory.learn(silent.statistics.as_ref(), 1e6);
     assert_eq!(memory.access_rate, None);
     assert!(!memory.account.may_borrow());
     let guest = guest(&share(), &silent, 1000, &memory);
@@ -152,4 +159,29 @@ fn what_the_kernel_holds_is_no_room_for_hot_pages() {
     // Whatever a guest says.
     node.free_pages = 5000;
     assert_eq!(held_pages(1000, &node), 0);
+}
+
+#[test]
+fn one_slow_clock_does_not_hold_up_the_others() {
+    let at = |name: &str, seconds: u64| VmView {
+        name: name.into(),
+        ..claims(0, seconds * 1_000_000_000)
+    };
+    let interval = Duration::from_secs(1);
+    let mut coordinator = Coordinator::default();
+    let came = |coordinator: &Coordinator, a: u64, b: u64| {
+        coordinator.time_has_come([at("a", a), at("b", b)], interval)
+    };
+    for name in ["a", "b"] {
+        let mut memory = Memory::default();
+        memory.learn(claims(1, 10_000_000_000).statistics.as_ref(), 1e6);
+        coordinator.memories.insert(name.into(), memory);
+    }
+    assert!(came(&coordinator, 11, 11));
+    // In step with each other, all are waited for.
+    assert!(!came(&coordinator, 11, 10) && !came(&coordinator, 13, 10));
+    assert!(came(&coordinator, 14, 10));
+    // Rebooted.
+    assert!(came(&coordinator, 11, 3));
+    assert!(!coordinator.time_has_come([], interval));
 }

@@ -3,29 +3,34 @@
 //! written by hand.
 #![allow(dead_code, reason = "each test that includes it uses a part")]
 
+#[path = "daemon.rs"]
+mod daemon;
+
 use std::fs::File;
-use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use demeter_balloon::wire::{
-    QUEUE_REPORT, QUEUE_REQUEST, QUEUE_STATISTICS, REQUEST_BYTES, Range, Report,
+    OP_HELLO, QUEUE_REPORT, QUEUE_REQUEST, QUEUE_STATISTICS, REQUEST_BYTES, Range, Report,
 };
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
 
+#[allow(unused_imports, reason = "each test that includes it uses a part")]
+pub use daemon::{Daemon, directory, keys_of, make_memory, program};
+
+use daemon::bounded;
+
 /// Descriptor flags.
 pub const NEXT: u16 = 1;
 pub const WRITE: u16 = 2;
 pub const INDIRECT: u16 = 4;
 
-const NODE_BYTES: u64 = 4 << 20;
+pub const NODE_BYTES: u64 = 4 << 20;
 /// FMEM begins at zero, SMEM after a hole.
 const BEGINS: [u64; 2] = [0, 1 << 30];
 /// Where the model says that it has mapped guest memory.
@@ -38,251 +43,8 @@ const USED: u64 = 8192;
 const BUFFERS: u64 = 16384;
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// A daemon in a directory of its own.
-pub struct Daemon {
-    directory: tempfile::TempDir,
-    words: Vec<String>,
-    child: Child,
-}
-
-impl Daemon {
-    pub fn start(names: &[&str], options: &[&str]) -> Self {
-        Self::with_keys(names, "", options)
-    }
-
-    /// `keys` are added to those of every machine.
-    pub fn with_keys(names: &[&str], keys: &str, options: &[&str]) -> Self {
-        let directory = directory();
-        let mut words = Vec::new();
-        for name in names {
-            make_memory(directory.path(), name);
-            words.push("--vm".into());
-            words.push(format!(
-                "{name},{}{keys}",
-                keys_of(directory.path(), name)
-                    .map(|(key, path)| format!("{key}={path}"))
-                    .join(",")
-            ));
-        }
-        words.extend(options.iter().map(|&word| word.to_owned()));
-        Self::in_directory(directory, words)
-    }
-
-    /// With these options beside the control interface's and the state's.
-    pub fn in_directory(directory: tempfile::TempDir, options: Vec<String>) -> Self {
-        let at = |name: &str| directory.path().join(name).display().to_string();
-        let mut words = vec![
-            "--control".to_owned(),
-            at("control"),
-            "--state-dir".to_owned(),
-            at("state"),
-        ];
-        words.extend(options);
-        let child = spawn(&words);
-        let daemon = Self {
-            directory,
-            words,
-            child,
-        };
-        daemon.wait_ready();
-        daemon
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// Memory for one more machine, and its description in JSON.
-    pub fn prepare(&self, name: &str) -> serde_json::Value {
-        make_memory(self.directory.path(), name);
-        let mut description = serde_json::json!({"name": name});
-        for (key, path) in keys_of(self.directory.path(), name) {
-            description[key] = path.into();
-        }
-        description
-    }
-
-    /// Sends a signal.
-    pub fn signal(&self, number: libc::c_int) {
-        // SAFETY: to a child that nobody has waited for.
-        let status = unsafe { libc::kill(self.child.id() as libc::pid_t, number) };
-        assert_eq!(status, 0);
-    }
-
-    fn wait_ready(&self) {
-        let began = Instant::now();
-        while UnixStream::connect(self.path("control")).is_err() {
-            assert!(began.elapsed() < LIMIT, "the daemon does not start");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        // It listens there first; once it answers, the machines' sockets are there too.
-        self.call("GET /v1/vms", "");
-    }
-
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    pub fn restart(&mut self) {
-        self.child = spawn(&self.words);
-        self.wait_ready();
-    }
-
-    pub fn call(&self, request: &str, body: &str) -> serde_json::Value {
-        serde_json::from_str(&self.answer(request, body)).unwrap()
-    }
-
-    fn answer(&self, request: &str, body: &str) -> String {
-        let (status, answer) = self.status(request, body);
-        assert_eq!(status, 200, "{answer}");
-        answer
-    }
-
-    /// Status and body of a call.
-    pub fn status(&self, request: &str, body: &str) -> (u16, String) {
-        let mut stream = bounded(&self.path("control"));
-        write!(
-            stream,
-            "{request} HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, body.to_owned())
-    }
-
-    /// A counter without labels of its metrics.
-    pub fn counter(&self, name: &str) -> u64 {
-        self.seconds(name) as u64
-    }
-
-    /// The same with a fraction.
-    pub fn seconds(&self, name: &str) -> f64 {
-        let text = self.answer("GET /metrics", "");
-        let value = text.lines().find_map(|line| line.strip_prefix(name));
-        value.unwrap().trim().parse().unwrap()
-    }
-
-    /// Processor time that it has used.
-    pub fn cpu_s(&self) -> f64 {
-        let stat = std::fs::read_to_string(self.proc("stat")).unwrap();
-        // After the name, which may have blanks: utime and stime are 14 and 15.
-        let words: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap()
-            .split_whitespace()
-            .collect();
-        let ticks = |at: usize| words[at - 3].parse::<f64>().unwrap();
-        // SAFETY: asks for a number.
-        let per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
-        (ticks(14) + ticks(15)) / per_s
-    }
-
-    pub fn view(&self, vm: &str) -> serde_json::Value {
-        self.call(&format!("GET /v1/vms/{vm}"), "")
-    }
-
-    pub fn ask(&self, vm: &str, tier: &str, size_bytes: u64) {
-        let body = format!("{{\"size_bytes\": {size_bytes}}}");
-        self.call(&format!("PUT /v1/vms/{vm}/tiers/{tier}"), &body);
-    }
-
-    pub fn violations(&self, vm: &str) -> u64 {
-        let view = self.view(vm);
-        let counts = view["violations"].as_object().unwrap();
-        counts.values().filter_map(serde_json::Value::as_u64).sum()
-    }
-
-    fn proc(&self, name: &str) -> PathBuf {
-        Path::new("/proc")
-            .join(self.child.id().to_string())
-            .join(name)
-    }
-
-    /// Its own memory, without what it maps of guests.
-    pub fn rss_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(self.proc("status")).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("RssAnon"))
-            .unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    }
-
-    pub fn open_files(&self) -> usize {
-        std::fs::read_dir(self.proc("fd")).unwrap().count()
-    }
-}
-
-/// A connection on which a daemon that does not answer is a failure, not a wait.
-fn bounded(path: &Path) -> UnixStream {
-    let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream
-}
-
-/// A directory in memory, where guest memory lies: what the machine's disk is busy
-/// with is no concern of these tests.
-pub fn directory() -> tempfile::TempDir {
-    let shm = Path::new("/dev/shm");
-    if shm.is_dir() {
-        tempfile::tempdir_in(shm).unwrap()
-    } else {
-        tempfile::tempdir().unwrap()
-    }
-}
-
-/// Memory of both tiers, if it is not there: somebody may use it.
-fn make_memory(directory: &Path, name: &str) {
-    for node in ["fmem", "smem"] {
-        let path = directory.join(format!("{name}.{node}"));
-        if !path.exists() {
-            let file = File::create(path).unwrap();
-            file.set_len(NODE_BYTES).unwrap();
-        }
-    }
-}
-
-fn keys_of(directory: &Path, name: &str) -> [(&'static str, String); 3] {
-    let at = |what: &str| {
-        directory
-            .join(format!("{name}.{what}"))
-            .display()
-            .to_string()
-    };
-    [
-        ("socket", at("sock")),
-        ("fmem", at("fmem")),
-        ("smem", at("smem")),
-    ]
-}
-
-/// The daemon that was built, or the one that DEMETERD names: an older one shall
-/// fail where a mistake was mended.
-pub fn program() -> std::ffi::OsString {
-    std::env::var_os("DEMETERD").unwrap_or_else(|| env!("CARGO_BIN_EXE_demeterd").into())
-}
-
-fn spawn(words: &[String]) -> Child {
-    Command::new(program())
-        .args(words)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn mark_of(page: u64) -> [u8; 8] {
+    (page | 0xa5 << 56).to_le_bytes()
 }
 
 /// A descriptor of a ring.
@@ -321,17 +83,38 @@ pub struct Guest {
 }
 
 impl Guest {
+    /// Its driver greets for both tiers.
+    pub fn greet(&mut self) {
+        for node in 0..2 {
+            let hello = Report {
+                op: OP_HELLO,
+                node,
+                ..Report::default()
+            };
+            assert_eq!(self.report(usize::from(node), hello, &[]), Some(0));
+        }
+    }
+
     pub fn connect(daemon: &Daemon, name: &str) -> Self {
-        let open = |node: &str| {
-            File::options()
-                .read(true)
-                .write(true)
-                .open(daemon.path(&format!("{name}.{node}")))
-                .unwrap()
+        let memory = ["fmem", "smem"].map(|node| daemon.path(&format!("{name}.{node}")));
+        let guest = Self::at(name, &daemon.path(&format!("{name}.sock")), &memory);
+        // The daemon notes the connection right after it has taken it.
+        let began = Instant::now();
+        while daemon.view(name)["stage"] == "waiting" {
+            assert!(began.elapsed() < LIMIT);
+        }
+        guest
+    }
+
+    /// Of a daemon that somebody else started.
+    pub fn at(name: &str, socket: &Path, memory: &[PathBuf; 2]) -> Self {
+        let open = |path: &PathBuf| {
+            let mut options = File::options();
+            options.read(true).write(true).open(path).unwrap()
         };
-        let memory = [open("fmem"), open("smem")];
+        let memory = memory.each_ref().map(open);
         let count = QUEUE_REPORT + 2;
-        let stream = bounded(&daemon.path(&format!("{name}.sock")));
+        let stream = bounded(socket).unwrap();
         let mut frontend = Frontend::from_stream(stream, count as u64);
         frontend.set_owner().unwrap();
         let features = frontend.get_features().unwrap();
@@ -370,11 +153,6 @@ impl Guest {
             guest.start_queue(queue);
         }
         guest.offer_request();
-        // The daemon notes the connection right after it has taken it.
-        let began = Instant::now();
-        while daemon.view(name)["stage"] == "waiting" {
-            assert!(began.elapsed() < LIMIT);
-        }
         guest
     }
 
@@ -534,7 +312,7 @@ impl Guest {
         let base = queue as u64 * QUEUE_BYTES + USED;
         let began = Instant::now();
         while u16::from_le_bytes(self.read(base + 2)) == self.queues[queue].used {
-            if began.elapsed() > LIMIT {
+            if began.elapsed() > LIMIT || self.is_cut() {
                 return None;
             }
             std::thread::sleep(Duration::from_micros(50));
@@ -542,6 +320,45 @@ impl Guest {
         let slot = u64::from(self.queues[queue].used % SIZE);
         self.queues[queue].used = self.queues[queue].used.wrapping_add(1);
         Some(u32::from_le_bytes(self.read(base + 4 + 8 * slot + 4)))
+    }
+
+    /// Whoever served this device is gone.
+    pub fn is_cut(&self) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.frontend.as_raw_fd(),
+            events: 0,
+            revents: 0,
+        };
+        // SAFETY: one structure, which lives until the end.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        ready > 0
+    }
+
+    /// As [`Self::report`]; none if nobody answers any more.
+    pub fn try_report(&mut self, node: usize, report: Report, ranges: &[Range]) -> Option<u32> {
+        let message = report.message(ranges);
+        let answer = self.buffer(node) + message.len() as u64;
+        self.write(answer, &[0xff; 8]);
+        self.write(self.buffer(node), &message);
+        let chain = self.chain_of(node, message.len(), answer);
+        self.offer_chain(node, &chain);
+        self.wait_used(node)?;
+        Some(u32::from_le_bytes(self.read(answer)))
+    }
+
+    /// Uses a page above the rings for something of its own.
+    pub fn mark(&self, node: usize, page: u64) {
+        let bytes = mark_of(page).repeat(512);
+        self.memory[node].write_all_at(&bytes, page << 12).unwrap();
+    }
+
+    /// That is still there.
+    pub fn is_marked(&self, node: usize, page: u64) -> bool {
+        let mut bytes = [0; 4096];
+        self.memory[node]
+            .read_exact_at(&mut bytes, page << 12)
+            .unwrap();
+        bytes.chunks(8).all(|word| word == mark_of(page))
     }
 
     fn send(&mut self, node: usize, message: &[u8]) -> u32 {

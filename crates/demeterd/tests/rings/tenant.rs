@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 
 use demeter_balloon::wire::{
-    NODE_STATISTICS_BYTES, OP_DEFLATE, OP_DONE, OP_HELLO, OP_INFLATED, Range, Report, Request,
-    STATISTICS_BYTES,
+    NODE_STATISTICS_BYTES, OP_DEFLATE, OP_DONE, OP_INFLATED, Range, Report, Request,
+    STATISTICS_BYTES, VALID_PSI, VALID_TMM,
 };
 
 use crate::model::{Daemon, Guest};
@@ -25,6 +25,8 @@ pub struct Tenant {
     pub accesses: [u64; 2],
     /// Of its size.
     pub changes: u64,
+    /// Time in which its tasks waited for memory, if it says that.
+    pub stalled_us: Option<u64>,
     /// Smallest size, as far as somebody notes it.
     pub least_pages: u64,
 }
@@ -46,14 +48,7 @@ impl Tenant {
         for &node in filled {
             guest.fill(node);
         }
-        for node in 0..2 {
-            let hello = Report {
-                op: OP_HELLO,
-                node,
-                ..Report::default()
-            };
-            assert_eq!(guest.report(usize::from(node), hello, &[]), Some(0));
-        }
+        guest.greet();
         Self {
             guest,
             balloon: BTreeSet::new(),
@@ -61,6 +56,7 @@ impl Tenant {
             sequence: 0,
             accesses: [0; 2],
             changes: 0,
+            stalled_us: None,
             least_pages: u64::MAX,
         }
     }
@@ -143,10 +139,12 @@ impl Tenant {
         };
         put(0, self.sequence);
         put(8, until_ns);
-        put(16, 2 << 16 | 1 << 32);
+        let valid = VALID_TMM | self.stalled_us.map_or(0, |_| VALID_PSI);
+        put(16, 2 << 16 | u64::from(valid) << 32);
         put(24, self.samples[0]);
         put(32, self.samples[1]);
         put(40, load.hot_pages);
+        put(48, self.stalled_us.unwrap_or(0));
         put(STATISTICS_BYTES, NODE_PAGES);
         put(STATISTICS_BYTES + 8, self.size_pages() - served);
         put(STATISTICS_BYTES + 16, self.balloon.len() as u64);

@@ -136,7 +136,7 @@ impl CompressedTier {
             lanes,
             next_lane: AtomicUsize::new(0),
             adaptive: Adaptive::new(options.always_on),
-            worth: Worth::new(options.pool_bytes),
+            worth: Worth::new(options.pool_bytes, !options.always_on),
         })
     }
 
@@ -262,7 +262,12 @@ impl CompressedTier {
     /// A period ends: the tier may take as much DRAM as it earns, of what `share_of` says
     /// that the program has.
     pub fn settle(&self, share_of: impl Fn(usize) -> usize) {
-        self.set_limit_bytes(share_of(self.worth.settle()));
+        // As much as if it had all the DRAM there is.
+        let most_bytes = self.worth.most_bytes();
+        let share_bytes = share_of(most_bytes).max(1) as u128;
+        let taken_bytes = self.slab.resident_bytes() as u128 * most_bytes as u128 / share_bytes;
+        let taken_bytes = usize::try_from(taken_bytes).unwrap_or(usize::MAX);
+        self.set_limit_bytes(share_of(self.worth.settle(taken_bytes)));
     }
 
     /// No room but for few objects more: the oldest should go to swap.

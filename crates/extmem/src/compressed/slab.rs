@@ -177,6 +177,9 @@ impl Slab {
     pub fn set_limit_bytes(&self, bytes: usize) {
         self.limit
             .store((bytes / SPAN_BYTES).min(self.spans.len()), RELAXED);
+        if bytes < SPAN_BYTES {
+            self.drop_spares();
+        }
     }
 
     /// Memory in use.
@@ -201,8 +204,11 @@ impl Slab {
         self.used.load(RELAXED) + (limit / 32).max(4) >= limit
     }
 
-    /// Close to the limit, and not for want of order.
+    /// Close to the limit, and not for want of order. Where nothing may be kept, anything is.
     pub fn is_full(&self) -> bool {
+        if self.limit.load(RELAXED) == 0 {
+            return self.used.load(RELAXED) > 0;
+        }
         self.is_near_limit()
             && self.free_bytes() < self.used.load(RELAXED) * SPAN_BYTES / FULL_SHARE
     }
@@ -217,7 +223,8 @@ impl Slab {
     /// New objects are refused but for what slots are free by chance.
     pub fn is_exhausted(&self) -> bool {
         let (used, limit) = (self.used.load(RELAXED), self.limit.load(RELAXED));
-        used + kept_spans(limit) >= limit && self.free_bytes() < used * SPAN_BYTES / 64
+        used + kept_spans(limit) >= limit
+            && (used == 0 || limit == 0 || self.free_bytes() < used * SPAN_BYTES / 64)
     }
 
     /// Much of it is free slots: worth moving objects. Less will do when there is no room.
@@ -486,7 +493,7 @@ impl Slab {
         {
             let mut pool = self.pool.lock();
             let used = self.used.fetch_sub(1, RELAXED) - 1;
-            if pool.spares < SPARE + used / 128 {
+            if self.limit.load(RELAXED) > 0 && pool.spares < SPARE + used / 128 {
                 span.next.store(pool.spare, RELAXED);
                 pool.spare = index;
                 pool.spares += 1;
@@ -494,6 +501,32 @@ impl Slab {
                 return;
             }
         }
+        self.drop_span(index);
+        if self.limit.load(RELAXED) == 0 {
+            self.drop_spares();
+        }
+    }
+
+    /// Where nothing may be held, nothing is kept for later either.
+    fn drop_spares(&self) {
+        loop {
+            let index = {
+                let mut pool = self.pool.lock();
+                let index = pool.spare;
+                if index == NONE {
+                    return;
+                }
+                pool.spare = self.spans[index as usize].next.load(RELAXED);
+                pool.spares -= 1;
+                self.spares.store(pool.spares, RELAXED);
+                index
+            };
+            self.drop_span(index);
+        }
+    }
+
+    /// Gives the memory of a span that is in no list back to the kernel.
+    fn drop_span(&self, index: u32) {
         // SAFETY: the span is in no list: ours.
         unsafe {
             syscall::call(
@@ -509,7 +542,7 @@ impl Slab {
             );
         }
         let mut pool = self.pool.lock();
-        span.next.store(pool.empty, RELAXED);
+        self.spans[index as usize].next.store(pool.empty, RELAXED);
         pool.empty = index;
     }
 }

@@ -115,6 +115,69 @@ fn a_full_tier_drains_oldest_first() {
     }
 }
 
+/// Told to rest, it gives all back, whatever happens to be free, and takes nothing more.
+#[test]
+fn spare_spans_go_with_the_limit() {
+    let tier = tier(8 << 20);
+    let empty = tier.resident_bytes();
+    let handles: Vec<_> = (0..3000)
+        .map(|owner| store(&tier, owner, 30).unwrap())
+        .collect();
+    handles.iter().for_each(|&handle| tier.free(handle));
+    assert!(tier.resident_bytes() > empty, "nothing is kept for later");
+    tier.set_limit_bytes(0);
+    assert_eq!(tier.resident_bytes(), empty);
+}
+
+#[test]
+fn a_limit_too_small_for_any_object_is_exhausted() {
+    let tier = tier(8 << 20);
+    tier.set_limit_bytes(2 * SPAN_BYTES);
+    assert!(tier.slab.is_exhausted());
+    assert!(store(&tier, 1, 30).is_none());
+    tier.set_limit_bytes(8 << 20);
+    assert!(!tier.slab.is_exhausted());
+}
+
+#[test]
+fn a_tier_that_may_hold_nothing_holds_nothing() {
+    for kept in [1, 3] {
+        let tier = tier(8 << 20);
+        let empty = tier.resident_bytes();
+        let mut handles = HashMap::new();
+        for owner in 0..3000 {
+            let handle = store(&tier, owner, 30).unwrap();
+            if owner % kept == 0 {
+                handles.insert(owner, handle);
+            } else {
+                tier.free(handle);
+            }
+        }
+        tier.set_limit_bytes(0);
+        let mut rounds = 0;
+        while tier.wants_drain() {
+            assert!(store(&tier, 1_000_000, 30).is_none());
+            let mut out = [Aged {
+                owner: 0,
+                handle: Handle(0),
+                advice: Advice::Relocate,
+            }; 256];
+            let count = tier.drain(&mut out);
+            assert!(count > 0, "{} left", handles.len());
+            for aged in &out[..count] {
+                assert_eq!(aged.advice, Advice::WriteBack);
+                assert_eq!(handles.remove(&aged.owner), Some(aged.handle));
+                tier.free(aged.handle);
+            }
+            rounds += 1;
+            assert!(rounds < 1000);
+        }
+        assert!(handles.is_empty());
+        assert!(tier.resident_bytes() <= empty + 4 * SPAN_BYTES);
+        assert!(store(&tier, 1_000_001, 30).is_none());
+    }
+}
+
 /// Follows the tier's advice once, as the pager does.
 fn relocate_some(tier: &CompressedTier, handles: &mut [Option<Handle>]) {
     let mut out = [Aged {

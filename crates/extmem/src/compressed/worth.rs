@@ -15,6 +15,12 @@ const LEAST_FAULTS: u32 = 64;
 const LEAST_SHARE: usize = 64;
 /// A page is back from the tier so many times sooner than from swap.
 const TIMES_SOONER: u32 = 8;
+/// Evidence that is so many times that of the contrary moves the limit by half, else by an
+/// eighth.
+const CLEARLY: u32 = 4;
+/// A tier that does not even earn its least rests for so many periods, and holds nothing;
+/// each time that it is tried in vain twice as many.
+const REST_PERIODS: (u32, u32) = (16, 256);
 
 /// The limit and the evidence.
 #[derive(Debug)]
@@ -25,17 +31,24 @@ pub struct Worth {
     detours: AtomicU32,
     limit_bytes: AtomicUsize,
     most_bytes: usize,
+    may_rest: bool,
+    /// Periods that it still rests, and those of the rest to come.
+    rest: AtomicU32,
+    next_rest: AtomicU32,
 }
 
 impl Worth {
-    /// Worth all of `most_bytes`, until there is evidence.
-    pub fn new(most_bytes: usize) -> Self {
+    /// Worth all of `most_bytes`, until there is evidence. `may_rest`: it may be worth nothing.
+    pub fn new(most_bytes: usize, may_rest: bool) -> Self {
         Self {
             gains: AtomicU32::new(0),
             costs: AtomicU32::new(0),
             detours: AtomicU32::new(0),
             limit_bytes: AtomicUsize::new(most_bytes),
             most_bytes,
+            may_rest,
+            rest: AtomicU32::new(0),
+            next_rest: AtomicU32::new(REST_PERIODS.0),
         }
     }
 
@@ -52,8 +65,24 @@ impl Worth {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A period ends; the new limit.
-    pub fn settle(&self) -> usize {
+    /// The highest limit.
+    pub fn most_bytes(&self) -> usize {
+        self.most_bytes
+    }
+
+    /// A period ends, in which the tier took so much; the new limit. For one thread.
+    pub fn settle(&self, taken_bytes: usize) -> usize {
+        let least = self.most_bytes / LEAST_SHARE;
+        let rest = self.rest.load(Ordering::Relaxed);
+        if rest > 0 {
+            self.rest.store(rest - 1, Ordering::Relaxed);
+            if rest > 1 {
+                return 0;
+            }
+            self.forget();
+            self.limit_bytes.store(least, Ordering::Relaxed);
+            return least;
+        }
         let limit = self.limit_bytes.load(Ordering::Relaxed);
         let counts = [&self.gains, &self.costs, &self.detours];
         let [gains, costs, detours] = counts.map(|count| count.load(Ordering::Relaxed));
@@ -61,18 +90,39 @@ impl Worth {
         if gains.saturating_add(costs) < LEAST_FAULTS {
             return limit;
         }
-        for count in counts {
-            count.store(0, Ordering::Relaxed);
-        }
+        self.forget();
         // What a page from the tier spares is a read from swap, less the detour.
         let gains = gains - gains / TIMES_SOONER;
-        let next = if costs > gains {
-            (limit - limit / 8).max(self.most_bytes / LEAST_SHARE)
+        let step = |bytes: usize, less: u32, more: u32| {
+            bytes
+                / if less.saturating_mul(CLEARLY) < more {
+                    2
+                } else {
+                    8
+                }
+        };
+        let next = if costs <= gains {
+            self.next_rest.store(REST_PERIODS.0, Ordering::Relaxed);
+            (limit + step(limit, costs, gains)).min(self.most_bytes)
+        } else if limit > least || !self.may_rest {
+            // A limit that is not reached bounds nothing.
+            let bytes = limit.min(taken_bytes);
+            (bytes - step(bytes, gains, costs)).max(least)
         } else {
-            (limit + limit / 8).min(self.most_bytes)
+            let rest = self.next_rest.load(Ordering::Relaxed);
+            self.rest.store(rest, Ordering::Relaxed);
+            let next_rest = (2 * rest).min(REST_PERIODS.1);
+            self.next_rest.store(next_rest, Ordering::Relaxed);
+            0
         };
         self.limit_bytes.store(next, Ordering::Relaxed);
         next
+    }
+
+    fn forget(&self) {
+        for count in [&self.gains, &self.costs, &self.detours] {
+            count.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -80,40 +130,75 @@ impl Worth {
 mod tests {
     use super::*;
 
+    const MOST: usize = 16_000;
+
+    /// A period with so many faults of pages that come back from the tier near and far, and
+    /// from swap near and far; the limit after it.
+    fn period(worth: &Worth, tier: (u32, u32), swap: (u32, u32), taken_bytes: usize) -> usize {
+        for (from_tier, (near, far)) in [(true, tier), (false, swap)] {
+            (0..near).for_each(|_| worth.fault(from_tier, 50, 100));
+            (0..far).for_each(|_| worth.fault(from_tier, 5000, 100));
+        }
+        worth.settle(taken_bytes)
+    }
+
     #[test]
     fn the_limit_follows_what_the_tier_earns() {
-        let worth = Worth::new(16_000);
-        let period = |from_tier, distance_pages| {
-            (0..LEAST_FAULTS).for_each(|_| worth.fault(from_tier, distance_pages, 100));
-            worth.settle()
-        };
+        let worth = Worth::new(MOST, false);
         // Pages that come back late from the tier, or from swap, speak not against it.
-        assert_eq!(period(true, 5000), 16_000);
-        assert_eq!(period(false, 5000), 16_000);
-        // Pages that went to swap for want of DRAM do.
-        assert_eq!(period(false, 50), 14_000);
-        (0..100).for_each(|_| {
-            period(false, 50);
+        assert_eq!(period(&worth, (0, 100), (0, 0), MOST), MOST);
+        assert_eq!(period(&worth, (0, 0), (0, 100), MOST), MOST);
+        // Pages that went to swap for want of DRAM do, a little and clearly.
+        assert_eq!(period(&worth, (0, 100), (100, 0), MOST), 14_000);
+        assert_eq!(period(&worth, (0, 10), (100, 0), MOST), 7_000);
+        (0..10).for_each(|_| {
+            period(&worth, (0, 0), (100, 0), MOST);
         });
-        assert_eq!(worth.settle(), 250);
-        (0..100).for_each(|_| {
-            period(true, 5000);
+        assert_eq!(worth.settle(MOST), 250);
+        assert_eq!(period(&worth, (0, 100), (0, 0), MOST), 375);
+        assert_eq!(period(&worth, (0, 100), (50, 0), MOST), 421);
+        (0..20).for_each(|_| {
+            period(&worth, (0, 100), (0, 0), MOST);
         });
-        assert_eq!(worth.settle(), 16_000);
+        assert_eq!(worth.settle(MOST), MOST);
+    }
+
+    #[test]
+    fn a_limit_that_is_not_reached_falls_below_what_is_taken_at_once() {
+        let worth = Worth::new(MOST, false);
+        assert_eq!(period(&worth, (0, 0), (100, 0), 1000), 500);
+        let worth = Worth::new(MOST, false);
+        assert_eq!(period(&worth, (0, 0), (100, 0), 0), 250);
+    }
+
+    #[test]
+    fn a_tier_that_earns_nothing_rests_and_is_tried_again() {
+        let worth = Worth::new(MOST, true);
+        assert_eq!(period(&worth, (0, 0), (100, 0), 100), 250);
+        let rest_periods = |expected: u32| {
+            assert_eq!(period(&worth, (0, 0), (100, 0), 250), 0);
+            (1..expected).for_each(|_| assert_eq!(worth.settle(0), 0));
+            assert_eq!(worth.settle(0), 250);
+        };
+        [16, 32, 64, 128, 256, 256]
+            .into_iter()
+            .for_each(rest_periods);
+        // It earns something now: the next rest is a short one.
+        assert_eq!(period(&worth, (0, 100), (0, 0), 250), 375);
+        assert_eq!(period(&worth, (0, 0), (100, 0), 250), 250);
+        rest_periods(16);
+        // Unless nothing but the tier is wanted.
+        let worth = Worth::new(MOST, false);
+        (0..100).for_each(|_| assert!(period(&worth, (0, 0), (100, 0), 100) >= 250));
     }
 
     #[test]
     fn pages_that_come_straight_back_from_the_tier_speak_against_it() {
-        let worth = Worth::new(16_000);
-        let period = |near: u32, far: u32| {
-            (0..near).for_each(|_| worth.fault(true, 50, 100));
-            (0..far).for_each(|_| worth.fault(true, 5000, 100));
-            worth.settle()
-        };
-        assert_eq!(period(2000, 300), 16_000);
-        assert_eq!(period(2000, 100), 14_000);
-        assert_eq!(period(2000, 100), 12_250);
+        let worth = Worth::new(MOST, false);
+        assert_eq!(period(&worth, (2000, 300), (0, 0), MOST), MOST);
+        assert_eq!(period(&worth, (2000, 100), (0, 0), MOST), 14_000);
+        assert_eq!(period(&worth, (2000, 100), (0, 0), MOST), 12_250);
         // A detour is cheap: few of them say nothing.
-        assert_eq!(period(LEAST_FAULTS, 0), 12_250);
+        assert_eq!(period(&worth, (LEAST_FAULTS, 0), (0, 0), MOST), 12_250);
     }
 }

@@ -7,8 +7,9 @@ use libc::c_long;
 
 use crate::context::Context;
 use crate::fault::Access;
-use crate::mapping::{Ownership, Pages};
+use crate::mapping::{Ownership, Pages, promised_by};
 use crate::pager::{ARENA_BASE, ARENA_MOST_BYTES, Pager};
+use crate::places::Promise;
 use crate::policy::abi;
 use crate::region::{PAGE_BYTES, round_up};
 use crate::syscall;
@@ -73,7 +74,7 @@ pub fn mmap(pager: &Pager, arguments: [usize; 6]) -> isize {
             .and_then(|pages| match map_new(pager, pages, protection as i32) {
                 Ok(()) => Ok(pages),
                 Err(errno) => {
-                    pager.extents.lock().give(pages.first, pages.count);
+                    pager.give_place(pages);
                     Err(errno)
                 }
             });
@@ -149,28 +150,64 @@ fn map_over(pager: &Pager, arguments: [usize; 6], ours: bool) -> isize {
     };
     pager.misplaced.store(0, Ordering::Relaxed);
     let mut operation = pager.enter();
-    if no_replace && !pager.is_unmapped(pages) {
-        return fails(libc::EEXIST);
-    }
-    pager.unmap(pages, &mut operation.context);
-    if !pager.reserve_exactly(pages) {
-        return fails(libc::ENOMEM);
-    }
-    if ours {
-        return match map_new(pager, pages, protection as i32) {
-            Ok(()) => address as isize,
-            Err(errno) => {
-                pager.extents.lock().give(pages.first, pages.count);
-                fails(errno)
-            }
+    let context = &mut operation.context;
+    let _places = pager.places.lock();
+    let protection = protection as i32;
+    if no_replace {
+        // To ask first whether it is free would be in vain: another thread may be faster.
+        if !pager.reserve_exactly(pages) {
+            return fails(libc::EEXIST);
+        }
+        let result = if ours {
+            map_new(pager, pages, protection).map_or_else(fails, |()| address as isize)
+        } else {
+            map_foreign(pager, pages, arguments)
         };
+        if result < 0 {
+            pager.give_place(pages);
+        }
+        return result;
     }
-    // A file, or shared memory: the kernel's business, in our address space.
+    if ours && let Some(result) = pager.renew(pages, protection, context) {
+        return result.map_or_else(fails, |()| address as isize);
+    }
+    let promise = Promise {
+        pages: if ours {
+            promised_by(pages.count, protection)
+        } else {
+            0
+        },
+        lent: 0,
+    };
+    if let Err(errno) = pager.take_over(pages, promise, context) {
+        return fails(errno);
+    }
+    let result = if !ours {
+        map_foreign(pager, pages, arguments)
+    } else if protection == libc::PROT_NONE {
+        pager
+            .map_inaccessible(pages)
+            .map_or_else(fails, |()| address as isize)
+    } else {
+        pager
+            .map_promised(pages, protection)
+            .map_or_else(fails, |()| address as isize)
+    };
+    if result < 0 {
+        pager.budget.release(promise.pages);
+        pager.keep_inaccessible(pages);
+    }
+    result
+}
+
+/// A file, or shared memory: the kernel's business, in our address space.
+fn map_foreign(pager: &Pager, pages: Pages, arguments: [usize; 6]) -> isize {
     let mut arguments = arguments;
-    arguments[3] = (flags as i32 & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED) as usize;
+    arguments[3] = (arguments[3] as i32 & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED) as usize;
     let result = pass(libc::SYS_mmap, arguments);
     if result < 0 {
-        pager.extents.lock().give(pages.first, pages.count);
+        // The kernel may have made a hole of it.
+        pager.reserve_address_space(pages);
     } else {
         pager.mark_foreign(pages);
     }
@@ -191,6 +228,7 @@ pub fn munmap(pager: &Pager, arguments: [usize; 6]) -> isize {
         return fails(libc::EINVAL);
     };
     let mut operation = pager.enter();
+    let _places = pager.places.lock();
     pager.unmap(pages, &mut operation.context);
     0
 }
@@ -379,9 +417,9 @@ pub fn mremap(pager: &Pager, arguments: [usize; 6]) -> isize {
     let Some(new_count) = page_count(new_bytes) else {
         return fails(libc::ENOMEM);
     };
-    let operation = pager.enter();
+    let mut operation = pager.enter();
+    let places = pager.places.lock();
     pager.materialize(old);
-    drop(operation);
     if !pager.is_managed(old) {
         return fails(libc::EFAULT);
     }
@@ -390,9 +428,10 @@ pub fn mremap(pager: &Pager, arguments: [usize; 6]) -> isize {
         return fails(libc::EFAULT);
     }
     if fixed && !in_arena(target) {
+        drop(places);
+        drop(operation);
         return move_out(pager, old, new_count, target);
     }
-    let mut operation = pager.enter();
     let result = if fixed {
         move_to(pager, old, new_count, Some(target), &mut operation.context)
     } else if new_count <= old.count {
@@ -407,7 +446,6 @@ pub fn mremap(pager: &Pager, arguments: [usize; 6]) -> isize {
     } else {
         grow(pager, old, new_count, flags, &mut operation.context)
     };
-    drop(operation);
     result.map_or_else(fails, |address| address as isize)
 }
 
@@ -421,13 +459,13 @@ fn move_in(pager: &Pager, arguments: [usize; 6]) -> isize {
         return fails(libc::EINVAL);
     };
     let mut operation = pager.enter();
-    pager.unmap(pages, &mut operation.context);
-    if !pager.reserve_exactly(pages) {
-        return fails(libc::ENOMEM);
+    let _places = pager.places.lock();
+    if let Err(errno) = pager.take_over(pages, Promise::default(), &mut operation.context) {
+        return fails(errno);
     }
     let result = pass(libc::SYS_mremap, arguments);
     if result < 0 {
-        pager.extents.lock().give(pages.first, pages.count);
+        pager.keep_inaccessible(pages);
     } else {
         pager.mark_foreign(pages);
     }
@@ -474,6 +512,7 @@ fn move_out(pager: &Pager, old: Pages, new_count: u32, target: usize) -> isize {
         );
     }
     let mut operation = pager.enter();
+    let _places = pager.places.lock();
     pager.unmap(old, &mut operation.context);
     target as isize
 }
@@ -494,7 +533,7 @@ fn grow(
         return match pager.map(tail, pager.protection_of(old.first)) {
             Ok(()) => Ok(pager.table.address(old.first)),
             Err(errno) => {
-                pager.extents.lock().give(tail.first, tail.count);
+                pager.give_place(tail);
                 Err(errno)
             }
         };
@@ -512,6 +551,13 @@ fn move_to(
     target: Option<usize>,
     context: &mut Context,
 ) -> Result<usize, i32> {
+    let protection = pager.protection_of(old.first);
+    let shared = old.count.min(new_count);
+    // Both count as promised for a moment: the old range's promise is lent to the new.
+    let promise = Promise {
+        pages: promised_by(new_count, protection),
+        lent: promised_by(shared, protection),
+    };
     let new = match target {
         Some(target) => {
             if !target.is_multiple_of(PAGE_BYTES) {
@@ -524,29 +570,28 @@ fn move_to(
             if !apart {
                 return Err(libc::EINVAL);
             }
-            pager.unmap(new, context);
-            if !pager.reserve_exactly(new) {
-                return Err(libc::ENOMEM);
-            }
+            pager.take_over(new, promise, context)?;
             new
         }
-        None => pager.reserve_pages(new_count, None).ok_or(libc::ENOMEM)?,
+        None => {
+            if !pager.budget.promise(promise.pages - promise.lent) {
+                return Err(libc::ENOMEM);
+            }
+            pager.budget.take_promise(promise.lent);
+            pager.reserve_pages(new_count, None).ok_or_else(|| {
+                pager.budget.release(promise.pages);
+                libc::ENOMEM
+            })?
+        }
     };
-    // Both count as promised for a moment: the old range's promise is lent to the new.
-    let lent = u64::from(old.count.min(new_count));
-    let accessible = pager.accessible(old.first);
-    if accessible {
-        pager.budget.release(lent);
-    }
-    let mapped = pager.map(new, pager.protection_of(old.first));
-    if accessible {
-        pager.budget.take_promise(lent);
-    }
-    if let Err(errno) = mapped {
-        pager.extents.lock().give(new.first, new.count);
+    if let Err(errno) = pager.map_promised(new, protection) {
+        pager.budget.release(promise.pages);
+        match target {
+            Some(_) => pager.keep_inaccessible(new),
+            None => pager.give_place(new),
+        }
         return Err(errno);
     }
-    let shared = old.count.min(new_count);
     pager.relocate(
         Pages {
             first: old.first,
@@ -571,6 +616,7 @@ pub fn brk(pager: &Pager, wanted: usize) -> isize {
         return now as isize;
     }
     let (old_end, new_end) = (round_up(now, PAGE_BYTES), round_up(wanted, PAGE_BYTES));
+    let _places = pager.places.lock();
     if new_end > old_end {
         let Some(pages) = pager.pages_in(old_end, new_end - old_end) else {
             return now as isize;
@@ -585,8 +631,8 @@ pub fn brk(pager: &Pager, wanted: usize) -> isize {
         let Some(pages) = pager.pages_in(new_end, old_end - new_end) else {
             return now as isize;
         };
-        pager.vacate(pages, &mut operation.context);
-        pager.forget(pages);
+        let promised = pager.vacate(pages, &mut operation.context);
+        pager.budget.release(promised);
     }
     current.now = wanted;
     wanted as isize

@@ -9,7 +9,7 @@ mod error;
 mod load;
 
 use std::ffi::{CStr, CString, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use demeter_extmem_policy::abi;
 pub use demeter_extmem_policy::abi::Arrival;
@@ -17,7 +17,7 @@ pub use error::PolicyError;
 
 use crate::lock::Lock;
 use crate::page::PageIndex;
-use crate::region::{Region, carved_bytes};
+use crate::region::{PAGE_BYTES, Region, carved_bytes};
 use load::Source;
 
 /// Where a policy comes from and what it is for.
@@ -53,7 +53,13 @@ pub struct Policy {
     /// Evictions when a page left, by page; 0 for never.
     stamps: &'static [AtomicU32],
     evictions: AtomicU32,
+    /// One bit for each [`BLOCK_PAGES`] of which one ever came: their tables are physical.
+    known: &'static [AtomicU64],
+    known_blocks: AtomicU64,
 }
+
+/// Pages whose tables become physical together, more or less.
+const BLOCK_PAGES: usize = 512;
 
 #[derive(Debug)]
 struct State {
@@ -102,24 +108,26 @@ impl Policy {
             return Err(refused());
         }
         let pages = options.pages as usize;
-        let stamps_bytes = carved_bytes::<AtomicU32>(pages);
+        let blocks = pages.div_ceil(BLOCK_PAGES).div_ceil(64);
+        let stamps_bytes = carved_bytes::<AtomicU32>(pages) + carved_bytes::<AtomicU64>(blocks);
         let region = usize::try_from(bytes)
             .ok()
-            .and_then(|bytes| bytes.checked_add(stamps_bytes + 2 * crate::region::PAGE_BYTES))
+            .and_then(|bytes| bytes.checked_add(stamps_bytes + 2 * PAGE_BYTES))
             .and_then(|bytes| Region::map_anonymous(bytes).ok());
         let unmapped = || PolicyError::Memory {
             path: path.clone(),
             bytes,
         };
         let mut region = region.ok_or_else(unmapped)?;
-        // SAFETY: zero is a stamp and a byte.
-        let (stamps, memory) = unsafe {
+        // SAFETY: zero is a stamp, a bit and a byte.
+        let (stamps, known, memory) = unsafe {
             (
                 region.carve::<AtomicU32>(pages),
+                region.carve::<AtomicU64>(blocks),
                 region.carve::<u8>(bytes as usize),
             )
         };
-        let (Some(stamps), Some(memory)) = (stamps, memory) else {
+        let (Some(stamps), Some(known), Some(memory)) = (stamps, known, memory) else {
             return Err(unmapped());
         };
         // SAFETY: memory of the size asked for, and the contract's arguments.
@@ -141,6 +149,8 @@ impl Policy {
             host,
             stamps,
             evictions: AtomicU32::new(0),
+            known,
+            known_blocks: AtomicU64::new(0),
         })
     }
 
@@ -149,12 +159,25 @@ impl Policy {
         &self.name
     }
 
-    /// Tables that became physical for so many pages ever managed.
-    pub fn metadata_bytes(&self, managed_pages: u64) -> u64 {
+    /// Notes that a page came. Returns pages of tables that became physical by that.
+    fn note(&self, page: PageIndex) -> u64 {
         // Built-in policies link pages by nine bytes each, and note four bits of them; others
         // are taken for like.
-        const BYTES_A_PAGE: u64 = 10 + size_of::<u32>() as u64;
-        managed_pages * BYTES_A_PAGE
+        const BYTES_A_PAGE: usize = 10 + size_of::<u32>();
+        const BYTES_A_BLOCK: u64 = (BLOCK_PAGES * BYTES_A_PAGE) as u64;
+        let block = page as usize / BLOCK_PAGES;
+        let bit = 1 << (block % 64);
+        let Some(word) = self.known.get(block / 64) else {
+            return 0;
+        };
+        if word.load(Ordering::Relaxed) & bit != 0
+            || word.fetch_or(bit, Ordering::Relaxed) & bit != 0
+        {
+            return 0;
+        }
+        let before = self.known_blocks.fetch_add(1, Ordering::Relaxed);
+        let pages = |blocks: u64| (blocks * BYTES_A_BLOCK).div_ceil(PAGE_BYTES as u64);
+        pages(before + 1) - pages(before)
     }
 
     /// A managed mapping came.
@@ -188,10 +211,13 @@ impl Policy {
         }
     }
 
-    /// Pages came to DRAM. Fills in their distances.
-    pub fn arrived(&self, arrivals: &mut [Arrival]) {
+    /// Pages came to DRAM. Fills in their distances. Returns pages of tables that became
+    /// physical by that: those of memory that is mapped and never touched do not.
+    pub fn arrived(&self, arrivals: &mut [Arrival]) -> u64 {
         let now = self.evictions.load(Ordering::Relaxed);
+        let mut table_pages = 0;
         for arrival in arrivals.iter_mut() {
+            table_pages += self.note(arrival.page);
             let stamp = self
                 .stamps
                 .get(arrival.page as usize)
@@ -206,6 +232,7 @@ impl Policy {
             // SAFETY: the policy's own state, under its lock; `arrivals` has that many.
             unsafe { arrived(state.policy, arrivals.as_ptr(), arrivals.len() as u32) };
         }
+        table_pages
     }
 
     /// Victims, at most as many as `out` takes. They are proposals: claim each.

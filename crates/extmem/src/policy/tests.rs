@@ -190,6 +190,24 @@ fn the_rust_example_loads_and_keeps_books() {
 }
 
 #[test]
+fn tables_count_once_their_pages_came() {
+    let policy = load("fifo").unwrap();
+    let come = |page| {
+        policy.arrived(&mut [Arrival {
+            page,
+            ..Arrival::default()
+        }])
+    };
+    // Fourteen bytes a page, 512 pages at a time: seven pages for four blocks.
+    assert_eq!([0, 511, 512, 600].map(come), [2, 0, 2, 0]);
+    assert_eq!([1535, 1536, 1536, 0].map(come), [2, 1, 0, 0]);
+    policy.unmapped(0, 512);
+    assert_eq!(come(0), 0, "they stay physical");
+    // No such page.
+    assert_eq!(come(u32::MAX), 0);
+}
+
+#[test]
 fn distances_are_counted_in_evictions() {
     let policy = load("fifo").unwrap();
     let arrival = |page| Arrival {

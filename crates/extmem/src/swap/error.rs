@@ -104,6 +104,16 @@ pub enum SwapError {
         /// Bytes of this slot that did move.
         moved_bytes: u32,
     },
+    /// A slot brought something else than was written to it.
+    #[error(
+        "what swap brought from slot {slot} at byte {byte_offset} is not what was written there; next: check the swap device, and that nobody else writes to it"
+    )]
+    Altered {
+        /// The slot.
+        slot: u32,
+        /// Where in the file or device.
+        byte_offset: u64,
+    },
 }
 
 impl From<CreateError> for SwapError {

@@ -7,6 +7,7 @@
 //! of it may be called from signal handlers, with signals blocked.
 
 mod backing;
+mod checks;
 mod error;
 mod family;
 mod inject;
@@ -30,6 +31,7 @@ use demeter_extmem_tree::Handed;
 use crate::lock::{Guard, Lock};
 use crate::region::Region;
 use backing::Backing;
+use checks::Checks;
 use inject::Injector;
 use polling::{Look, Polling};
 use ring::Ring;
@@ -135,6 +137,13 @@ impl Transfer {
         }
     }
 
+    fn altered(&self, start_bytes: u64, slot: Slot) -> SwapError {
+        SwapError::Altered {
+            slot: slot.0,
+            byte_offset: start_bytes + u64::from(slot.0) * SLOT_BYTES as u64,
+        }
+    }
+
     fn short(&self, start_bytes: u64, done_bytes: u64, moved_bytes: u32) -> SwapError {
         SwapError::Short {
             direction: self.direction,
@@ -165,6 +174,7 @@ pub struct IoCounts {
 pub struct SwapStore {
     backing: Backing,
     slots: Slots,
+    checks: Checks,
     rings: Vec<Lock<Ring>>,
     rings_usable: AtomicBool,
     injector: Injector,
@@ -225,6 +235,11 @@ impl SwapStore {
     /// Gives a run back.
     pub fn free(&self, first: Slot, slots: u32) {
         self.slots.free(first, slots);
+    }
+
+    /// Pages of DRAM that the store's tables took since this was asked last.
+    pub fn grown_pages(&self) -> u32 {
+        self.checks.grown_pages()
     }
 
     /// Transfers so far.
@@ -329,7 +344,7 @@ impl SwapStore {
                 if let Some(failure) = self.injector.next(transfer.direction) {
                     outcome = outcome.and(self.injected(transfer, failure));
                     // SAFETY: as above; the token is the index.
-                } else if !unsafe { ring.push(self.backing.start_bytes, transfer, next as u64) } {
+                } else if !unsafe { self.push(&mut ring, transfer, next as u64) } {
                     break;
                 }
                 next += 1;
@@ -357,12 +372,6 @@ impl SwapStore {
             }
         }
         outcome
-    }
-
-    /// A ring for one thread that overlaps its transfers with other work. None when
-    /// there is none free: use [`Self::transfer`].
-    pub fn queue(&self) -> Option<Queue<'_>> {
-        self.free_ring().map(|ring| Queue { store: self, ring })
     }
 
     /// Before a fork, while no other thread uses the store. None: the family is too
@@ -405,19 +414,43 @@ impl SwapStore {
             .find(|ring| ring.has_room() && ring.in_flight() == 0)
     }
 
+    /// Starts a transfer by a ring; false where it has no room.
+    unsafe fn push(&self, ring: &mut Ring, transfer: &Transfer, token: u64) -> bool {
+        // SAFETY: the caller vouches for the memory.
+        unsafe {
+            self.checks.note(transfer);
+            ring.push(self.backing.start_bytes, transfer, token)
+        }
+    }
+
     unsafe fn run_plain(&self, transfer: &Transfer) -> Result<(), SwapError> {
         if let Some(failure) = self.injector.next(transfer.direction) {
             return self.injected(transfer, failure);
         }
         // SAFETY: the caller vouches for the memory.
-        let result = unsafe {
-            plain::run(
+        unsafe {
+            self.checks.note(transfer);
+            let result = plain::run(
                 self.backing.descriptor(),
                 self.backing.start_bytes,
                 transfer,
-            )
-        };
-        self.count(transfer, result)
+            );
+            self.count(transfer, self.checked(transfer, result))
+        }
+    }
+
+    /// What a transfer came to, with a read held against what was written.
+    unsafe fn checked(
+        &self,
+        transfer: &Transfer,
+        result: Result<(), SwapError>,
+    ) -> Result<(), SwapError> {
+        result?;
+        // SAFETY: it took place, and the caller vouches for the memory.
+        match unsafe { self.checks.altered(transfer) } {
+            Some(slot) => Err(transfer.altered(self.backing.start_bytes, slot)),
+            None => Ok(()),
+        }
     }
 
     /// One transfer by a ring whose thread looks for its end.
@@ -431,7 +464,7 @@ impl SwapStore {
             return self.injected(transfer, failure);
         }
         // SAFETY: the caller vouches for the memory, which we wait for.
-        let moved = if unsafe { ring.push(self.backing.start_bytes, transfer, 0) } {
+        let moved = if unsafe { self.push(&mut ring, transfer, 0) } {
             ring.poll(|| look.next())
         } else {
             None
@@ -446,15 +479,15 @@ impl SwapStore {
     /// Takes note of what a ring brought, and does the rest if it is not all.
     unsafe fn complete(&self, transfer: &Transfer, moved: i32) -> Result<(), SwapError> {
         // SAFETY: the caller vouches for the memory.
-        let result = unsafe {
-            plain::finish(
+        unsafe {
+            let result = plain::finish(
                 self.backing.descriptor(),
                 self.backing.start_bytes,
                 transfer,
                 moved as isize,
-            )
-        };
-        self.count(transfer, result)
+            );
+            self.count(transfer, self.checked(transfer, result))
+        }
     }
 
     fn count(&self, transfer: &Transfer, result: Result<(), SwapError>) -> Result<(), SwapError> {
@@ -495,7 +528,7 @@ pub struct Prepared {
 impl Prepared {
     /// Bytes of tables that [`Self::complete`] maps; few of them become physical.
     pub fn footprint_bytes(&self) -> usize {
-        Slots::footprint_bytes(self.backing.slots)
+        Slots::footprint_bytes(self.backing.slots) + Checks::footprint_bytes(self.backing.slots)
     }
 
     /// Slots it will have.
@@ -508,6 +541,7 @@ impl Prepared {
         let mut region =
             Region::map_shared(self.footprint_bytes()).map_err(|_| SwapError::Memory)?;
         let slots = Slots::new(&self.backing, &mut region)?;
+        let checks = Checks::new(self.backing.slots, &mut region)?;
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         let wanted = match self.rings {
             0 => cpus * 4,
@@ -527,80 +561,13 @@ impl Prepared {
         Ok(SwapStore {
             backing: self.backing,
             slots,
+            checks,
             rings,
             rings_usable: AtomicBool::new(true),
             injector: Injector::new(self.inject),
             polling: Polling::new(cpus as u32),
             counts: IoCounts::default(),
         })
-    }
-}
-
-/// A ring held by one thread. Finish everything before dropping it: memory of a
-/// transfer in flight is the kernel's.
-#[derive(Debug)]
-pub struct Queue<'a> {
-    store: &'a SwapStore,
-    ring: Guard<'a, Ring>,
-}
-
-impl Queue<'_> {
-    /// Starts a transfer. `Ok(false)`: no room, finish some first. An injected failure
-    /// comes at once.
-    ///
-    /// # Safety
-    /// `transfer` must stay where it is, with its memory and pieces, until
-    /// [`Self::finish`] returned the token.
-    pub unsafe fn start(&mut self, transfer: &Transfer, token: u64) -> Result<bool, SwapError> {
-        if !self.ring.has_room() {
-            return Ok(false);
-        }
-        if let Some(failure) = self.store.injector.next(transfer.direction) {
-            return self.store.injected(transfer, failure).map(|()| true);
-        }
-        // SAFETY: the caller keeps everything valid.
-        let pushed = unsafe {
-            self.ring
-                .push(self.store.backing.start_bytes, transfer, token)
-        };
-        self.ring.submit(0);
-        Ok(pushed)
-    }
-
-    /// A finished transfer's token and bytes moved or `-errno`, for [`Self::conclude`].
-    /// None when none is in flight, or `wait` is false and none is ready.
-    pub fn finish(&mut self, wait: bool) -> Option<(u64, i32)> {
-        loop {
-            if let Some(finished) = self.ring.pop() {
-                return Some(finished);
-            }
-            if !wait || self.ring.in_flight() == 0 || !self.ring.submit(1) {
-                return None;
-            }
-        }
-    }
-
-    /// Completes a transfer that came out of [`Self::finish`].
-    ///
-    /// # Safety
-    /// `transfer` must be the one started under that token.
-    pub unsafe fn conclude(&self, transfer: &mut Transfer, moved: i32) -> Result<(), SwapError> {
-        // SAFETY: its memory is still valid.
-        let result = unsafe { self.store.complete(transfer, moved) };
-        transfer.done = result.is_ok();
-        result
-    }
-
-    /// Transfers started and not finished.
-    pub fn in_flight(&self) -> u32 {
-        self.ring.in_flight()
-    }
-}
-
-impl Drop for Queue<'_> {
-    /// The next owner of the ring must not meet strangers' transfers.
-    fn drop(&mut self) {
-        while self.finish(true).is_some() {}
     }
 }
 

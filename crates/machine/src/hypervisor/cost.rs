@@ -16,6 +16,43 @@ pub enum Manager {
     /// TPP on the address space of the virtual machine monitor.
     #[default]
     Tpp,
+    /// Bits of the table, read and cleared at intervals: RAMinate, HeteroVisor, HeteroOS.
+    Abit,
+    /// After vTMM: logs of the guest's page tables.
+    Vtmm,
+}
+
+/// Numbers that only some managers read.
+const TPP_ONLY: &[&str] = &[
+    "hint_fault_ns",
+    "repeat_faults",
+    "repeat_fault_ns",
+    "age_page_ns",
+    "ageing_flush",
+    "scan_delay_ms",
+    "scan_period_min_ms",
+    "scan_period_max_ms",
+    "scan_size_mb",
+    "scan_seed",
+    "demote_basis_points",
+    "wake_ms",
+    "host_page_kib",
+];
+const INTERVAL_ONLY: &[&str] = &["interval_ms", "interval_moves"];
+const ABIT_ONLY: &[&str] = &["dirty_bit", "by_frequency", "exchange", "trap_table_writes"];
+const VTMM_ONLY: &[&str] = &["log_entries", "table_ns", "queues"];
+
+impl Manager {
+    /// Names of the numbers that it reads, less `fmem_bytes`.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let others: &[&[&str]] = match self {
+            Self::Tpp => &[INTERVAL_ONLY, ABIT_ONLY, VTMM_ONLY],
+            Self::Abit => &[TPP_ONLY, VTMM_ONLY],
+            Self::Vtmm => &[TPP_ONLY, ABIT_ONLY],
+        };
+        let all = HypervisorConfig::NAMES.iter().copied();
+        all.filter(move |name| !others.iter().any(|of| of.contains(name)))
+    }
 }
 
 /// Defines [`HypervisorConfig`], its defaults and the names of its numbers from one list.
@@ -111,6 +148,29 @@ hypervisor_config! {
     demote_basis_points = 200, 0..=5_000;
     /// How often a reclaimer that found nothing looks again, as in the row `tpp`.
     wake_ms = 10, 1..=1_000_000;
+    /// Where the scan begins, from which a place is drawn; 0 is the start of memory. In the
+    /// published system it has gone round for longer than a guest here lives.
+    scan_seed = 0, 0..=1_000_000_000;
+    /// The host's pages: 4, or 2048 as where its huge pages back the guest. They move whole.
+    host_page_kib = 4, 4..=2048;
+    /// How often bits or logs are looked at.
+    interval_ms = 50, 1..=1_000_000;
+    /// Pages that may come to FMEM in one interval. 0: the host watches only.
+    interval_moves = 1_000_000, 0..=1_000_000_000;
+    /// Which bit of the table tells: 0 accessed, 1 dirty.
+    dirty_bit = 0, 0..=1;
+    /// What ranks pages: 0 how recently the bit was found set, 1 how often.
+    by_frequency = 0, 0..=1;
+    /// 1: two pages change places, with one flush. 0: one goes, the other comes.
+    exchange = 0, 0..=1;
+    /// Whether each write to the guest's page tables is an exit, the walker's included.
+    trap_table_writes = 0, 0..=1;
+    /// Writes to pages that a vCPU logs until it leaves the guest (SDM vol. 3, 29.3.6).
+    log_entries = 512, 1..=1_000_000;
+    /// Reading a page table of the guest's, 64 lines. Chosen: 1 µs.
+    table_ns = 1000, 0..=1_000_000;
+    /// Queues of page tables: those of each are looked at half as often as those before.
+    queues = 3, 1..=8;
 }
 
 impl HypervisorConfig {
@@ -133,21 +193,54 @@ impl HypervisorConfig {
                 reason: "below scan_period_min_ms",
             });
         }
-        self.check()
+        self.check()?;
+        if !matches!(self.host_page_kib, 4 | 2048)
+            || (self.host_page_kib != 4 && self.manager != Manager::Tpp)
+        {
+            return Err(ConfigError::Value {
+                field: "host_page_kib",
+                value: self.host_page_kib,
+                reason: "not 4, nor 2048 under TPP",
+            });
+        }
+        if self.pool_bytes() < self.page_bytes() {
+            return Err(ConfigError::Value {
+                field: "fmem_bytes",
+                value: self.fmem_bytes,
+                reason: "less than a page of the host's",
+            });
+        }
+        Ok(())
     }
 
-    /// Checks the machine that it runs on: its pages are of 4 KiB.
+    /// Size of the host's pages.
+    #[must_use]
+    pub const fn page_bytes(&self) -> u64 {
+        self.host_page_kib << 10
+    }
+
+    /// Whether the table has pages of 2 MiB.
+    #[must_use]
+    pub const fn is_large(&self) -> bool {
+        self.host_page_kib == 2048
+    }
+
+    /// Checks the machine that it runs on: its table's pages are those moved.
     ///
     /// # Errors
     /// The number of the machine that does not fit.
     pub fn fits(&self, machine: &MachineConfig) -> Result<(), ConfigError> {
-        for (field, value, wanted) in [("nested", machine.nested, 1), ("ept_2m", machine.ept_2m, 0)]
-        {
+        let large = u64::from(self.is_large());
+        for (field, value, wanted) in [
+            ("nested", machine.nested, 1),
+            ("ept_2m", machine.ept_2m, large),
+        ] {
             if value != wanted {
                 return Err(ConfigError::Value {
                     field,
                     value,
-                    reason: "a hypervisor that places pages needs nested 1 and ept_2m 0",
+                    reason: "a hypervisor that places pages needs nested 1, and ept_2m 0 unless \
+                             its own are of 2 MiB",
                 });
             }
         }
@@ -173,6 +266,7 @@ pub struct Costs {
     pub(crate) invept_ps: u64,
     pub(crate) scan_page_ps: u64,
     pub(crate) age_page_ps: u64,
+    pub(crate) table_ps: u64,
     pub(crate) steal_permille: u64,
 }
 
@@ -180,7 +274,7 @@ impl Costs {
     /// Of a hypervisor on a machine.
     #[must_use]
     pub fn new(config: &HypervisorConfig, machine: &MachineConfig) -> Self {
-        let lines = PAGE_BYTES / LINE_BYTES;
+        let lines = config.page_bytes() / LINE_BYTES;
         let [fmem, smem] = TierCost::both(machine);
         Self {
             exit_ps: config.exit_ns * 1000,
@@ -191,6 +285,7 @@ impl Costs {
             invept_ps: config.invept_ns * 1000,
             scan_page_ps: config.scan_page_ns * 1000,
             age_page_ps: config.age_page_ns * 1000,
+            table_ps: config.table_ns * 1000,
             steal_permille: config.steal_permille,
         }
     }
@@ -198,6 +293,7 @@ impl Costs {
 
 /// What the hypervisor did, cumulative like the machine's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HypervisorCounters {
     /// Accesses to pages that the table did not map.
     pub violations: u64,
@@ -223,17 +319,30 @@ pub struct HypervisorCounters {
     pub flush_ageing: u64,
     /// By moving pages.
     pub flush_move: u64,
-    /// Whole flushes carried out, one for each vCPU and request.
+    /// Whole flushes carried out, one for each vCPU and request; by a vCPU that had halted,
+    /// one when it goes on.
     pub invept: u64,
+    /// Exits for full logs.
+    pub log_exits: u64,
+    /// Page tables that were logged.
+    pub logged_tables: u64,
+    /// Exits for writes to the guest's page tables.
+    pub table_write_exits: u64,
+    /// Lines of FMEM and SMEM that stores made dirty in the L1, where stores are followed.
+    pub fmem_store_lines: u64,
+    /// Of SMEM.
+    pub smem_store_lines: u64,
     /// Time of the host's threads in scans.
     pub host_scan_ps: u64,
     /// In ageing.
     pub host_ageing_ps: u64,
     /// In demotion.
     pub host_demotion_ps: u64,
+    /// In promotion that the guest does not wait for.
+    pub host_promotion_ps: u64,
     /// The part of these that the guest paid.
     pub stolen_ps: u64,
-    /// What the guest paid for violations and promotions.
+    /// What the guest paid for violations, promotions that it waits for, and exits of its own.
     pub violation_ps: u64,
     /// What the guest paid for flushes, refills not included.
     pub invept_ps: u64,
@@ -250,12 +359,6 @@ impl HypervisorCounters {
     #[must_use]
     pub const fn flushes(&self) -> u64 {
         self.flush_scan + self.flush_ageing + self.flush_move
-    }
-
-    /// All that the guest paid, refills of TLBs not included.
-    #[must_use]
-    pub const fn guest_ps(&self) -> u64 {
-        self.stolen_ps + self.violation_ps + self.invept_ps
     }
 }
 
@@ -287,5 +390,57 @@ mod tests {
         machine.nested = 0;
         assert!(config.fits(&machine).is_err());
         assert!(serde_json::from_str::<HypervisorConfig>("{\"nonsense\":1}").is_err());
+    }
+
+    #[test]
+    fn pages_of_the_host_are_of_two_sizes() {
+        let mut config = HypervisorConfig {
+            fmem_bytes: 128 << 20,
+            host_page_kib: 2048,
+            ..HypervisorConfig::default()
+        };
+        assert_eq!(config.validate(), Ok(()));
+        let mut machine = MachineConfig {
+            ept_2m: 1,
+            ..MachineConfig::default()
+        };
+        assert_eq!(config.fits(&machine), Ok(()));
+        machine.ept_2m = 0;
+        assert!(config.fits(&machine).is_err());
+        config.host_page_kib = 64;
+        assert!(config.validate().is_err());
+        config.host_page_kib = 2048;
+        config.fmem_bytes = 1 << 20;
+        assert!(config.validate().is_err(), "not one page");
+        config.fmem_bytes = 128 << 20;
+        config.manager = Manager::Vtmm;
+        assert!(config.validate().is_err(), "the others' are of 4 KiB");
+    }
+
+    #[test]
+    fn a_manager_has_its_own_numbers() {
+        let has = |manager: Manager, name| manager.names().any(|of| of == name);
+        for manager in [Manager::Tpp, Manager::Abit, Manager::Vtmm] {
+            assert!(has(manager, "exit_ns") && has(manager, "fmem_permille"));
+            for name in manager.names() {
+                assert!(HypervisorConfig::NAMES.contains(&name), "{name}");
+            }
+        }
+        for (name, of) in [
+            ("ageing_flush", [true, false, false]),
+            ("interval_ms", [false, true, true]),
+            ("dirty_bit", [false, true, false]),
+            ("queues", [false, false, true]),
+        ] {
+            assert_eq!(
+                [Manager::Tpp, Manager::Abit, Manager::Vtmm].map(|m| has(m, name)),
+                of
+            );
+        }
+        let only = [TPP_ONLY, INTERVAL_ONLY, ABIT_ONLY, VTMM_ONLY].concat();
+        assert!(
+            only.iter()
+                .all(|name| HypervisorConfig::NAMES.contains(name))
+        );
     }
 }

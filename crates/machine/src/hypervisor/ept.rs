@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The hypervisor's table: an entry for each 4 KiB page of guest memory.
+//! The hypervisor's table: an entry for each page of guest memory, of 4 KiB or 2 MiB.
 //!
 //! Pages that user addresses have reached are *managed*: they have a tier, and are on one
 //! of the two lists of that tier, as in Linux. All others are the guest kernel's and its
@@ -8,7 +8,6 @@
 
 use crate::layout::{MemoryLayout, Place};
 
-const PAGE_SHIFT: u32 = 12;
 /// Ends a list.
 const NONE: u32 = u32::MAX;
 
@@ -42,6 +41,8 @@ pub enum Mark {
     Hint = 5,
     /// Has been demoted and not promoted since.
     Demoted = 6,
+    /// Is a page table of the guest's.
+    Table = 7,
 }
 
 const MANAGED: u16 = 1 << 8;
@@ -66,6 +67,7 @@ struct Ends {
 #[derive(Clone, Debug)]
 pub struct Ept {
     layout: MemoryLayout,
+    page_shift: u32,
     /// First page of node 1 of the layout, which says nothing about tiers here.
     second: u32,
     entries: Vec<Entry>,
@@ -76,12 +78,13 @@ pub struct Ept {
 impl Ept {
     /// A table of a guest with this memory, whose managed pages find so much of FMEM.
     #[must_use]
-    pub fn new(layout: MemoryLayout, fmem_bytes: u64) -> Self {
+    pub fn new(layout: MemoryLayout, fmem_bytes: u64, page_bytes: u64) -> Self {
+        let page_shift = page_bytes.max(1).ilog2();
         let bytes = |node| -> u64 {
             let ranges = layout.ranges(node);
             ranges.iter().map(|range| range.end - range.start).sum()
         };
-        let pages = |bytes: u64| u32::try_from(bytes >> PAGE_SHIFT).unwrap_or(NONE);
+        let pages = |bytes: u64| u32::try_from(bytes >> page_shift).unwrap_or(NONE);
         let empty = Entry {
             bits: 0,
             newer: NONE,
@@ -96,8 +99,9 @@ impl Ept {
             second: pages(bytes(0)),
             entries: vec![empty; pages(bytes(0) + bytes(1)) as usize],
             layout,
+            page_shift,
             lists: [ends; 4],
-            capacity_pages: fmem_bytes >> PAGE_SHIFT,
+            capacity_pages: fmem_bytes >> page_shift,
         }
     }
 
@@ -108,10 +112,16 @@ impl Ept {
         match self.layout.locate(pa) {
             Place::Node { node, offset } => {
                 let first = if node == 0 { 0 } else { self.second };
-                Some(first + (offset >> PAGE_SHIFT) as u32)
+                Some(first + (offset >> self.page_shift) as u32)
             }
             Place::Outside => None,
         }
+    }
+
+    /// How many pages of 4 KiB one of them is.
+    #[must_use]
+    pub const fn small_pages(&self) -> u64 {
+        1 << (self.page_shift - 12)
     }
 
     /// How many pages there are, managed or not.
@@ -206,6 +216,14 @@ impl Ept {
         true
     }
 
+    /// Manages a page no longer: whoever had it is gone.
+    pub fn release(&mut self, page: Page) {
+        if self.is_managed(page) {
+            self.unlink(page);
+            self.entries[page as usize].bits = 0;
+        }
+    }
+
     /// Puts a managed page first on a list of its tier.
     pub fn enlist(&mut self, page: Page, active: bool) {
         if !self.is_managed(page) {
@@ -284,12 +302,10 @@ mod tests {
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
+    const PAGE: u64 = 4096;
 
     fn ept(fmem_pages: u64) -> Ept {
-        Ept::new(
-            MemoryLayout::new(4 * MIB, 4 * MIB),
-            fmem_pages << PAGE_SHIFT,
-        )
+        Ept::new(MemoryLayout::new(4 * MIB, 4 * MIB), fmem_pages * PAGE, PAGE)
     }
 
     #[test]
@@ -300,8 +316,12 @@ mod tests {
         assert_eq!(ept.page(4 * MIB), Some(1024));
         assert_eq!(ept.page(8 * MIB), None);
         // Above the hole too.
-        let high = Ept::new(MemoryLayout::new(1 << 30, 3 << 30), MIB);
+        let high = Ept::new(MemoryLayout::new(1 << 30, 3 << 30), MIB, PAGE);
         assert_eq!(high.page(1 << 32), Some(2 << 18));
+        let large = Ept::new(MemoryLayout::new(4 * MIB, 4 * MIB), 5 * MIB, 2 * MIB);
+        assert_eq!((large.pages(), large.capacity_pages()), (4, 2));
+        assert_eq!(large.page(5 * MIB), Some(2));
+        assert_eq!((large.small_pages(), ept.small_pages()), (512, 1));
     }
 
     #[test]

@@ -12,39 +12,88 @@
 //! promotions, flushes. What the host's own threads do (scans, ageing, demotion) is counted
 //! apart, and charged by the share that [`HypervisorConfig::steal_permille`] says.
 
+mod abit;
 pub mod cost;
 pub mod ept;
+mod pairs;
 mod tpp;
+mod vtmm;
 
 pub use cost::{HypervisorConfig, HypervisorCounters, Manager};
 
 use crate::config::MachineConfig;
 use crate::layout::MemoryLayout;
+use abit::Abit;
 use cost::Costs;
 use ept::{Ept, Mark, Page, Tier};
 use tpp::Tpp;
+use vtmm::Vtmm;
+
+const PS_PER_MS: u64 = 1_000_000_000;
+
+/// A page table of the guest's that maps pages of user addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestTable {
+    /// Top of the tables through which it was reached: CR3.
+    pub root: u64,
+    /// An address that it translates.
+    pub va: u64,
+    /// Where it lies.
+    pub table: u64,
+}
+
+/// The guest's memory, as far as a host reads its page tables.
+pub trait GuestMemory {
+    /// Clears the accessed bits of the entries that map pages, and tells of each that had one: the
+    /// page's address and size. False, and nothing is changed, if the table is no longer there.
+    fn take_accessed(&self, at: &GuestTable, each: &mut dyn FnMut(u64, u64)) -> bool;
+}
+
+/// For hosts that do not look.
+#[derive(Clone, Copy, Debug)]
+pub struct NoMemory;
+
+impl GuestMemory for NoMemory {
+    fn take_accessed(&self, _: &GuestTable, _: &mut dyn FnMut(u64, u64)) -> bool {
+        false
+    }
+}
 
 /// Decides where pages go. Costs and counters are kept by what it does through [`Host`].
 trait Policy {
     /// The guest waits for a page that the table does not map; it is mapped afterwards.
-    fn violation(&mut self, host: &mut Host, page: Page);
+    fn violation(&mut self, _: &mut Host, _: Page) {}
+
+    /// A walk found the accessed bit of a page clear.
+    fn accessed(&mut self, _: &mut Host, _: Page) {}
+
+    /// A walk for a user address read a page table of the guest's that lies in `page`; `maps`:
+    /// the entry that maps the address.
+    fn table_read(&mut self, _: &mut Host, _page: Page, _: GuestTable, _maps: bool) {}
+
+    /// The guest stored to a page table.
+    fn table_stored(&mut self, _: &mut Host) {}
 
     /// Where a page goes that is touched first.
     fn first_touch(&self, host: &Host) -> Tier;
 
     /// The host's threads run up to `until_ps`.
-    fn run(&mut self, host: &mut Host, until_ps: u64);
+    fn run(&mut self, host: &mut Host, memory: &dyn GuestMemory, until_ps: u64);
 }
 
 #[derive(Clone, Debug)]
 enum Chosen {
     Tpp(Tpp),
+    Abit(Abit),
+    Vtmm(Vtmm),
 }
 
 impl Chosen {
     fn policy(&mut self) -> &mut dyn Policy {
         match self {
             Self::Tpp(tpp) => tpp,
+            Self::Abit(abit) => abit,
+            Self::Vtmm(vtmm) => vtmm,
         }
     }
 }
@@ -55,6 +104,7 @@ enum Work {
     Scan,
     Ageing,
     Demotion,
+    Promotion,
 }
 
 /// What policies act on.
@@ -87,6 +137,7 @@ impl Host {
             Work::Scan => &mut counters.host_scan_ps,
             Work::Ageing => &mut counters.host_ageing_ps,
             Work::Demotion => &mut counters.host_demotion_ps,
+            Work::Promotion => &mut counters.host_promotion_ps,
         } += ps;
         let stolen_ps = ps * self.costs.steal_permille / 1000;
         counters.stolen_ps += stolen_ps;
@@ -95,10 +146,45 @@ impl Host {
 
     /// Takes the young bit of a page; whether it was set.
     fn age(&mut self, page: Page) -> bool {
-        let young = self.ept.put(page, Mark::Accessed, false);
+        self.take(page, Mark::Accessed)
+    }
+
+    /// Takes the bit by which a page tells that it was used; whether it was set.
+    fn take(&mut self, page: Page, bit: Mark) -> bool {
+        let young = self.ept.put(page, bit, false);
         self.counters.aged_pages += 1;
         self.counters.young_pages += u64::from(young);
         young
+    }
+
+    /// Asks for a flush after bits were cleared or pages taken out by a scan.
+    fn flush_for_scan(&mut self) {
+        self.counters.flush_scan += 1;
+        self.due_flushes += 1;
+        self.charge_host(Work::Scan, self.costs.exit_ps);
+    }
+
+    /// Asks for a flush before or after moving by a thread of the host, which waits for it.
+    fn flush_for_move(&mut self) {
+        self.counters.flush_move += 1;
+        self.due_flushes += 1;
+        self.charge_host(Work::Promotion, self.costs.exit_ps);
+    }
+
+    /// The guest has written to one of its page tables, which is protected: an exit, and the
+    /// host writes in its stead.
+    fn table_write_exit(&mut self) {
+        self.counters.table_write_exits += 1;
+        self.charge_guest(self.costs.exit_ps + self.costs.violation_ps);
+    }
+
+    /// Where a page goes that is touched first, of hosts that keep no place free.
+    fn fmem_while_there_is_some(&self) -> Tier {
+        if self.ept.free_pages() > 0 {
+            Tier::Fmem
+        } else {
+            Tier::Smem
+        }
     }
 
     /// Takes a page out of the table; whether that needs a flush.
@@ -121,28 +207,64 @@ impl Host {
         }
         self.unmap_to_move(page);
         self.charge_guest(self.costs.move_ps);
-        self.counters.promoted_pages += 1;
-        let again = self.ept.put(page, Mark::Demoted, false);
-        self.counters.promoted_again_pages += u64::from(again);
+        self.count_promoted(page);
         true
     }
 
-    /// Moves a page to SMEM by a thread of the host; the time that took.
+    fn count_promoted(&mut self, page: Page) {
+        let pages = self.ept.small_pages();
+        self.counters.promoted_pages += pages;
+        if self.ept.put(page, Mark::Demoted, false) {
+            self.counters.promoted_again_pages += pages;
+        }
+    }
+
+    fn count_demoted(&mut self, page: Page) {
+        self.ept.put(page, Mark::Demoted, true);
+        self.counters.demoted_pages += self.ept.small_pages();
+    }
+
+    /// Moves a page to SMEM by a thread of the host, and leaves it unmapped; the time that took.
     fn demote(&mut self, page: Page) -> u64 {
         let mapped = self.unmap_to_move(page);
         self.ept.relocate(page);
-        self.ept.put(page, Mark::Demoted, true);
-        self.counters.demoted_pages += 1;
+        self.count_demoted(page);
         let wait_ps = if mapped { self.costs.exit_ps } else { 0 };
         let ps = self.costs.move_ps + wait_ps;
         self.charge_host(Work::Demotion, ps);
         ps
     }
+
+    /// Moves a page to FMEM by a thread of the host, which maps it there; flushes apart.
+    fn put_up(&mut self, page: Page) {
+        if self.ept.relocate(page) {
+            self.count_promoted(page);
+            self.charge_host(Work::Promotion, self.costs.move_ps);
+        }
+    }
+
+    /// Moves a page to SMEM likewise.
+    fn put_down(&mut self, page: Page) {
+        self.ept.relocate(page);
+        self.count_demoted(page);
+        self.charge_host(Work::Demotion, self.costs.move_ps);
+    }
+
+    /// Two pages change places by a thread of the host: one operation, one flush.
+    fn exchange(&mut self, up: Page, down: Page) {
+        self.ept.relocate(down);
+        self.count_demoted(down);
+        if self.ept.relocate(up) {
+            self.count_promoted(up);
+        }
+        self.charge_host(Work::Promotion, 2 * self.costs.move_ps);
+        self.flush_for_move();
+    }
 }
 
 /// What a vCPU is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flushes {
+pub struct Flushes {
     count: u64,
     /// For all of them.
     pub ps: u64,
@@ -153,6 +275,14 @@ pub(crate) struct Flushes {
 pub struct Hypervisor {
     host: Host,
     chosen: Chosen,
+    follows_stores: bool,
+    follows_tables: bool,
+    traps_stores: bool,
+    /// Guests whose clocks go side by side: each pays its part of what is stolen.
+    guests: u64,
+    /// What was stolen so far, and the part of it that one guest's clock saw.
+    stolen_ps: u64,
+    beside_ps: u64,
     /// Guest clock up to which time without the model is left out.
     absent_ps: u64,
     paused_ps: Option<u64>,
@@ -167,10 +297,14 @@ impl Hypervisor {
         layout: MemoryLayout,
         vcpus: usize,
     ) -> Self {
-        let ept = Ept::new(layout, config.pool_bytes());
+        let ept = Ept::new(layout, config.pool_bytes(), config.page_bytes());
         let chosen = match config.manager {
-            Manager::Tpp => Chosen::Tpp(Tpp::new(config, ept.capacity_pages())),
+            Manager::Tpp => Chosen::Tpp(Tpp::new(config, &ept)),
+            Manager::Abit => Chosen::Abit(Abit::new(config, ept.pages())),
+            Manager::Vtmm => Chosen::Vtmm(Vtmm::new(config, ept.pages())),
         };
+        let abit = config.manager == Manager::Abit;
+        let traps_stores = abit && config.trap_table_writes != 0;
         Self {
             host: Host {
                 ept,
@@ -181,6 +315,12 @@ impl Hypervisor {
                 vcpus: vcpus.max(1) as u64,
             },
             chosen,
+            follows_stores: traps_stores || (abit && config.dirty_bit != 0),
+            follows_tables: traps_stores || config.manager == Manager::Vtmm,
+            traps_stores,
+            guests: 1,
+            stolen_ps: 0,
+            beside_ps: 0,
             absent_ps: 0,
             paused_ps: Some(0),
         }
@@ -200,6 +340,26 @@ impl Hypervisor {
         }
     }
 
+    /// So many guests go on side by side from now on, each with a vCPU and its part of the
+    /// memory; one until this is said.
+    pub fn shared_by(&mut self, guests: u64) {
+        self.guests = guests.max(1);
+    }
+
+    /// The guest that had memory at `pa` has left.
+    pub fn left(&mut self, pa: u64) {
+        if let Some(page) = self.host.ept.page(pa) {
+            self.host.ept.release(page);
+        }
+    }
+
+    /// Whether `pa` is of a page that user addresses have reached, and in FMEM.
+    #[must_use]
+    pub fn holds_in_fmem(&self, pa: u64) -> bool {
+        let ept = &self.host.ept;
+        (ept.page(pa)).is_some_and(|page| ept.is_managed(page) && ept.tier(page) == Tier::Fmem)
+    }
+
     fn place(&mut self, page: Page) {
         if !self.host.ept.is_managed(page) {
             let tier = self.chosen.policy().first_touch(&self.host);
@@ -212,7 +372,7 @@ impl Hypervisor {
     /// A walk for `pa`, at a user address or not; what the guest has to wait for. A page
     /// that is touched first is mapped without: its memory is taken to be there.
     #[cold]
-    pub(crate) fn walked(&mut self, pa: u64, user_address: bool, store: bool) -> u64 {
+    pub fn walked(&mut self, pa: u64, user_address: bool, store: bool) -> u64 {
         let Some(page) = self.host.ept.page(pa) else {
             return 0;
         };
@@ -229,16 +389,86 @@ impl Hypervisor {
             self.chosen.policy().violation(&mut self.host, page);
             self.host.ept.put(page, Mark::Present, true);
         }
-        self.host.ept.put(page, Mark::Accessed, true);
+        if !self.host.ept.put(page, Mark::Accessed, true) {
+            self.chosen.policy().accessed(&mut self.host, page);
+        }
         if store {
             self.host.ept.put(page, Mark::Dirty, true);
         }
         std::mem::take(&mut self.host.owed_ps)
     }
 
+    /// Whether stores are to be told ([`Self::stored`]), all of them by the kernel and by
+    /// others at least the first to a page since a flush.
+    #[must_use]
+    pub const fn follows_stores(&self) -> bool {
+        self.follows_stores
+    }
+
+    /// Whether each store by the kernel is to be told.
+    #[must_use]
+    pub(crate) const fn traps_stores(&self) -> bool {
+        self.traps_stores
+    }
+
+    /// Whether walks' reads of the guest's tables are to be told ([`Self::tables_read`]).
+    #[must_use]
+    pub(crate) const fn follows_tables(&self) -> bool {
+        self.follows_tables
+    }
+
+    /// A walk for the user address `va` read these entries of the tables below `root`, the
+    /// last of which maps a page, a large one or not; what the guest has to wait for.
+    #[cold]
+    pub(crate) fn tables_read(&mut self, root: u64, va: u64, entries: &[u64], large: bool) -> u64 {
+        for (level, &entry) in entries.iter().enumerate() {
+            let Some(page) = self.host.ept.page(entry) else {
+                continue;
+            };
+            self.host.ept.put(page, Mark::Table, true);
+            let at = GuestTable {
+                root,
+                va,
+                table: entry & !0xfff,
+            };
+            let maps = level + 1 == entries.len() && (large || level == 3);
+            self.chosen
+                .policy()
+                .table_read(&mut self.host, page, at, maps);
+        }
+        std::mem::take(&mut self.host.owed_ps)
+    }
+
+    /// A store to `pa`; what the guest has to wait for.
+    #[cold]
+    pub(crate) fn stored(&mut self, pa: u64) -> u64 {
+        let Some(page) = self.host.ept.page(pa) else {
+            return 0;
+        };
+        self.host.ept.put(page, Mark::Dirty, true);
+        if self.host.ept.is_managed(page) {
+            // User code has it now: it is no table any more.
+            self.host.ept.put(page, Mark::Table, false);
+        } else if self.host.ept.has(page, Mark::Table) {
+            self.chosen.policy().table_stored(&mut self.host);
+        }
+        std::mem::take(&mut self.host.owed_ps)
+    }
+
+    /// A line at `pa` became dirty in the L1.
+    pub(crate) fn count_store_line(&mut self, pa: u64) {
+        let counters = &mut self.host.counters;
+        match self.host.ept.page(pa).map(|page| self.host.ept.tier(page)) {
+            Some(Tier::Smem) => counters.smem_store_lines += 1,
+            Some(Tier::Fmem) => counters.fmem_store_lines += 1,
+            None => {}
+        }
+    }
+
     /// Node of memory that serves `pa`, which lies in guest memory: 0 is FMEM.
     #[cold]
-    pub(crate) fn node(&self, pa: u64) -> usize {
+    #[must_use]
+    pub fn node(&self, pa: u64) -> usize {
         let page = self.host.ept.page(pa);
         page.map_or(0, |page| self.host.ept.tier(page) as usize)
     }
@@ -257,12 +487,14 @@ impl Hypervisor {
 
     /// The host's threads run up to `now_ns`; what the guest has to be charged for it, and
     /// for the flushes that each vCPU has to carry out now, if there are any.
-    pub(crate) fn run(&mut self, now_ns: u64) -> (u64, Option<Flushes>) {
+    pub fn run(&mut self, now_ns: u64, memory: &dyn GuestMemory) -> (u64, Option<Flushes>) {
         // What they steal is no time in which they run beside the guest: else they would
         // steal all of it.
-        let stolen_ps = self.host.counters.stolen_ps + self.absent_ps;
-        let until_ps = (now_ns * 1000).saturating_sub(stolen_ps);
-        self.chosen.policy().run(&mut self.host, until_ps);
+        let stolen_ps = self.host.counters.stolen_ps;
+        self.beside_ps += (stolen_ps - self.stolen_ps) / self.guests;
+        self.stolen_ps = stolen_ps;
+        let until_ps = (now_ns * 1000).saturating_sub(self.beside_ps + self.absent_ps);
+        self.chosen.policy().run(&mut self.host, memory, until_ps);
         let count = std::mem::take(&mut self.host.due_flushes);
         let costs = &self.host.costs;
         let flushes = (count > 0).then_some(Flushes {
@@ -273,9 +505,18 @@ impl Hypervisor {
     }
 
     /// A vCPU has carried them out.
-    pub(crate) fn flushed(&mut self, flushes: Flushes) {
+    pub fn flushed(&mut self, flushes: Flushes) {
         self.host.counters.invept += flushes.count;
         self.host.counters.invept_ps += flushes.ps;
+    }
+
+    /// A vCPU that had halted enters the guest again, and carries out all that was asked of
+    /// it meanwhile by one INVEPT; it had left the guest anyhow. What that takes.
+    pub(crate) fn flushed_on_entry(&mut self) -> u64 {
+        let ps = self.host.costs.invept_ps;
+        self.host.counters.invept += 1;
+        self.host.counters.invept_ps += ps;
+        ps
     }
 }
 
@@ -289,7 +530,13 @@ pub(crate) mod tests {
 
     /// Of a guest of 8 MiB.
     pub fn hypervisor(fmem_pages: u64, set: &[(&str, u64)]) -> Hypervisor {
+        hypervisor_of(Manager::Tpp, fmem_pages, set)
+    }
+
+    /// With another manager.
+    pub fn hypervisor_of(manager: Manager, fmem_pages: u64, set: &[(&str, u64)]) -> Hypervisor {
         let mut config = HypervisorConfig {
+            manager,
             fmem_bytes: fmem_pages * PAGE,
             ..HypervisorConfig::default()
         };
@@ -353,6 +600,26 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn who_leaves_makes_room_and_what_is_stolen_is_shared() {
+        let mut hypervisor = hypervisor(300, &[]);
+        for page in 0..400 {
+            hypervisor.resident(page * PAGE);
+        }
+        assert!(hypervisor.holds_in_fmem(0) && !hypervisor.holds_in_fmem(399 * PAGE));
+        let free = hypervisor.host.ept.free_pages();
+        hypervisor.left(0);
+        hypervisor.left(399 * PAGE);
+        assert_eq!(hypervisor.host.ept.free_pages(), free + 1);
+        assert!(!hypervisor.holds_in_fmem(0));
+        hypervisor.resident(0);
+        assert!(hypervisor.holds_in_fmem(0));
+        hypervisor.shared_by(4);
+        hypervisor.host.charge_host(Work::Scan, 4_000);
+        hypervisor.run(1, &NoMemory);
+        assert_eq!(hypervisor.beside_ps, 1_000);
+    }
+
+    #[test]
     fn time_without_the_model_is_nobodys() {
         let mut hypervisor = hypervisor(100, &[("scan_delay_ms", 1)]);
         for page in 0..200 {
@@ -360,9 +627,9 @@ pub(crate) mod tests {
         }
         hypervisor.pause(500_000);
         hypervisor.resume(900_000_000);
-        hypervisor.run(900_400_000);
+        hypervisor.run(900_400_000, &NoMemory);
         assert_eq!(hypervisor.counters().flush_scan, 0);
-        hypervisor.run(900_500_000);
+        hypervisor.run(900_500_000, &NoMemory);
         assert_eq!(hypervisor.counters().flush_scan, 1);
     }
 }

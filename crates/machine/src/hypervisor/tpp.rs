@@ -11,10 +11,9 @@
 //!   it takes the young bit, of which KVM makes a whole flush, or none since 6.13. Young pages
 //!   stay, others are demoted. Priorities, batches and giving up are Linux's.
 
-use super::ept::{Mark, Page, Tier};
-use super::{Host, HypervisorConfig, Policy, Work};
+use super::ept::{Ept, Mark, Page, Tier};
+use super::{GuestMemory, Host, HypervisorConfig, PS_PER_MS, Policy, Work};
 
-const PS_PER_MS: u64 = 1_000_000_000;
 /// Linux's `DEF_PRIORITY`: a look at a 4096th of each list, then at twice as much.
 const FIRST_PRIORITY: u32 = 12;
 /// Linux's `MAX_RECLAIM_RETRIES`: looks at everything that found nothing, one after the other.
@@ -36,6 +35,8 @@ pub struct Tpp {
     scan_due_ps: u64,
     hint_faults_before: u64,
     next_page: Page,
+    /// Not 0 before the first scan, which begins at a page drawn from it.
+    scan_seed: u64,
     kswapd: Kswapd,
     wake_ps: u64,
 }
@@ -57,19 +58,23 @@ struct Kswapd {
 }
 
 impl Tpp {
-    /// For so much FMEM.
-    pub fn new(config: &HypervisorConfig, capacity_pages: u64) -> Self {
+    /// For this table.
+    pub fn new(config: &HypervisorConfig, ept: &Ept) -> Self {
+        let mark_pages = ept.capacity_pages() * config.demote_basis_points / 10_000;
+        // A huge page needs one free as a whole.
+        let least_pages = u64::from(config.is_large() && config.demote_basis_points > 0);
         Self {
             repeat_faults: config.repeat_faults,
             ageing_flush: config.ageing_flush != 0,
-            mark_pages: capacity_pages * config.demote_basis_points / 10_000,
-            scan_pages: config.scan_size_mb << 8,
+            mark_pages: mark_pages.max(least_pages),
+            scan_pages: (config.scan_size_mb << 20) / config.page_bytes(),
             period_min_ps: config.scan_period_min_ms * PS_PER_MS,
             period_max_ps: config.scan_period_max_ms * PS_PER_MS,
             period_ps: config.scan_period_min_ms * PS_PER_MS,
             scan_due_ps: config.scan_delay_ms * PS_PER_MS,
             hint_faults_before: 0,
             next_page: 0,
+            scan_seed: config.scan_seed,
             kswapd: Kswapd::default(),
             wake_ps: config.wake_ms * PS_PER_MS,
         }
@@ -90,6 +95,10 @@ impl Tpp {
                 } else {
                     page + 1
                 };
+                if self.next_page == 0 {
+                    // The end of the address space ends a call, too.
+                    unseen = 0;
+                }
                 if !host.ept.is_managed(page) {
                     continue;
                 }
@@ -97,10 +106,6 @@ impl Tpp {
                 zapped |= host.unmap(page);
                 if host.ept.tier(page) == Tier::Smem {
                     hinted += u64::from(!host.ept.put(page, Mark::Hint, true));
-                }
-                if self.next_page == 0 {
-                    // The end of the address space ends a call, too.
-                    unseen = 0;
                 }
             }
             host.charge_host(Work::Scan, range * host.costs.scan_page_ps);
@@ -124,6 +129,9 @@ impl Tpp {
             (self.period_ps * 2).min(self.period_max_ps)
         };
         self.hint_faults_before = faults;
+        if self.scan_seed != 0 {
+            self.next_page = first_page(std::mem::take(&mut self.scan_seed), &host.ept);
+        }
         self.scan(host);
         self.scan_due_ps = until_ps + self.period_ps;
     }
@@ -258,6 +266,19 @@ impl Tpp {
     }
 }
 
+/// A number below `among`, drawn from the seed (Fibonacci hashing).
+const fn drawn(seed: u64, among: u64) -> u64 {
+    let drawn = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (drawn * among) >> 32
+}
+
+/// A page drawn from the seed among those that are scanned.
+fn first_page(seed: u64, ept: &Ept) -> Page {
+    let managed = || (0..ept.pages()).filter(|&page| ept.is_managed(page));
+    let skipped = drawn(seed, managed().count() as u64);
+    managed().nth(skipped as usize).unwrap_or(0)
+}
+
 impl Policy for Tpp {
     fn violation(&mut self, host: &mut Host, page: Page) {
         if !host.ept.put(page, Mark::Hint, false) {
@@ -271,7 +292,7 @@ impl Policy for Tpp {
         // As in the guest: above two thirds of the mark.
         let room = host.ept.free_pages() > self.mark_pages * 2 / 3;
         if !room || !host.promote(page) {
-            host.counters.refused_pages += 1;
+            host.counters.refused_pages += host.ept.small_pages();
             self.kswapd.asleep_until_ps = 0;
         }
     }
@@ -285,7 +306,7 @@ impl Policy for Tpp {
         }
     }
 
-    fn run(&mut self, host: &mut Host, until_ps: u64) {
+    fn run(&mut self, host: &mut Host, _: &dyn GuestMemory, until_ps: u64) {
         self.scan_when_due(host, until_ps);
         self.reclaim(host, until_ps);
     }
@@ -295,7 +316,8 @@ impl Policy for Tpp {
 mod tests {
     use super::super::ept::{Mark, Page};
     use super::super::tests::{PAGE, hypervisor};
-    use super::super::{Hypervisor, HypervisorCounters};
+    use super::super::{Hypervisor, HypervisorCounters, NoMemory};
+    use super::drawn;
 
     const MS: u64 = 1_000_000;
 
@@ -322,8 +344,8 @@ mod tests {
     fn a_scan_zaps_the_range_and_flushes_once() {
         let mut hypervisor = full(&[("steal_permille", 0)]);
         assert_eq!(walk(&mut hypervisor, 3), 0);
-        assert_eq!(hypervisor.run(99 * MS), (0, None));
-        let (owed_ps, flushes) = hypervisor.run(100 * MS);
+        assert_eq!(hypervisor.run(99 * MS, &NoMemory), (0, None));
+        let (owed_ps, flushes) = hypervisor.run(100 * MS, &NoMemory);
         assert_eq!((owed_ps, flushes.map(|all| all.ps)), (0, Some(1_106_000)));
         let counters = hypervisor.counters();
         assert_eq!((counters.flush_scan, counters.flushes()), (1, 1));
@@ -336,13 +358,66 @@ mod tests {
     }
 
     #[test]
+    fn a_scan_begins_where_the_seed_says() {
+        let places: Vec<_> = (1..=64).map(|seed| drawn(seed, 200)).collect();
+        assert!(places.iter().all(|&place| place < 200));
+        // Every quarter is drawn, none much more often than the others.
+        for quarter in 0..4 {
+            let times = places.iter().filter(|&&place| place / 50 == quarter);
+            let times = times.count();
+            assert!((8..=24).contains(&times), "{quarter}: {times}");
+        }
+        // What lies before waits until the scan comes round; memory that nobody uses is not drawn.
+        let (seed, first) = (2, drawn(2, 200));
+        assert!((1..200).contains(&first));
+        let mut hypervisor = full(&[("scan_seed", seed), ("steal_permille", 0)]);
+        let hypervisor = &mut hypervisor;
+        hypervisor.run(100 * MS, &NoMemory);
+        assert_eq!(hypervisor.counters().host_scan_ps, (200 - first) * 50_000);
+        assert_eq!(walk(hypervisor, first - 1), 0);
+        assert!(walk(hypervisor, first) > 0);
+        hypervisor.run(300 * MS, &NoMemory);
+        assert!(walk(hypervisor, first - 1) > 0);
+    }
+
+    #[test]
+    fn huge_pages_of_the_host_move_whole() {
+        // Two of FMEM, of four; one has to be free.
+        let set = [("host_page_kib", 2048), ("steal_permille", 0)];
+        let mut hypervisor = hypervisor(1024, &set);
+        let tier = |hypervisor: &Hypervisor, page: u64| hypervisor.node(page * 512 * PAGE);
+        for page in 0..2048 {
+            hypervisor.resident(page * PAGE);
+        }
+        let fast = |hypervisor: &Hypervisor| [0, 1, 2, 3].map(|page| tier(hypervisor, page));
+        assert_eq!(fast(&hypervisor), [0, 0, 1, 1]);
+        for page in 0..4 {
+            hypervisor.host.ept.put(page, Mark::Accessed, false);
+        }
+        // kswapd makes room for a whole one.
+        hypervisor.run(MS, &NoMemory);
+        hypervisor.run(2 * MS, &NoMemory);
+        assert_eq!(hypervisor.counters().demoted_pages, 512);
+        hypervisor.run(100 * MS, &NoMemory);
+        let ps = walk(&mut hypervisor, 3 * 512 + 7);
+        let copy_ps = 32768 * (11_037 + 4_293);
+        assert_eq!(ps, 1_000_000 * 2 + 683_000 + 2_500_000 + copy_ps);
+        assert_eq!(
+            (tier(&hypervisor, 3), hypervisor.counters().promoted_pages),
+            (0, 512)
+        );
+        // A scan of 10 MiB is all of it.
+        assert_eq!(hypervisor.counters().host_scan_ps, 4 * 50_000);
+    }
+
+    #[test]
     fn a_hint_fault_promotes_while_the_guest_waits() {
         // Room for one above two thirds of the mark.
         let mut hypervisor = full(&[("demote_basis_points", 0), ("steal_permille", 0)]);
         assert_eq!(fast_pages(&hypervisor), 100);
         let demoted = hypervisor.host.demote(0);
         assert!(demoted > 0);
-        hypervisor.run(100 * MS);
+        hypervisor.run(100 * MS, &NoMemory);
         let before = hypervisor.counters();
         let ps = walk(&mut hypervisor, 150);
         // Exit, violation, fault, the path of moving, 64 lines from SMEM and to FMEM.
@@ -365,7 +440,7 @@ mod tests {
     fn repeated_faults_are_charged_where_they_cost() {
         let cost = |set: &[(&str, u64)]| {
             let mut hypervisor = full(set);
-            hypervisor.run(100 * MS);
+            hypervisor.run(100 * MS, &NoMemory);
             walk(&mut hypervisor, 150)
         };
         let free = cost(&[]);
@@ -383,7 +458,7 @@ mod tests {
         hypervisor.host.demote(0);
         let mut at_ms = 100;
         for promoted in [0, 0, 1] {
-            hypervisor.run(at_ms * MS);
+            hypervisor.run(at_ms * MS, &NoMemory);
             walk(&mut hypervisor, 150);
             assert_eq!(hypervisor.counters().promoted_pages, promoted);
             at_ms += 10_000;
@@ -404,7 +479,7 @@ mod tests {
         }
         // A look at every page, rest, and another one.
         for at_ms in [1, 2, 20, 21] {
-            hypervisor.run(at_ms * MS);
+            hypervisor.run(at_ms * MS, &NoMemory);
             assert!(fast_pages(&hypervisor) <= 100);
         }
         hypervisor.counters()
@@ -434,7 +509,7 @@ mod tests {
             for page in 0..50 {
                 walk(&mut hypervisor, page);
             }
-            hypervisor.run(MS + at_us * 1000);
+            hypervisor.run(MS + at_us * 1000, &NoMemory);
         }
         let counters = hypervisor.counters();
         assert_eq!(counters.demoted_pages, 7, "up to the mark");
@@ -459,7 +534,7 @@ mod tests {
                     walk(&mut hypervisor, page);
                 }
             }
-            hypervisor.run(at_us * 1000);
+            hypervisor.run(at_us * 1000, &NoMemory);
             if at_us == 500_000 {
                 aged = hypervisor.counters().aged_pages;
             }
@@ -485,7 +560,7 @@ mod tests {
                 walk(&mut hypervisor, page);
             }
             own_us += 1;
-            clock_ns += 1000 + hypervisor.run(clock_ns).0 / 1000;
+            clock_ns += 1000 + hypervisor.run(clock_ns, &NoMemory).0 / 1000;
         }
         let stolen_us = hypervisor.counters().stolen_ps / 1_000_000;
         assert!((60..=85).contains(&stolen_us), "{stolen_us}");

@@ -3,7 +3,7 @@
 //!
 //! A unit is what one vCPU has: registers that the guest reads and writes,
 //! counters that count what the model saw, and records that go into the guest's
-//! memory. It knows neither QEMU nor page tables: whoever runs the vCPU calls
+//! memory. It knows no page tables, and of QEMU a name: whoever runs the vCPU calls
 //! [`Unit::advance`] and [`Unit::access`] and supplies memory and interrupts
 //! through [`Port`].
 //!

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the observer does for a hypervisor that places the guest's pages.
 
-use super::Observer;
+use demeter_machine::hypervisor::{GuestMemory, GuestTable};
+
+use super::{GuestWalker, Observer};
+use crate::ram::Ram;
 
 /// Address spaces told apart; later ones are met by their first modelled accesses.
 const MAX_ROOTS: usize = 1 << 12;
@@ -22,7 +25,56 @@ impl Residents {
     }
 }
 
+/// The guest's page tables, to a host that reads them.
+struct Tables<'a> {
+    ram: &'a Ram,
+    /// A table in use.
+    cr3: u64,
+}
+
+impl GuestMemory for Tables<'_> {
+    fn take_accessed(&self, at: &GuestTable, each: &mut dyn FnMut(u64, u64)) -> bool {
+        self.ram.same_kernel(at.root, self.cr3)
+            && self.ram.take_accessed(at.root, at.va, at.table, each)
+    }
+}
+
 impl Observer {
+    /// Whether the hypervisor is to be told of stores.
+    pub fn follows_stores(&self) -> bool {
+        let hypervisor = self.machine.hypervisor.as_ref();
+        hypervisor.is_some_and(|hypervisor| hypervisor.follows_stores())
+    }
+
+    /// A store by the instruction at `ip`, which has been looked up as an access.
+    pub fn store(&mut self, vcpu: usize, info: u32, va: u64, ip: u64) {
+        if !self.on {
+            return;
+        }
+        let (Some(cpu), Some(started)) = (self.vcpus.get_mut(vcpu), &mut self.started) else {
+            return;
+        };
+        let mut walker = GuestWalker {
+            ram: &self.ram,
+            api: &self.api,
+            cr3: cpu.cr3,
+            info,
+        };
+        let ps = self.machine.store(vcpu, va, ip >> 63 == 0, &mut walker);
+        started.clock.charge(ps, cpu.handle);
+    }
+
+    /// A vCPU goes on, if it had halted.
+    pub(super) fn wake(&mut self, vcpu: usize) {
+        if self.machine.hypervisor.is_none() {
+            return;
+        }
+        let ps = self.machine.wake(vcpu);
+        if let (Some(started), Some(own)) = (&mut self.started, self.vcpus.get(vcpu)) {
+            started.clock.charge(ps, own.handle);
+        }
+    }
+
     /// The model is switched on. At first, what processes touched before is placed as a
     /// host would have done then: in the order in which they came, by address.
     pub(super) fn resume_hypervisor(&mut self, vcpu: usize, now_ns: u64) {
@@ -60,8 +112,15 @@ impl Observer {
         if self.machine.hypervisor.is_none() {
             return;
         }
-        let ps = self.machine.run_hypervisor(vcpu, now_ns);
-        if let (Some(started), Some(own)) = (&mut self.started, self.vcpus.get(vcpu)) {
+        let Some(own) = self.vcpus.get(vcpu) else {
+            return;
+        };
+        let tables = Tables {
+            ram: &self.ram,
+            cr3: own.cr3,
+        };
+        let ps = self.machine.run_hypervisor(vcpu, now_ns, &tables);
+        if let Some(started) = &mut self.started {
             // Outside the guest: none of its counters of events moves.
             started.clock.charge(ps, own.handle);
         }

@@ -3,6 +3,7 @@
 //! timer and user signals whose handler reads paged memory, access errors that
 //! a handler mends, and a SIGBUS that is the program's own.
 
+use std::fmt::Write;
 use std::mem::{MaybeUninit, zeroed};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -50,7 +51,8 @@ extern "C" fn on_signal(_: i32) {
 
 extern "C" fn on_access_error(signal: i32, about: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a filled siginfo_t.
-    let address = unsafe { (*about).si_addr() } as usize;
+    let (address, code) = unsafe { ((*about).si_addr() as usize, (*about).si_code) };
+    let mut refused = 0;
     for (first, bytes) in &MENDABLE {
         let (first, bytes) = (first.load(Ordering::Acquire), bytes.load(Ordering::Acquire));
         if address.wrapping_sub(first) < bytes {
@@ -74,14 +76,47 @@ extern "C" fn on_access_error(signal: i32, about: *mut libc::siginfo_t, _: *mut 
             if mended {
                 return;
             }
+            // SAFETY: this thread's errno.
+            refused = unsafe { *libc::__errno_location() };
         }
     }
-    const MESSAGE: &[u8] = b"demeter-workloads: error: torture: unexpected access error; \
-        next: run it without the pager to see whose it is\n";
-    // SAFETY: constant bytes; both calls are safe in a handler.
+    // Enough to tell an access of the program from what the kernel could not do: signal 11 with
+    // code 128 and address 0 is a stack that a signal did not fit on.
+    let mut line = Line::default();
+    let _ = writeln!(
+        line,
+        "demeter-workloads: error: torture: unexpected access error: signal {signal}, code {code}, \
+         address {address:#x}, mending refused with error {refused}; \
+         next: run it without the pager to see whose it is"
+    );
+    // SAFETY: bytes of this stack; both calls are safe in a handler.
     unsafe {
-        libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len());
+        libc::write(2, line.bytes.as_ptr().cast(), line.length);
         libc::_exit(3);
+    }
+}
+
+/// A line on the stack: nothing may allocate in a handler. What does not fit is cut off.
+struct Line {
+    bytes: [u8; 320],
+    length: usize,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            bytes: [0; 320],
+            length: 0,
+        }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let count = text.len().min(self.bytes.len() - self.length);
+        self.bytes[self.length..self.length + count].copy_from_slice(&text.as_bytes()[..count]);
+        self.length += count;
+        Ok(())
     }
 }
 
@@ -268,4 +303,18 @@ pub fn own_bus_error(thread: usize) -> Check<()> {
     // SAFETY: mapped above.
     unsafe { libc::munmap(page, PAGE) };
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_fits() {
+        let mut line = Line::default();
+        let _ = write!(line, "signal {}, code {}", 11, 128);
+        assert_eq!(&line.bytes[..line.length], b"signal 11, code 128");
+        let _ = write!(line, "{}", "x".repeat(1000));
+        assert_eq!(line.length, line.bytes.len());
+    }
 }

@@ -4,7 +4,7 @@
 
 use demeter_agent::protocol::Write;
 
-use super::{By, Knob, Place, Policy};
+use super::{By, Knob, Place, Policy, linux_moves_nothing};
 
 /// Memtis.
 pub struct Memtis {
@@ -72,9 +72,6 @@ impl Policy for Memtis {
     }
 
     fn writes(&self) -> Vec<Write> {
-        vec![
-            Write::new("/sys/kernel/mm/numa/demotion_enabled", "0"),
-            Write::new("/proc/sys/kernel/numa_balancing", "0"),
-        ]
+        linux_moves_nothing()
     }
 }

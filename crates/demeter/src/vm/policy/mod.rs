@@ -4,11 +4,15 @@
 //! its rows in [`POLICIES`]: everything else (`--tmm`, `--peer-set`, `doctor`, set-up, figures)
 //! follows from the table. See docs/peers.md.
 
+mod abit;
 mod example;
+mod hemem;
 mod memtis;
+mod nimble;
 mod nomad;
 mod tpp;
 mod tpp_h;
+mod vtmm;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -32,15 +36,30 @@ const PEER_DIR: &str = "/sys/kernel/mm/demeter_peer";
 const KERNEL: (u32, u32) = (6, 12);
 const OPTION: &str = "--peer-set";
 
+/// What has Linux itself move nothing.
+fn linux_moves_nothing() -> Vec<Write> {
+    vec![
+        Write::new("/sys/kernel/mm/numa/demotion_enabled", "0"),
+        Write::new("/proc/sys/kernel/numa_balancing", "0"),
+    ]
+}
+
 /// Every row, in the order of `--help`.
-static POLICIES: [&dyn Policy; 8] = [
+static POLICIES: [&dyn Policy; 15] = [
     &tpp::TPP,
     &tpp::TPP_CHARGED,
     &tpp_h::TPP_H,
     &tpp_h::TPP_H_NOFLUSH,
+    &tpp_h::TPP_H_2M,
+    &abit::RAMINATE,
+    &abit::HETEROOS,
+    &vtmm::VTMM,
     &memtis::MEMTIS,
     &memtis::MEMTIS_UNSCALED,
     &nomad::NOMAD,
+    &hemem::HEMEM,
+    &hemem::HEMEM_PAPER,
+    &nimble::NIMBLE,
     &example::EXAMPLE,
 ];
 
@@ -51,7 +70,7 @@ pub enum By {
     Module(&'static str),
     /// The modelled machine, below a guest that has one node of memory. What of FMEM is for
     /// it is still to be said.
-    Hypervisor(HypervisorConfig),
+    Hypervisor(Box<HypervisorConfig>),
 }
 
 /// Where the value of a knob goes.
@@ -138,6 +157,14 @@ fn hint_faults() -> Vec<Write> {
     ]
 }
 
+/// What can be set of a hypervisor: the numbers that its manager reads.
+fn hypervisor_knobs(config: &HypervisorConfig) -> Vec<Knob> {
+    let names = config.manager.names();
+    names
+        .map(|name| Knob::unset(name, Place::Hypervisor))
+        .collect()
+}
+
 /// The pace at which it makes them fault: Linux's defaults, a tenth of the periods and
 /// a 25.6th of the memory, as that is how much smaller the guest is.
 const HINT_FAULT_KNOBS: [Knob; 4] = [
@@ -211,7 +238,7 @@ impl Peer {
             config.set(name, value);
         }
         (config.validate()).map_err(|error| wrong(error.to_string()))?;
-        Ok(Some(config))
+        Ok(Some(*config))
     }
 
     /// Refuses a kernel for which the module is not made.
@@ -426,6 +453,18 @@ mod tests {
     }
 
     #[test]
+    fn hemem_has_its_codes_thresholds_or_its_papers() {
+        for (row, reads, cooling) in [("hemem", "4", "10"), ("hemem-paper", "8", "18")] {
+            let manager = set_up("", row);
+            let param = |name: &str| value(&manager.before, &format!("{PEER_DIR}/params/{name}"));
+            assert_eq!(param("hot_reads"), Some(reads));
+            assert_eq!(param("hot_writes"), Some("4"));
+            assert_eq!(param("cooling_samples"), Some(cooling));
+            assert!(manager.module.unwrap().path.ends_with("demeter_hemem.ko"));
+        }
+    }
+
+    #[test]
     fn what_is_needed_comes_before_it_is_switched_on() {
         for tmm in managers().filter(|tmm| tmm.module().is_some()) {
             let settings = options("").settings(tmm, &["true".into()]).unwrap();
@@ -442,13 +481,26 @@ mod tests {
     #[test]
     fn a_hypervisor_is_below_a_guest_that_does_nothing() {
         let of = |line: &str, row| options(line).settings(peer(row), &["true".into()]);
-        for (row, flush) in [("tpp-h", 1), ("tpp-h-noflush", 0)] {
-            let line = "--fmem 64M --peer-set tpp-h.exit_ns=7 --peer-set tpp-h-noflush.exit_ns=7";
-            let settings = of(line, row).unwrap();
+        let rows = [
+            "tpp-h",
+            "tpp-h-noflush",
+            "tpp-h-2m",
+            "raminate",
+            "heteroos",
+            "vtmm",
+        ];
+        for row in rows {
+            let line = format!("--fmem 64M --peer-set {row}.exit_ns=7");
+            let settings = of(&line, row).unwrap();
+            let large = u64::from(row == "tpp-h-2m");
+            let flush = u64::from(row != "tpp-h-noflush");
             let hypervisor = settings.hypervisor.as_ref().unwrap();
             assert_eq!(hypervisor.ageing_flush, flush);
             assert_eq!((hypervisor.exit_ns, hypervisor.fmem_bytes), (7, 64 << 20));
-            assert_eq!((settings.machine.ept_2m, settings.machine.nested), (0, 1));
+            assert_eq!(
+                (settings.machine.ept_2m, settings.machine.nested),
+                (large, 1)
+            );
             assert_eq!(settings.guest_tiers().len(), 1);
             let guest = manager(&settings);
             assert!(guest.module.is_none() && guest.at_roi.is_empty());
@@ -459,6 +511,7 @@ mod tests {
             "--peer-set tpp-h.exit_ns=x",
             "--peer-set tpp-h.steal_permille=1001",
             "--peer-set tpp-h.lru=lists",
+            "--peer-set tpp-h.queues=2",
             "--machine ept_2m=1",
             "--machine nested=0",
             "--balloon demeter",

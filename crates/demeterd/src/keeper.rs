@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Keeps a worker for a machine: starts it, hears it, and starts another one when it dies.
+//! The socket is made here and handed over, so that it outlives workers.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::message::{Order, Word};
+use crate::sockets::{self, Access};
+use crate::spec::Socket;
+use crate::vm::{Vm, WordError};
+use crate::{replug, worker};
+
+/// A worker that lived for so long is followed by another one at once.
+pub const YOUNG: Duration = Duration::from_secs(10);
+/// Before the next one, and at most after several that died young.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// So long after its end of the channel a worker's status is waited for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// So long a worker may take to end before it is left behind.
+const STOPPING_LIMIT: Duration = Duration::from_secs(5);
+/// Users of workers, where the daemon may choose: of those that distributions leave alone.
+const FIRST_UID: u32 = 1_900_000_000;
+const UIDS: u32 = 1 << 16;
+
+/// What serves the device of a guest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// A confined process for each guest.
+    #[default]
+    Process,
+    /// Threads of the daemon, for debugging.
+    None,
+}
+
+#[derive(Default)]
+struct Stopping {
+    state: Mutex<(bool, Option<Arc<Channel>>)>,
+    changed: Condvar,
+}
+
+impl Stopping {
+    /// What is to be ended when somebody stops us; false: somebody has.
+    fn link(&self, link: Option<Arc<Channel>>) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1 = link;
+        !state.0
+    }
+
+    fn ask(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 = true;
+        if let Some(link) = &state.1 {
+            link.end();
+        }
+        self.changed.notify_all();
+    }
+
+    fn is_asked(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn wait(&self, limit: Duration) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = (self.changed).wait_timeout_while(state, limit, |state| !state.0);
+    }
+}
+
+/// A machine's socket and worker.
+pub struct Keeper {
+    path: Option<PathBuf>,
+    stopping: Arc<Stopping>,
+    thread: JoinHandle<()>,
+}
+
+/// How workers are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Keeping {
+    /// What they are.
+    pub isolation: Isolation,
+    /// See [`YOUNG`].
+    pub young: Duration,
+}
+
+/// Listens, and keeps a worker that serves one monitor after the other until [`Keeper::stop`].
+pub fn start(vm: Arc<Vm>, access: Access, keeping: Keeping) -> Result<Keeper, Error> {
+    let (listener, path) = match &vm.spec.socket {
+        Socket::Path(path) => (sockets::listen(path, access)?, Some(path.clone())),
+        Socket::Descriptor(fd) => (sockets::inherited(*fd)?, None),
+    };
+    let stopping = Arc::new(Stopping::default());
+    let seen = stopping.clone();
+    let thread = thread::Builder::new()
+        .name(format!("keeper {}", vm.spec.name))
+        .spawn(move || keep(&vm, listener, access, keeping, &seen))
+        .map_err(|cause| Error::System {
+            action: "start a thread",
+            cause,
+        })?;
+    Ok(Keeper {
+        path,
+        stopping,
+        thread,
+    })
+}
+
+impl Keeper {
+    /// Lets the monitor go and gives the socket up. The guest keeps what it has.
+    pub fn stop(self) {
+        self.stopping.ask();
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+        // A file of guest memory that is served by somebody's program (FUSE) may never answer.
+        let end = Instant::now() + STOPPING_LIMIT;
+        while !self.thread.is_finished() {
+            if Instant::now() > end {
+                let name = self.thread.thread().name().unwrap_or("a machine");
+                tracing::error!(
+                    "{name} does not end: a file of its memory does not answer; next: look at \
+                     that file's server"
+                );
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.thread.join();
+    }
+}
+
+/// One worker after the other.
+fn keep(
+    vm: &Arc<Vm>,
+    mut listener: UnixListener,
+    access: Access,
+    keeping: Keeping,
+    stopping: &Stopping,
+) {
+    let mut pause = FIRST_PAUSE;
+    while !stopping.is_asked() {
+        let born = Instant::now();
+        let (why, problem) = match live_on(vm, &mut listener, access, keeping, stopping) {
+            Ok(why) => (why, None),
+            Err(error) => {
+                let problem = format!("cannot start a worker: {error}");
+                (problem.clone(), Some(problem))
+            }
+        };
+        stopping.link(None);
+        if stopping.is_asked() {
+            return vm.worker_gone(None);
+        }
+        vm.worker_gone(Some(&why));
+        if let Some(problem) = problem {
+            vm.set_problem(&problem);
+        }
+        pause = if born.elapsed() >= keeping.young {
+            FIRST_PAUSE
+        } else {
+            (pause * 2).min(LAST_PAUSE)
+        };
+        stopping.wait(pause);
+        // The monitor's device is cut off, and will be as long as nobody plugs it in anew.
+        if !stopping.is_asked() {
+            replug::after_death(vm.clone());
+        }
+    }
+}
+
+/// The life of one worker, on a socket that works whatever the last one did to it.
+fn live_on(
+    vm: &Arc<Vm>,
+    listener: &mut UnixListener,
+    access: Access,
+    keeping: Keeping,
+    stopping: &Stopping,
+) -> Result<String, Error> {
+    let system = |action| move |cause| Error::System { action, cause };
+    (listener.set_nonblocking(false)).map_err(system("mend a socket"))?;
+    if sockets::is_shut(listener) {
+        *listener = match &vm.spec.socket {
+            Socket::Path(path) => sockets::listen(path, access)?,
+            Socket::Descriptor(fd) => return Err(sockets::SocketError::NotListening(*fd).into()),
+        };
+    }
+    live(vm, listener, keeping.isolation, stopping).map_err(system("start a process"))
+}
+
+/// A worker that is there.
+enum Life {
+    Process(Child),
+    Thread(JoinHandle<()>),
+}
+
+impl Life {
+    fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Process(child) => Some(child.id()),
+            Self::Thread(_) => None,
+        }
+    }
+
+    /// Its end, after so long; how it was, if that says something.
+    fn end(self, patience: Duration) -> Option<String> {
+        match self {
+            Self::Process(mut child) => {
+                let limit = Instant::now() + patience;
+                let mut before = child.try_wait().ok().flatten();
+                while before.is_none() && Instant::now() < limit {
+                    thread::sleep(Duration::from_millis(1));
+                    before = child.try_wait().ok().flatten();
+                }
+                // Of a process that is gone there is nothing to end.
+                let _ = child.kill();
+                let after = child.wait().ok();
+                let status =
+                    before.or(after.filter(|status| status.signal() != Some(libc::SIGKILL)));
+                status.and_then(in_words)
+            }
+            Self::Thread(thread) => {
+                let _ = thread.join();
+                None
+            }
+        }
+    }
+}
+
+fn in_words(status: ExitStatus) -> Option<String> {
+    match (status.signal(), status.code()) {
+        (Some(libc::SIGSYS), _) => {
+            Some("it was ended for a system call that it has no use for".to_owned())
+        }
+        (Some(signal), _) => Some(format!("it was ended by signal {signal}")),
+        (None, Some(0)) => None,
+        (None, code) => Some(format!("it ended with status {}", code.unwrap_or(-1))),
+    }
+}
+
+/// The life of one worker. Why it ended.
+fn live(
+    vm: &Arc<Vm>,
+    listener: &UnixListener,
+    isolation: Isolation,
+    stopping: &Stopping,
+) -> io::Result<String> {
+    let (link, theirs) = Channel::pair()?;
+    let link = Arc::new(link);
+    let (life, uid) = match isolation {
+        Isolation::Process => (Life::Process(spawn(theirs)?), uid()),
+        Isolation::None => (Life::Thread(worker::in_thread(theirs)?), None),
+    };
+    let begin = Order::Begin(vm.begin(link.clone(), life.pid(), uid));
+    if stopping.link(Some(link.clone())) {
+        let told = link.send_now(&begin, &[listener.as_fd()]);
+        let said = told.map_err(WordError::from).and_then(|()| hear(vm, &link));
+        link.end();
+        // One that has closed its end is about to tell by its status why.
+        let patience = match said {
+            Ok(()) if !stopping.is_asked() => LAST_WORDS,
+            _ => Duration::ZERO,
+        };
+        let ended = life.end(patience);
+        return Ok(match (said, ended) {
+            (Err(error @ (WordError::Failed(_) | WordError::News(_) | WordError::Mute)), _) => {
+                error.to_string()
+            }
+            (_, Some(ended)) => ended,
+            (Err(error), None) => error.to_string(),
+            (Ok(()), None) => "it ended by itself".to_owned(),
+        });
+    }
+    link.end();
+    life.end(Duration::ZERO);
+    Ok(String::new())
+}
+
+/// Until it ends or says what it should not.
+fn hear(vm: &Vm, link: &Channel) -> Result<(), WordError> {
+    while let Some((word, fds)) = link.receive::<Word>()? {
+        vm.hear(word, fds)?;
+    }
+    vm.heard_all()
+}
+
+/// This program again, which knows nothing but its end of the channel.
+fn spawn(link: OwnedFd) -> io::Result<Child> {
+    Command::new("/proc/self/exe")
+        .arg("--worker")
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(link))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+}
+
+/// For the next worker, if we may choose.
+fn uid() -> Option<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: asks for a number.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    is_root.then(|| {
+        // Two daemons begin at different ones.
+        let offset = std::process::id().wrapping_mul(257);
+        FIRST_UID + offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % UIDS
+    })
+}

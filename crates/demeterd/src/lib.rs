@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Host daemon of the double balloon: a worker process with a vhost-user backend for each
+//! virtual machine; one coordinator with the policies that divide FMEM among them and the
+//! control interface.
+
+mod args;
+mod backend;
+mod channel;
+mod confine;
+mod control;
+mod error;
+mod fleet;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzed;
+mod guest;
+mod history;
+mod keeper;
+mod ledger;
+mod lost;
+mod measuring;
+mod message;
+mod metrics;
+#[cfg(any(test, fuzzing))]
+mod pair;
+mod quota;
+mod replug;
+mod ring;
+mod scrape;
+mod serve;
+mod sockets;
+mod spec;
+mod steer;
+mod store;
+mod tiers;
+mod token;
+mod untouched;
+mod visits;
+mod vm;
+mod web;
+mod worker;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use demeter_policy as policy;
+
+use crate::args::{Arguments, Settings};
+use crate::error::Error;
+use crate::fleet::Fleet;
+use crate::sockets::Access;
+
+/// The program.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.worker {
+        return worker::process();
+    }
+    if arguments.print_capabilities {
+        println!("{}", args::capabilities());
+        return ExitCode::SUCCESS;
+    }
+    let filter = EnvFilter::try_from_env("DEMETERD_LOG").unwrap_or_else(|_| {
+        // The queues' own crate speaks up at every wrong descriptor.
+        EnvFilter::new("info,virtio_queue=off,vhost=warn,vhost_user_backend=warn")
+    });
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    // SAFETY: sets a number of this process. Sockets and files are ours alone until
+    // we say otherwise.
+    unsafe { libc::umask(0o077) };
+    take_descriptors();
+    match lost::install().and_then(|()| run(arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("demeterd: error: {error}; next: {}", error.next());
+            ExitCode::from(error.status())
+        }
+    }
+}
+
+/// As many as may be had: files of each guest, connections of strangers. The limit is low by
+/// itself for programs that number them in sets of bits, which this is not.
+fn take_descriptors() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: limit lives until the end.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: as above. If it fails there are as many as there were.
+        let _ = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), Error> {
+    let settings = arguments.settings()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|cause| Error::System {
+            action: "start the runtime",
+            cause,
+        })?;
+    let served = runtime.block_on(serve(settings, Arc::new(arguments)));
+    // Whoever waits for a monitor's commands shall not keep us.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Error> {
+    if let Some(directory) = &settings.state_dir {
+        std::fs::create_dir_all(directory)
+            .map_err(|cause| Error::file("create", directory, cause))?;
+    }
+    let system = |action| move |cause| Error::System { action, cause };
+    // Before the machines' sockets: whoever finds another daemon there must not
+    // have taken its machines away.
+    let control = settings.control.clone();
+    let listener = sockets::listen(&control, Access::OWNER)?;
+    let listener = listener
+        .set_nonblocking(true)
+        .and_then(|()| tokio::net::UnixListener::from_std(listener))
+        .map_err(system("serve the control interface"))?;
+    let scraped = match settings.metrics_listen {
+        Some(address) => Some(scrape::listen(address).await?),
+        None => None,
+    };
+    let page = match &settings.web {
+        Some(web) => Some(web::listen(web).await?),
+        None => None,
+    };
+    {
+        let fleet = Arc::new(Fleet::start(settings)?);
+        if let Some(listener) = scraped {
+            tokio::spawn(scrape::serve(listener, fleet.clone()));
+        }
+        let page_path = page
+            .as_ref()
+            .and_then(|page| page.path())
+            .map(Path::to_path_buf);
+        if let Some(page) = page {
+            tokio::spawn(page.serve(fleet.clone()));
+        }
+        tokio::spawn(steer::run(fleet.clone()));
+        tokio::spawn(history::run(fleet.clone()));
+        tokio::spawn(reload_on(
+            catch(SignalKind::hangup())?,
+            fleet.clone(),
+            arguments.clone(),
+        ));
+        let ended = ended()?;
+        for vm in fleet.vms() {
+            replug::look_after(vm);
+        }
+        tracing::info!(control = %control.display(), "ready");
+        tell_manager(&[NotifyState::Ready]);
+        // Watchers never end by themselves, so nobody waits for them.
+        tokio::select! {
+            served = axum::serve(listener, control::routes(fleet, arguments)) => {
+                served.map_err(system("serve the control interface"))
+            }
+            () = ended => {
+                tell_manager(&[NotifyState::Stopping]);
+                for path in [Some(control), page_path].into_iter().flatten() {
+                    let _ = std::fs::remove_file(path);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whoever started us may wait for this; nobody does if it fails.
+fn tell_manager(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!("cannot tell the service manager: {error}");
+    }
+}
+
+fn catch(kind: SignalKind) -> Result<Signal, Error> {
+    signal(kind).map_err(|cause| Error::System {
+        action: "catch signals",
+        cause,
+    })
+}
+
+/// SIGHUP reads the configuration anew, as POST /v1/reload does.
+async fn reload_on(mut hangup: Signal, fleet: Arc<Fleet>, arguments: Arc<Arguments>) {
+    while hangup.recv().await.is_some() {
+        if let Err(failure) = control::reload(fleet.clone(), arguments.clone()).await {
+            let (error, next) = failure.words();
+            tracing::error!("configuration not taken over: {error}; next: {next}");
+        }
+    }
+}
+
+/// SIGTERM or SIGINT. The guests' balloons stay as they are: whoever serves them
+/// next learns them from the guests.
+fn ended() -> Result<impl Future<Output = ()> + Send + 'static, Error> {
+    let mut terminate = catch(SignalKind::terminate())?;
+    let mut interrupt = catch(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! What is remembered of a guest from one decision to the next: its counters become rates.
+
+use demeter_balloon::{NodeStatistics, Statistics};
+
+use super::{Account, Claim, Guest, Probe};
+
+/// Samples that one processor can take in a second: writing down one costs it a
+/// microsecond.
+pub const MOST_SAMPLES_PER_S: f64 = 1e6;
+/// Weight of the newest rate in the smoothed one.
+const NEWEST: f64 = 0.3;
+
+/// See the module.
+#[derive(Debug, Clone, Default)]
+pub struct Memory {
+    fast_samples: u64,
+    slow_samples: u64,
+    stall_us: u64,
+    /// The guest's clock when it last spoke; 0: it has not.
+    pub guest_time_ns: u64,
+    /// Sampled accesses a second, smoothed.
+    pub access_rate: Option<f64>,
+    /// Share of them that went to SMEM, of a thousand.
+    pub slow_permille: Option<u32>,
+    /// Share of time in which a task waited for memory, of a thousand.
+    pub stall_permille: Option<u32>,
+    /// Decisions since its size was last changed.
+    pub steady_rounds: u32,
+    size_pages: u64,
+    /// What it may have beyond its share.
+    pub account: Account,
+    refaults: u64,
+    /// Kept while it is silent: what killed its programs may be why.
+    ooms: Option<u64>,
+    /// Of the newest statistics.
+    pub news: News,
+    /// Of its memory as a whole.
+    pub probe: Probe,
+}
+
+/// What the newest statistics add to those of the decision before.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct News {
+    /// The guest's time.
+    pub elapsed_s: f64,
+    /// Pages that were missed.
+    pub refaults: u64,
+    /// It ran out of memory.
+    pub oom: bool,
+}
+
+/// What was configured for a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entitled {
+    /// Least FMEM.
+    pub floor_pages: u64,
+    /// Most; none: all of the tier.
+    pub ceiling_pages: Option<u64>,
+    /// Part of what is above the floors.
+    pub weight: u64,
+    /// For `static`.
+    pub fixed_pages: Option<u64>,
+}
+
+impl Memory {
+    /// Counters of the guest become rates; a guest that was rebooted counts from
+    /// zero again and tells nothing this time.
+    pub fn learn(&mut self, statistics: Option<&Statistics>, most_per_s: f64) {
+        let Some(now) = statistics else {
+            // Whoever is silent, or was rebooted, gets no new account for it.
+            *self = Self {
+                account: self.account,
+                steady_rounds: self.steady_rounds,
+                size_pages: self.size_pages,
+                probe: self.probe,
+                ooms: self.ooms,
+                ..Self::default()
+            };
+            return;
+        };
+        let elapsed_ns = now.guest_time_ns.saturating_sub(self.guest_time_ns);
+        let known = self.guest_time_ns > 0;
+        let ooms = now.oom_kills.saturating_add(now.oom_deflated_pages);
+        self.news = News {
+            elapsed_s: elapsed_ns as f64 / 1e9,
+            refaults: now.refaults.saturating_sub(self.refaults),
+            oom: self.ooms.is_some_and(|before| ooms > before),
+        };
+        if !known {
+            // Of the time before anybody looked.
+            self.news = News {
+                oom: self.news.oom,
+                ..News::default()
+            };
+        }
+        self.refaults = now.refaults;
+        self.ooms = Some(ooms);
+        if elapsed_ns > 0 {
+            let fast = now.fmem_samples.checked_sub(self.fast_samples);
+            let slow = now.smem_samples.checked_sub(self.slow_samples);
+            let stall = now.psi_some_us.checked_sub(self.stall_us);
+            if let (true, true, Some(fast), Some(slow)) = (known, now.has_tmm, fast, slow) {
+                let all = fast.saturating_add(slow);
+                let rate = (all as f64 * 1e9 / elapsed_ns as f64).min(most_per_s);
+                let old = self.access_rate.unwrap_or(rate);
+                self.access_rate = Some(old + NEWEST * (rate - old));
+                self.slow_permille =
+                    (all > 0).then(|| (u128::from(slow) * 1000 / u128::from(all)) as u32);
+            } else {
+                self.access_rate = None;
+                self.slow_permille = None;
+            }
+            self.stall_permille = match stall {
+                Some(stall) if known && now.has_psi => {
+                    let permille = u128::from(stall) * 1_000_000 / u128::from(elapsed_ns);
+                    Some(permille.min(1000) as u32)
+                }
+                _ => None,
+            };
+        }
+        self.guest_time_ns = now.guest_time_ns;
+        self.fast_samples = now.fmem_samples;
+        self.slow_samples = now.smem_samples;
+        self.stall_us = now.psi_some_us;
+    }
+
+    /// The guest was last told this size: how many decisions that has been so.
+    pub fn told_size(&mut self, size_pages: u64) -> u32 {
+        self.steady_rounds = if self.size_pages == size_pages {
+            self.steady_rounds.saturating_add(1)
+        } else {
+            0
+        };
+        self.size_pages = size_pages;
+        self.steady_rounds
+    }
+
+    /// What a policy knows of a guest that has `size_pages` of a tier of `total_pages`;
+    /// `resident_pages` is what the host has allocated, if that can be seen: no more can be hot.
+    #[must_use]
+    pub fn guest(
+        &self,
+        entitled: &Entitled,
+        total_pages: u64,
+        size_pages: u64,
+        statistics: Option<&Statistics>,
+        resident_pages: Option<u64>,
+    ) -> Guest {
+        let floor_pages = entitled.floor_pages.min(total_pages);
+        let node = statistics.and_then(|statistics| statistics.nodes.first());
+        let hot_pages = |statistics: &Statistics| {
+            let held = node.map_or(0, |node| held_pages(total_pages, node));
+            (statistics.hot_wanted_pages.saturating_add(held))
+                .min(resident_pages.unwrap_or(u64::MAX))
+        };
+        Guest {
+            size_pages,
+            claim: Claim {
+                floor_pages,
+                ceiling_pages: (entitled.ceiling_pages)
+                    .unwrap_or(total_pages)
+                    .clamp(floor_pages, total_pages),
+                weight: entitled.weight,
+            },
+            fixed_pages: entitled.fixed_pages,
+            hot_pages: statistics
+                .filter(|statistics| statistics.has_tmm)
+                .map(hot_pages),
+            free_pages: node.map_or(0, |node| node.free_pages),
+            access_rate: self.access_rate.unwrap_or(0.0),
+            slow_permille: self.slow_permille,
+            stall_permille: self.stall_permille,
+            steady_rounds: self.steady_rounds,
+            may_borrow: self.account.may_borrow(),
+            memory_pages: None,
+        }
+    }
+}
+
+/// FMEM that no hot page can have: what the guest's kernel holds of it, or never
+/// managed. A size that is to hold the hot set must hold this too.
+#[must_use]
+pub fn held_pages(total_pages: u64, node: &NodeStatistics) -> u64 {
+    total_pages
+        .saturating_sub(node.balloon_pages)
+        .saturating_sub(node.free_pages)
+        .saturating_sub(node.anon_pages)
+        .saturating_sub(node.file_pages)
+}

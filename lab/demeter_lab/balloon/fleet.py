@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Several small real guests under one daemon, each with a program that checks its memory.
+
+The daemon has a configuration file, a state directory, and a command socket of each
+machine, so that it plugs devices in anew by itself.
+"""
+
+import os
+import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from demeter_lab.balloon import keeper
+from demeter_lab.balloon.checks import DRIVER
+from demeter_lab.balloon.daemon import Daemon, program
+from demeter_lab.balloon.guest import MIB, Guest, Settings, modules
+from demeter_lab.balloon.started import Started
+
+NODE_MIB = (144, 144)
+#: What a guest's program keeps of each node.
+KEPT_MIB = (6, 6)
+#: Guests that boot at the same time.
+BOOTING = 2
+
+
+class Fleet(Started):
+    """The guests and their daemon. Use as a context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        kernel: str,
+        count: int,
+        *options: str,
+        keys: str = "",
+        node_mib: tuple[int, int] = NODE_MIB,
+    ) -> None:
+        """Prepare ``count`` guests, ``vm0`` and on; ``keys`` are more lines of each in the file."""
+        self.directory = directory
+        self.configuration = directory / "demeterd.toml"
+        self.program = directory / "demeterd"
+        self.keys = keys
+        self.daemon = Daemon(directory, [], "--config", str(self.configuration), *options)
+        self.daemon.program = self.program
+        self.names = [f"vm{index}" for index in range(count)]
+        #: In the configuration file.
+        self.configured = list(self.names)
+        kept = keeper.compiled(directory)
+        self.guests = {}
+        for name in self.names:
+            made = Settings(kernel=kernel, node_mib=node_mib, vcpus=1, prealloc=False)
+            # On a starved host a virtual CPU may stand still for longer than RCU likes.
+            made.append = "rcupdate.rcu_cpu_stall_suppress=1"
+            made.files = {DRIVER: modules(kernel) / DRIVER, keeper.NAME: kept}
+            made.balloon_socket = self.daemon.socket(name)
+            made.arguments = ["-qmp", f"unix:{self.qmp(name)},server=on,wait=off"]
+            self.guests[name] = Guest(name, directory, made)
+
+    def qmp(self, name: str) -> Path:
+        """Return the command socket of a machine that is the daemon's."""
+        return self.directory / name / "qmp-daemon"
+
+    def description(self, name: str) -> dict[str, str]:
+        """Return what the daemon is told of a guest."""
+        files = self.directory / name
+        return {
+            "name": name,
+            "socket": str(self.daemon.socket(name)),
+            "fmem": f"{files}/node0",
+            "smem": f"{files}/node1",
+            "qmp": str(self.qmp(name)),
+        }
+
+    def write_configuration(self) -> None:
+        """Put all that are configured into the file, in one piece."""
+        lines = []
+        for name in self.configured:
+            lines += ["[[vm]]"]
+            lines += [f'{key} = "{value}"' for key, value in self.description(name).items()]
+            lines += [self.keys]
+        fresh = self.configuration.with_suffix(".new")
+        fresh.write_text("\n".join(lines) + "\n")
+        fresh.rename(self.configuration)
+
+    def install(self) -> None:
+        """Put the daemon's program where it runs from, as an upgrade of its package does."""
+        fresh = self.program.with_suffix(".new")
+        shutil.copy(program("demeterd"), fresh)
+        fresh.rename(self.program)
+
+    def start(self) -> None:
+        """Start all."""
+        self.install()
+        self.write_configuration()
+        self.daemon.start()
+        with ThreadPoolExecutor(BOOTING) as pool:
+            for future in [pool.submit(self._boot, name) for name in self.names]:
+                future.result()
+        for name in self.names:
+            self.daemon.wait_stage(name, "driven")
+
+    def last_words(self) -> str:
+        """Return the daemon's."""
+        return self.daemon.last_words()
+
+    def stop(self) -> None:
+        """End all, remove the guests' memory."""
+        for guest in self.guests.values():
+            guest.stop()
+        self.daemon.stop()
+
+    def _boot(self, name: str) -> None:
+        self.guests[name].start()
+        self.prepare(name)
+
+    def prepare(self, name: str) -> None:
+        """Load the driver, and start the program, in a guest that has just booted."""
+        guest = self.guests[name]
+        guest.must(f"insmod /balloon/{DRIVER}")
+        keeper.keep(guest, KEPT_MIB)
+
+    def wait_checked(self, name: str) -> None:
+        """Wait until a guest has checked all of its memory once more, from now on."""
+        keeper.wait_checked(self.guests[name])
+
+    def reboot(self, name: str) -> None:
+        """Reset a guest, and prepare it again."""
+        guest = self.guests[name]
+        guest.qmp("system_reset")
+        guest.wait_ready()
+        self.prepare(name)
+
+    def restart(self, how: signal.Signals) -> None:
+        """End the daemon so, and start what is installed now."""
+        self.daemon.end(how)
+        self.daemon.start()
+
+    def keep_logs(self, place: Path) -> None:
+        """Copy what daemon, kernels and QEMU said."""
+        if self.daemon.log.exists():
+            shutil.copy(self.daemon.log, place)
+        for guest in self.guests.values():
+            (place / f"{guest.name}.console").write_text(guest.console())
+            if (said := guest.directory / "qemu.log").exists():
+                shutil.copy(said, place / f"{guest.name}.qemu")
+
+    def descriptors(self) -> int:
+        """Return how many descriptors the daemon has open."""
+        return len(os.listdir(f"/proc/{self.daemon.pid()}/fd"))
+
+
+def node_bytes(fleet: Fleet, name: str) -> list[int]:
+    """Return the sizes of a guest's nodes."""
+    return [mib * MIB for mib in fleet.guests[name].settings.node_mib]

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Programs whose accesses are no stream: a sort, a compressor, a hash table.
+
+Each runs under ``demeter extmem`` and under Linux swap at its best setting, in turns, with
+the same DRAM; their output is compared with that of a plain run. CPU time and pages read
+can be compared on a loaded machine, too; seconds only on a quiet one.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from demeter_lab import extmem_linux as linux
+
+MIB = 1 << 20
+SWAP_MIB = 2048
+# The kernel kills a group's program where every page was used just now: once more then.
+MOST_KILLS = 12
+LIMIT_S = 300
+DATA = """
+import base64, random
+chance = random.Random(7)
+with open("text", "wb") as out:
+    out.write(base64.encodebytes(chance.randbytes(48 << 20)))
+words = [base64.b32encode(chance.randbytes(5)).decode().lower() for _ in range(6000)]
+lines = (" ".join(chance.choices(words, k=9)) for _ in range(48000))
+with open("words", "w") as out:
+    out.writelines(line + chr(10) for line in lines)
+"""
+# Keys in the order in which they were put in: the table is gone through at random, twice.
+HASH = """
+table, total = {}, 0
+for turn in range(2):
+    key = 12345
+    for number in range(600000):
+        key = (key * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        if turn == 0:
+            table[key >> 20] = number
+        else:
+            total += table[key >> 20]
+print(total)
+"""
+
+
+class LocalityError(Exception):
+    """A program failed or wrote something else; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program and the DRAM it gets, about three fifths of what it takes."""
+
+    name: str
+    command: tuple[str, ...]
+    dram_mib: int
+
+
+PROGRAMS = (
+    Program("sort", ("sort", "--parallel=1", "-S", "400M", "text"), 64),
+    Program("xz", ("xz", "-T1", "-9e", "-k", "-c", "words"), 48),
+    Program("hash table", ("python3", "-I", "-S", "-c", HASH), 40),
+)
+# Linux with each of them once; then the best in turns with extmem.
+SETTINGS = tuple(linux.Setting(cluster, False) for cluster in (0, 3, 5))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of a program took."""
+
+    seconds: float
+    cpu_seconds: float
+    pages_read: int
+    digest: str
+    kills: int = 0
+
+
+@dataclass
+class Row:
+    """A program in the table; ``setting`` is the fastest of Linux."""
+
+    program: Program
+    setting: str
+    extmem: list[Run] = field(default_factory=list)
+    linux: list[Run] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return it as a row of the table in Markdown."""
+
+        def medians(key: str) -> tuple[float, float]:
+            of = [statistics.median(getattr(run, key) for run in runs) for runs in self.systems()]
+            return of[0], of[1]
+
+        rates = [other.seconds / own.seconds for own, other in zip(*self.systems(), strict=True)]
+        cpu, read = medians("cpu_seconds"), medians("pages_read")
+        return (
+            f"| {self.program.name} | {self.program.dram_mib} | {statistics.median(rates):.2f} "
+            f"({min(rates):.2f}\u2013{max(rates):.2f}) | {cpu[0]:.1f}, {cpu[1]:.1f} | "
+            f"{read[0]:.0f}, {read[1]:.0f} | {self.setting}, killed "
+            f"{sum(run.kills for run in self.linux)} times |"
+        )
+
+    def systems(self) -> tuple[list[Run], list[Run]]:
+        """Return the runs of both, extmem first."""
+        return self.extmem, self.linux
+
+
+def table(rows: list[Row]) -> str:
+    """Return the table in Markdown."""
+    head = [
+        "| program | DRAM, MiB | rate | CPU s: extmem, Linux | pages read: extmem, Linux "
+        "| Linux setting |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join(head + [row.line() for row in rows])
+
+
+def _pages_swapped_in() -> int:
+    lines = Path("/proc/vmstat").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("pswpin "))
+
+
+def _run(command: list[str], folder: Path) -> tuple[int, Run, str]:
+    """Run a command to its end; its status, what it took, what it said on standard error."""
+    with tempfile.TemporaryFile() as errors:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C", "PYTHONHASHSEED": "0"},
+        )
+        late = []
+
+        def stop(*_: object) -> None:
+            late.append(True)
+            os.killpg(process.pid, signal.SIGKILL)
+
+        signal.signal(signal.SIGALRM, stop)
+        signal.alarm(LIMIT_S)
+        digest = hashlib.sha256()
+        assert process.stdout is not None
+        while chunk := process.stdout.read(MIB):
+            digest.update(chunk)
+        process.stdout.close()
+        _, status, usage = os.wait4(process.pid, 0)
+        signal.alarm(0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if late:
+            raise LocalityError(
+                f"{command[0]} was not done after {LIMIT_S} s; next: look at the machine's load"
+            )
+        errors.seek(0)
+        run = Run(time.monotonic() - began, usage.ru_utime + usage.ru_stime, 0, digest.hexdigest())
+        return process.returncode, run, errors.read().decode(errors="replace")
+
+
+class Locality:
+    """The machine, prepared."""
+
+    def __init__(self, demeter: Path, swap: Path, folder: Path, groups: tuple[str, Path]) -> None:
+        """Note where things are; the data lies in ``folder``."""
+        self.demeter, self.swap, self.folder, self.groups = demeter, swap, folder, groups
+
+    def extmem(self, program: Program) -> Run:
+        """Run a program under the pager."""
+        summary = self.folder / "summary.json"
+        summary.unlink(missing_ok=True)
+        command = [str(self.demeter), "extmem", "run", "--dram", f"{program.dram_mib}M"]
+        command += ["--swap", str(self.swap), "--swap-size", f"{SWAP_MIB}M", "--quiet"]
+        command += ["--json", str(summary), "--", *program.command]
+        status, run, errors = _run(command, self.folder)
+        if status != 0:
+            raise LocalityError(
+                f"{program.name} ended with status {status} under extmem: {errors.strip()}; "
+                "next: run it by hand"
+            )
+        processes = json.loads(summary.read_text())["processes"]
+        read_bytes = sum(process["counters"]["read_bytes"] for process in processes)
+        return Run(run.seconds, run.cpu_seconds, read_bytes // 4096, run.digest)
+
+    def linux(self, program: Program, setting: linux.Setting) -> Run:
+        """Run a program in a control group, once more where the kernel kills it."""
+        linux.Knobs.apply(setting)
+        name = f"demeter-locality-{os.getpid()}"
+        group = linux.Group(*self.groups, name, program.dram_mib * MIB)
+        try:
+            for kills in range(MOST_KILLS + 1):
+                before = _pages_swapped_in()
+                status, run, errors = _run(group.command(list(program.command)), self.folder)
+                if status == 0:
+                    read = _pages_swapped_in() - before
+                    return Run(run.seconds, run.cpu_seconds, read, run.digest, kills)
+                if status != -signal.SIGKILL:
+                    raise LocalityError(
+                        f"{program.name} ended with status {status} in its group: "
+                        f"{errors.strip()}; next: run it by hand"
+                    )
+        finally:
+            group.remove()
+        raise LocalityError(
+            f"the kernel killed {program.name} {MOST_KILLS + 1} times with {setting}; "
+            "next: give the program more DRAM"
+        )
+
+    def compare(self, program: Program, rounds: int) -> Row:
+        """Find the best Linux setting, then run in turns."""
+        status, plain, errors = _run(list(program.command), self.folder)
+        if status != 0:
+            raise LocalityError(f"{program.name}: {errors.strip()}; next: install it")
+        tried: dict[linux.Setting, Run] = {}
+        refused = None
+        for setting in SETTINGS:
+            try:
+                tried[setting] = self.linux(program, setting)
+            except LocalityError as error:
+                refused = error
+        if not tried:
+            raise refused or LocalityError(f"{program.name}: nothing to compare with")
+        best = min(tried, key=lambda setting: tried[setting].seconds)
+        row = Row(program, str(best))
+        for turn in range(rounds):
+            if turn % 2 == 0:
+                row.extmem.append(self.extmem(program))
+            row.linux.append(self.linux(program, best))
+            if turn % 2 == 1:
+                row.extmem.append(self.extmem(program))
+        for run in (*row.extmem, *row.linux):
+            if run.digest != plain.digest:
+                raise LocalityError(f"{program.name} wrote something else; next: report it")
+        return row
+
+
+def measure(demeter: Path, swap: Path, rounds: int, only: set[str]) -> str:
+    """Compare the programs and return the table. Everything changed is put back."""
+    if os.geteuid() != 0:
+        raise LocalityError("control groups and swap need root; next: run it as root")
+    swap.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=swap, prefix="data-")))
+        subprocess.run(["python3", "-c", DATA], cwd=folder, check=True)
+        groups = stack.enter_context(linux.memory_hierarchy())
+        stack.enter_context(linux.swap_file(swap, SWAP_MIB * MIB))
+        stack.callback(linux.Knobs().restore)
+        locality = Locality(demeter.absolute(), swap.absolute(), folder, groups)
+        rows = []
+        for program in PROGRAMS:
+            if only and program.name not in only:
+                continue
+            rows.append(locality.compare(program, rounds))
+            print(rows[-1].line(), flush=True)
+        return table(rows)

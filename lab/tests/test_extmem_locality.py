@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+import sys
+from pathlib import Path
+
+import pytest
+
+from demeter_lab import extmem_linux, extmem_locality
+from demeter_lab.extmem_locality import Locality, LocalityError, Program, Row, Run
+
+OUTPUT = Program("loop", (sys.executable, "-c", "print(sum(range(9)))"), 64)
+
+
+def test_a_row_says_rates_of_pairs_and_medians() -> None:
+    row = Row(extmem_locality.PROGRAMS[0], "page-cluster=5,zswap=off")
+    row.extmem = [Run(2.0, 1.0, 10, "x"), Run(1.0, 3.0, 30, "x"), Run(4.0, 2.0, 20, "x")]
+    row.linux = [Run(1.0, 1.0, 5, "x", 2), Run(2.0, 1.0, 6, "x"), Run(4.0, 1.0, 7, "x", 1)]
+    line = extmem_locality.table([row]).splitlines()[-1]
+    assert line == (
+        "| sort | 64 | 1.00 (0.50\u20132.00) | 2.0, 1.0 | 20, 6 "
+        "| page-cluster=5,zswap=off, killed 3 times |"
+    )
+
+
+def test_the_hash_table_is_the_same_however_it_is_run(tmp_path: Path) -> None:
+    first = extmem_locality._run(list(extmem_locality.PROGRAMS[2].command), tmp_path)
+    again = extmem_locality._run(list(extmem_locality.PROGRAMS[2].command), tmp_path)
+    assert first[0] == 0
+    assert first[1].digest == again[1].digest
+    assert first[1].cpu_seconds > 0
+
+
+@pytest.fixture
+def locality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locality:
+    class Ungrouped:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def command(self, command: list[str]) -> list[str]:
+            return command
+
+        def remove(self) -> None:
+            pass
+
+    monkeypatch.setattr(extmem_linux, "Group", Ungrouped)
+    monkeypatch.setattr(extmem_linux.Knobs, "apply", lambda _: None)
+    return Locality(tmp_path / "none", tmp_path, tmp_path, ("v1", tmp_path))
+
+
+def test_other_output_is_an_error(locality: Locality, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Locality, "extmem", lambda *_: Run(1.0, 1.0, 0, "other"))
+    with pytest.raises(LocalityError, match="loop wrote something else"):
+        locality.compare(OUTPUT, 1)
+
+
+def test_kills_are_counted_and_bounded(locality: Locality) -> None:
+    script = "import os, sys; n = len(open('runs', 'a+').read()); "
+    script += "f = open('runs', 'a'); f.write('.'); f.close(); os.path.getsize('runs') < 3 and "
+    script += "os.kill(os.getpid(), 9)"
+    program = Program("killed", (sys.executable, "-c", script), 64)
+    assert locality.linux(program, extmem_locality.SETTINGS[0]).kills == 2
+    always = Program("killed", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"), 64)
+    with pytest.raises(LocalityError, match="killed killed 13 times"):
+        locality.linux(always, extmem_locality.SETTINGS[0])
+
+
+def test_a_program_that_takes_too_long_is_not_taken_for_killed(
+    locality: Locality, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extmem_locality, "LIMIT_S", 1)
+    slow = Program("slow", (sys.executable, "-c", "import time; time.sleep(60)"), 64)
+    with pytest.raises(LocalityError, match="not done after 1 s"):
+        locality.linux(slow, extmem_locality.SETTINGS[0])
