@@ -15,7 +15,7 @@ EVALUATE := PYTHONPATH=lab $(LAB)/python -m demeter_lab.evaluation
 DEMETER := target/release/demeter
 KERNELS := 6.1 6.12 7.x
 
-.PHONY: help demo test test-debug fuzz testbed build lint fmt bench bench-epoch bench-balloon bench-fleet bench-sizing soak bench-extmem experiments evaluate evaluate-quick figures man deb setup modules lab lab-lock clean
+.PHONY: help demo test test-whole test-debug fuzz testbed build lint fmt bench bench-epoch bench-balloon bench-fleet bench-sizing soak bench-extmem experiments evaluate evaluate-quick figures man deb setup modules lab lab-lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ demo: testbed lab ## the main job on a real guest: GUPS under every manager, tab
 
 test: build lab ## everything: core, machine, kernels, guests, tools
 	tests/run.sh
+
+test-whole: build lab ## the same without its savings: every kernel, every pairing, 200 000 exchanges, torture of half an hour (hours)
+	TEST_WHOLE=1 TEST_KERNELS="6.12 6.1 7.x" TORTURE_SECONDS=600 TEST_SUITE_LIMIT_S=7200 tests/run.sh
 
 test-debug: build lab ## on a kernel that watches itself (KASAN, lockdep, DEBUG_VM, UBSAN): built once, then hours
 	testbed/debug-kernel.sh

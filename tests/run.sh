@@ -47,10 +47,17 @@ processes_of_session() {
 	ps -s "$1" -o pid,ppid,stat,time,wchan:32,args --forest | cut -c1-300
 }
 
+# Of all that this shell has waited for, in seconds: unlike the time it took, that says
+# something on a machine that others use.
+cpu_s() {
+	times >"$logs/$1.times"
+	tail -n 1 "$logs/$1.times" | tr 'ms' '  ' | awk '{ printf "%.0f s", $1 * 60 + $2 + $3 * 60 + $4 }'
+}
+
 # Each suite has a session of its own, so that all of it can be ended.
 # stdin is closed: no suite may wait for a person.
 run_suite() {
-	local suite=$1 began=$SECONDS status=0 pid watchdog
+	local suite=$1 began=$SECONDS status=0 pid watchdog cpu
 	setsid "$folder/$suite" </dev/null >"$logs/$suite.log" 2>&1 &
 	pid=$!
 	echo "$pid" >"$logs/$suite.pid"
@@ -67,10 +74,12 @@ run_suite() {
 	kill "$watchdog" 2>/dev/null || true
 	rm "$logs/$suite.pid"
 	echo "$status $((SECONDS - began))" >"$logs/$suite.status"
+	cpu_s "$suite" >"$logs/$suite.cpu"
+	cpu=$(<"$logs/$suite.cpu")
 	if [ "$status" = 0 ]; then
-		echo "ok     $suite ($((SECONDS - began)) s)"
+		echo "ok     $suite ($((SECONDS - began)) s, $cpu of a CPU)"
 	else
-		echo "FAILED $suite ($((SECONDS - began)) s, exit $status), log: $logs/$suite.log"
+		echo "FAILED $suite ($((SECONDS - began)) s, $cpu of a CPU, exit $status), log: $logs/$suite.log"
 	fi
 }
 
@@ -90,7 +99,7 @@ for suite in "${suites[@]}"; do
 	fi
 	# Others load what it builds, and it needs all processors for that.
 	if [ "$suite" = modules ]; then
-		run_suite "$suite"
+		(run_suite "$suite")
 		continue
 	fi
 	run_suite "$suite" &

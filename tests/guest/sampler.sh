@@ -73,7 +73,7 @@ sleep 1
 
 start
 if [ "$sampler" = pebs ]; then delivery trace; else delivery interrupt; fi
-sleep 2
+sleep 1
 # 108000 is what is assumed until it is measured.
 [ "$(get latency_gap_ps)" != 108000 ] || fail "the latency gap was not measured"
 if [ "$sampler" = pebs ]; then
@@ -85,7 +85,7 @@ finish "$sampler"
 if [ "$sampler" = pebs ]; then
 	start pebs_interrupts=1
 	delivery interrupt
-	sleep 1
+	sleep 0.4
 	[ "$(get sampler/traced_records)" = 0 ] || fail "traced although it was told not to"
 	finish "an interrupt for each record"
 
@@ -95,7 +95,7 @@ if [ "$sampler" = pebs ]; then
 		delivery interrupt
 		dmesg | grep -q 'perf_event_output() cannot be traced.*next:' ||
 			fail "the log does not say why"
-		sleep 1
+		sleep 0.4
 		finish "tracing is off"
 		echo 1 >/proc/sys/kernel/ftrace_enabled
 	fi
@@ -104,7 +104,7 @@ if [ "$sampler" = pebs ]; then
 	if echo 0 2>/dev/null >/proc/sys/kernel/ftrace_enabled; then
 		fail "tracing could be switched off under the sampler"
 	fi
-	sleep 1
+	sleep 0.4
 	finish "nobody can switch tracing off"
 fi
 
@@ -116,9 +116,9 @@ if [ "$sampler" = pebs ] && [ -x /tmp/perf_neighbour ]; then
 	[ "$(cat /tmp/neighbour)" -gt 100 ] || fail "the neighbour got $(cat /tmp/neighbour) samples"
 
 	# Pinned, and another threshold: there is only one register.
-	/tmp/perf_neighbour 200 1 8 >/tmp/neighbour &
+	/tmp/perf_neighbour 200 1 4 >/tmp/neighbour &
 	neighbour=$!
-	sleep 1
+	sleep 0.5
 	start
 	sleep 1
 	[ "$(get sampler/dead_cpus)" -gt 0 ] || fail "a CPU that cannot sample is not reported"
@@ -131,7 +131,7 @@ fi
 if [ "$sampler" = pebs ] && [ -f /tmp/demeter_fault.ko ]; then
 	# Last: nothing is traced any more after this, and the module stays.
 	start
-	sleep 1
+	sleep 0.4
 	insmod /tmp/demeter_fault.ko call=ftrace_kill || fail "cannot kill tracing"
 	sleep 1
 	dmesg | grep -q "tracing has died.*next:" || fail "the log does not say that tracing is dead"
@@ -143,7 +143,7 @@ if [ "$sampler" = pebs ] && [ -f /tmp/demeter_fault.ko ]; then
 	echo 1 >$sysfs/enabled || fail "cannot be enabled without tracing"
 	delivery interrupt
 	before=$(get sampler/handled_records)
-	sleep 1
+	sleep 0.4
 	[ "$(get sampler/handled_records)" -gt "$before" ] || fail "no sample without tracing"
 	echo 0 >$sysfs/enabled
 	echo "ok - tracing died under it: said, survived, and done without"

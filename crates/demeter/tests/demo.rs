@@ -50,12 +50,10 @@ fn share(demeter: &Row, oracle: &Row) -> f64 {
 #[test]
 #[ignore = "boots guests: tests/suites/vm"]
 fn demeter_is_as_fast_as_the_oracle_through_pebs_and_far_ahead_of_linux() {
-    let rows = ["demeter", "nbt", "damon", "oracle"];
-    let [demeter, nbt, damon, oracle] = demo("icelake", "20000000", rows);
+    let rows = ["demeter", "nbt", "oracle"];
+    let [demeter, nbt, oracle] = demo("icelake", "20000000", rows);
     assert!(share(&demeter, &oracle) >= 0.99, "{demeter:?} {oracle:?}");
-    for rival in [nbt, damon] {
-        assert!(rival.time_s > 1.2 * demeter.time_s, "{rival:?}");
-    }
+    assert!(nbt.time_s > 1.2 * demeter.time_s, "{nbt:?}");
 }
 
 #[test]
@@ -67,8 +65,7 @@ fn demeter_is_nearly_as_fast_as_the_oracle_through_ibs() {
 
 #[test]
 #[ignore = "boots guests: tests/suites/vm"]
-fn demeter_is_nearly_as_fast_as_the_oracle_without_a_pmu_and_ahead_of_linux() {
-    let [demeter, nbt, oracle] = demo("none", "30000000", ["demeter", "nbt", "oracle"]);
+fn demeter_is_nearly_as_fast_as_the_oracle_without_a_pmu() {
+    let [demeter, oracle] = demo("none", "30000000", ["demeter", "oracle"]);
     assert!(share(&demeter, &oracle) >= 0.95, "{demeter:?} {oracle:?}");
-    assert!(nbt.time_s > 1.2 * demeter.time_s, "{nbt:?}");
 }
