@@ -80,7 +80,7 @@ def sizes_of(views: list[dict]) -> dict[str, list[int]]:
 
 
 def has_acted(before: dict[str, list[int]], after: dict[str, list[int]]) -> bool:
-    """Has any guest that was there before and after another size?"""
+    """Return whether a guest that was there before and after has another size."""
     return any(before[name] != after[name] for name in before.keys() & after.keys())
 
 
