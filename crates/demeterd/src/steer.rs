@@ -200,6 +200,8 @@ impl Coordinator {
                 known.memory_pages = wanted.map(|(pages, _)| pages).or(known.memory_pages);
                 guest.memory_pages =
                     wanted.map(|(pages, _)| pages.saturating_sub(elsewhere(known)));
+                guest.used_pages =
+                    told.map(|told| told.used_pages().saturating_sub(elsewhere(known)));
                 reasons.push(wanted.map_or(Why::Silent, |(_, why)| why));
             }
             guests.push(guest);

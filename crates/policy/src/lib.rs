@@ -102,6 +102,8 @@ pub struct Guest {
     pub may_borrow: bool,
     /// Memory that it should have and that FMEM could hold, where the policy sizes that.
     pub memory_pages: Option<u64>,
+    /// What it uses of all its memory and that FMEM could hold, with a reserve, where that is known.
+    pub used_pages: Option<u64>,
 }
 
 /// What a policy knows.

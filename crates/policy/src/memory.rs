@@ -174,6 +174,7 @@ impl Memory {
             steady_rounds: self.steady_rounds,
             may_borrow: self.account.may_borrow(),
             memory_pages: None,
+            used_pages: None,
         }
     }
 }

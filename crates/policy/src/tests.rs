@@ -25,6 +25,7 @@ fn guest(floor_pages: u64, ceiling_pages: u64, weight: u64) -> Guest {
         steady_rounds: 100,
         may_borrow: true,
         memory_pages: None,
+        used_pages: None,
     }
 }
 

@@ -34,6 +34,9 @@ const WARM: u64 = 16;
 /// The same for what its kernel counts as stalls for memory: while memory is being taken,
 /// as its driver's own reclaim counts, and for longer the busier the guest is; otherwise.
 const STALL_PERMILLE: (u32, u32) = (50, 10);
+/// How soon a guest that stopped with free memory is asked again, and then half as often each
+/// time: that costs it nothing, and alike guests stop at different sizes.
+const AGAIN_S: f64 = 1.0;
 /// How long a guest that suffered is left alone.
 const WAIT_S: (f64, f64) = (8.0, 600.0);
 /// Part of a guest's time that looking for cold memory may cost it in the long run.
@@ -72,6 +75,19 @@ pub struct Told {
     pub has_stopped: bool,
 }
 
+impl Told {
+    /// Always free.
+    fn reserve_pages(&self) -> u64 {
+        (self.most_pages / RESERVE).max(1)
+    }
+
+    /// What it uses, and the reserve: who holds on to free memory has no use for FMEM for it.
+    #[must_use]
+    pub fn used_pages(&self) -> u64 {
+        (self.size_pages.saturating_sub(self.free_pages)).saturating_add(self.reserve_pages())
+    }
+}
+
 /// What one guest should have, as far as is known by now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Probe {
@@ -84,6 +100,9 @@ pub struct Probe {
     used_pages: u64,
     /// Free when it stopped before the size that it was asked for.
     kept_free_pages: u64,
+    /// Until it is asked again for that, and how long that is the next time.
+    again_s: f64,
+    next_again_s: f64,
     wait_s: f64,
     next_wait_s: f64,
     /// Time that refaults have cost it, less what they may.
@@ -101,6 +120,8 @@ impl Default for Probe {
             safe_pages: 0,
             used_pages: 0,
             kept_free_pages: 0,
+            again_s: 0.0,
+            next_again_s: AGAIN_S,
             wait_s: 0.0,
             next_wait_s: WAIT_S.0,
             lost_s: 0.0,
@@ -119,6 +140,8 @@ impl Probe {
             *self = Self {
                 next_wait_s: self.next_wait_s,
                 wait_s: self.wait_s,
+                next_again_s: self.next_again_s,
+                again_s: self.again_s,
                 safe_pages: self.safe_pages,
                 lost_s: self.lost_s,
                 ..Self::default()
@@ -135,10 +158,11 @@ impl Probe {
     }
 
     fn look(&mut self, told: &Told) -> (u64, Why) {
-        let reserve = (told.most_pages / RESERVE).max(1);
+        let reserve = told.reserve_pages();
         let grown = (self.demand_pages.replace(told.demand_pages))
             .map_or(0, |before| told.demand_pages.saturating_sub(before));
         self.wait_s = (self.wait_s - told.elapsed_s).max(0.0);
+        self.again_s = (self.again_s - told.elapsed_s).max(0.0);
         let stall_permille = (told.stall_permille.unwrap_or(0)).saturating_sub(STALL_PERMILLE.1);
         let lost_s = self.lost_s
             + told.refaults as f64 * REFAULT_S
@@ -171,14 +195,20 @@ impl Probe {
         let least = told.held_pages + told.hot_pages.unwrap_or(0) + reserve;
         // What it has freed itself since it suffered it does not miss.
         let freed = self.used_pages.saturating_sub(used);
-        if told.has_stopped && self.wait_s == 0.0 {
+        let is_left_alone = self.wait_s > 0.0 || self.again_s > 0.0;
+        if told.has_stopped && !is_left_alone {
             // It keeps more than it was left with, free memory too: it is believed.
-            self.leave_alone(size);
+            if told.free_pages > reserve {
+                self.safe_pages = size;
+                self.again_s = self.next_again_s;
+                self.next_again_s = (2.0 * self.next_again_s).min(WAIT_S.1);
+            } else {
+                self.leave_alone(size);
+            }
             self.used_pages = used;
             self.kept_free_pages = told.free_pages;
             return (size, Why::Kept);
         }
-        let is_left_alone = self.wait_s > 0.0;
         let safe = if is_left_alone {
             self.safe_pages - freed.min(self.safe_pages)
         } else {
@@ -190,6 +220,7 @@ impl Probe {
             if spare > self.kept_free_pages.saturating_add(2 * reserve) {
                 // It does something else than it did when it suffered.
                 self.next_wait_s = WAIT_S.0;
+                self.next_again_s = AGAIN_S;
             }
             return (without, Why::Free);
         }
@@ -280,15 +311,22 @@ impl Policy for WorkingSet {
         };
         let hot = up_to(&|at| fleet.guests[at].claim.floor_pages, &useful_pages);
         // What no hot set needs is better used for warm memory than by nobody: a guest that
-        // has it in FMEM would be slower without.
-        up_to(&|at| hot[at], &used_pages)
+        // has it in FMEM would be slower without. Room that a guest keeps free comes last.
+        let used = up_to(&|at| hot[at], &used_pages);
+        up_to(&|at| used[at], &kept_pages)
     }
+}
+
+/// FMEM that could hold memory which this guest keeps, used or free.
+fn kept_pages(guest: &Guest) -> u64 {
+    (guest.memory_pages.unwrap_or(guest.size_pages))
+        .clamp(guest.claim.floor_pages, guest.claim.ceiling_pages)
 }
 
 /// FMEM that could hold memory which this guest uses, hot or not.
 fn used_pages(guest: &Guest) -> u64 {
-    (guest.memory_pages.unwrap_or(guest.size_pages))
-        .clamp(guest.claim.floor_pages, guest.claim.ceiling_pages)
+    let kept = kept_pages(guest);
+    (guest.used_pages.unwrap_or(kept).min(kept)).max(guest.claim.floor_pages)
 }
 
 /// FMEM that this guest has a use for: its hot set and room for new pages, or all of its
@@ -299,7 +337,7 @@ pub fn useful_pages(guest: &Guest) -> u64 {
         Some(hot) => hot
             .saturating_add(guest.claim.ceiling_pages / RESERVE)
             .min(memory),
-        None => memory,
+        None => memory.min(guest.used_pages.unwrap_or(memory)),
     };
     useful.clamp(guest.claim.floor_pages, guest.claim.ceiling_pages)
 }
@@ -427,7 +465,88 @@ mod tests {
             steady_rounds: 0,
             may_borrow: true,
             memory_pages: Some(memory_pages),
+            used_pages: None,
         }
+    }
+
+    /// FMEM of four guests of which the first uses little, and gives back what is free, or does not.
+    fn fmem_of_four(holds_on: bool) -> Vec<u64> {
+        let used = [8_000, 20_000, 20_000, 20_000];
+        let mut probes = [Probe::default(); 4];
+        let mut now = used.map(|used| Told {
+            hot_pages: Some(used - 2_000),
+            free_pages: 64_000 - used,
+            ..told()
+        });
+        let mut sizes = Vec::new();
+        for _ in 0..40 {
+            let mut guests = Vec::new();
+            for (at, (probe, told)) in probes.iter_mut().zip(&mut now).enumerate() {
+                let (pages, _) = probe.next(Some(told)).unwrap();
+                let mut guest = guest(0, pages);
+                guest.claim.ceiling_pages = 24_000;
+                guest.used_pages = Some(told.used_pages());
+                guests.push(guest);
+                told.has_stopped = holds_on && at == 0 && pages < told.size_pages;
+                if !told.has_stopped {
+                    told.size_pages = pages;
+                    told.free_pages = pages - used[at];
+                }
+            }
+            let pool_pages = 60_000;
+            sizes = WorkingSet.sizes(&Fleet { pool_pages, guests });
+        }
+        sizes
+    }
+
+    #[test]
+    fn whoever_holds_on_to_free_memory_gains_less_than_a_hundredth_of_fmem() {
+        let (honest, lying) = (fmem_of_four(false), fmem_of_four(true));
+        let gain = lying[0] as f64 / honest[0] as f64 - 1.0;
+        assert!(gain <= 0.01, "{honest:?} {lying:?}");
+        for at in 1..4 {
+            assert!(lying[at] * 100 >= honest[at] * 99, "{honest:?} {lying:?}");
+        }
+    }
+
+    #[test]
+    fn holding_on_costs_nothing_where_nobody_else_has_a_use_for_it() {
+        let guests = vec![
+            Guest {
+                used_pages: Some(100),
+                ..guest(90, 300)
+            },
+            guest(90, 200),
+        ];
+        let sizes = |pool_pages| {
+            let guests = guests.clone();
+            WorkingSet.sizes(&Fleet { pool_pages, guests })
+        };
+        assert_eq!(sizes(1000), [300, 200]);
+        assert_eq!(sizes(320), [120, 200]);
+    }
+
+    #[test]
+    fn alike_guests_are_alike_again_soon_after_one_has_stopped() {
+        let used = 30_000;
+        let mut probes = [Probe::default(); 2];
+        let mut now = [Told {
+            elapsed_s: 0.25,
+            hot_pages: Some(used - 2_000),
+            free_pages: 64_000 - used,
+            ..told()
+        }; 2];
+        // Three seconds without a change are taken for rest.
+        for round in 0..12 {
+            for (at, (probe, told)) in probes.iter_mut().zip(&mut now).enumerate() {
+                let (pages, _) = probe.next(Some(told)).unwrap();
+                told.has_stopped = at == 1 && round == 0;
+                told.size_pages = if told.has_stopped { 38_600 } else { pages };
+                told.free_pages = told.size_pages - used;
+            }
+        }
+        let [one, other] = now.map(|told| told.size_pages as f64);
+        assert!((other / one - 1.0).abs() <= 0.05, "{one} {other}");
     }
 
     #[test]
@@ -472,6 +591,7 @@ mod tests {
         now.has_stopped = true;
         assert_eq!(probe.next(Some(&now)), Some((30_000, Why::Kept)));
         now.has_stopped = false;
+        now.elapsed_s = 0.125;
         for _ in 0..6 {
             now.free_pages ^= 64;
             let (pages, why) = probe.next(Some(&now)).unwrap();
@@ -479,6 +599,7 @@ mod tests {
         }
         now.free_pages = 12_600;
         assert_eq!(probe.next(Some(&now)), Some((26_000, Why::Free)));
+        now.elapsed_s = 1.0;
         // It is asked again, twice as long after that.
         let mut waits = Vec::new();
         for _ in 0..3 {

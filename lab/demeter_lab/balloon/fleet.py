@@ -18,8 +18,6 @@ from demeter_lab.balloon.guest import MIB, Guest, Settings, modules
 from demeter_lab.balloon.started import Started
 
 NODE_MIB = (144, 144)
-#: What a guest's program keeps of each node.
-KEPT_MIB = (6, 6)
 #: Guests that boot at the same time.
 BOOTING = 2
 
@@ -118,7 +116,7 @@ class Fleet(Started):
         """Load the driver, and start the program, in a guest that has just booted."""
         guest = self.guests[name]
         guest.must(f"insmod /balloon/{DRIVER}")
-        keeper.keep(guest, KEPT_MIB)
+        keeper.keep(guest, keeper.KEPT_MIB)
 
     def wait_checked(self, name: str) -> None:
         """Wait until a guest has checked all of its memory once more, from now on."""

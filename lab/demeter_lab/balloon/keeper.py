@@ -10,6 +10,8 @@ from demeter_lab.balloon.checks import BAD_WORDS
 from demeter_lab.balloon.guest import PATIENCE, TREE, Guest, GuestError
 
 NAME = "keep_pages"
+#: What it keeps of each node.
+KEPT_MIB = (6, 6)
 
 
 def compiled(directory: Path, name: str = NAME) -> Path:

@@ -41,8 +41,6 @@ from demeter_lab.balloon.guest import (
 #: such a piece is larger than the first (``physical_memory_sync_dirty_bitmap`` takes an offset
 #: in the piece for an address). So node 1 gets this much more.
 MORE_KIB = 128
-#: What the guest's program keeps of each node.
-KEPT_MIB = (6, 6)
 #: A disk for swap, of which the testbed has a driver, and those modules.
 DISK_MODULES = (
     "libnvdimm.ko",
@@ -72,7 +70,7 @@ def mixed(number: int) -> int:
 def kept_page(guest: Guest, node: int) -> int:
     """Return a page of the program's that it will not write to in its next rounds."""
     now = keeper.rounds(guest)
-    for page in range(17, KEPT_MIB[node] * MIB // PAGE):
+    for page in range(17, keeper.KEPT_MIB[node] * MIB // PAGE):
         lots = (mixed(number << 32 | page) % LOTS for number in range(now, now + 12))
         if min(lots) >= RENEWED:
             return page
@@ -84,8 +82,8 @@ def place_of(guest: Guest, node: int, page: int) -> tuple[int, int]:
     maps = guest.must(f"cat /proc/$(pidof {keeper.NAME})/maps")
     spans = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps.splitlines()]
     # One below the other, as they were made.
-    areas = [begin for begin, end in spans if end - begin == KEPT_MIB[node] * MIB]
-    if len(areas) != len(KEPT_MIB):
+    areas = [begin for begin, end in spans if end - begin == keeper.KEPT_MIB[node] * MIB]
+    if len(areas) != len(keeper.KEPT_MIB):
         raise GuestError(f"the program has {len(areas)} areas: {maps}")
     number = sorted(areas, reverse=True)[node] // PAGE + page
     entry = guest.must(
@@ -100,7 +98,7 @@ def place_of(guest: Guest, node: int, page: int) -> tuple[int, int]:
 
 def check_kept(checks: Checks, guest: Guest, node: int) -> None:
     """Change one bit of a word that a guest's program keeps; it must say so."""
-    keeper.keep(guest, KEPT_MIB)
+    keeper.keep(guest, keeper.KEPT_MIB)
     keeper.wait_checked(guest)
     page, word = kept_page(guest, node), 100
     file, offset = place_of(guest, node, page)
@@ -240,7 +238,7 @@ def migrating_guest(checks: Checks, directory: Path, kernel: str) -> None:
         source.must(f"insmod /balloon/{DRIVER}")
         here.wait_stage("moves", "driven")
         put_data(source)
-        keeper.keep(source, KEPT_MIB)
+        keeper.keep(source, keeper.KEPT_MIB)
         wanted = size_at(source, 1, 0.6)
         here.resize("moves", 1, wanted)
         try:
@@ -351,7 +349,7 @@ def hibernating_guest(checks: Checks, directory: Path, kernel: str) -> None:
         guest.must(f"insmod /balloon/{DRIVER}")
         daemon.wait_stage("sleeps", "driven")
         put_data(guest)
-        keeper.keep(guest, KEPT_MIB)
+        keeper.keep(guest, keeper.KEPT_MIB)
         wanted = size_at(guest, 1, 0.4)
         daemon.resize("sleeps", 1, wanted)
         guest.must("echo shutdown > /sys/power/disk")

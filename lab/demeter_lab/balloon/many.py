@@ -74,6 +74,16 @@ def anonymous_kib(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
+def sizes_of(views: list[dict]) -> dict[str, list[int]]:
+    """Return the sizes of each guest's tiers."""
+    return {view["name"]: [tier["size_bytes"] for tier in view["tiers"]] for view in views}
+
+
+def has_acted(before: dict[str, list[int]], after: dict[str, list[int]]) -> bool:
+    """Return whether a guest that was there before and after has another size."""
+    return any(before[name] != after[name] for name in before.keys() & after.keys())
+
+
 class Trial:
     """A fleet under policies."""
 
@@ -104,6 +114,7 @@ class Trial:
 
     def step(self, what: str, act: Callable[[], object], limit_s: float = 120) -> None:
         """Do that under the policy; note what followed."""
+        before = sizes_of(self.served())
         cost = Cost(self.fleet)
         act()
         seconds = self.at_rest(limit_s)
@@ -129,6 +140,9 @@ class Trial:
         alike = max(unlike) <= FAIR
         detail = f"(FMEM by {unlike[0]:.1%}, all memory by {unlike[1]:.1%})"
         self.checks.that(f"{words}: identical guests within {FAIR:.0%}", alike, detail)
+        # Each step takes something from those who stay, or gives them something.
+        acted = has_acted(before, sizes_of(views))
+        self.checks.that(f"{words}: the policy did something", acted)
         wrong = {view["name"]: view["violations"] for view in views if view["violations"]}
         self.checks.that(f"{words}: no violation", not wrong, wrong or "")
         pool = self.pool_bytes()
