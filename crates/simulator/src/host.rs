@@ -176,6 +176,7 @@ pub fn host(
         guests: Vec::new(),
         stays: tenants.iter().map(|_| None).collect(),
         arrived: vec![false; tenants.len()],
+        decided_ps: 0,
     };
     let start_ps = |at: usize| tenants[at].start_ns * 1000;
     let mut now_ps = 0;
@@ -185,7 +186,7 @@ pub fn host(
             .filter(|&at| !state.arrived[at] && start_ps(at) <= now_ps)
             .collect::<Vec<_>>();
         if now_ps >= next_decision_ps || !comes.is_empty() {
-            state.decide(&comes)?;
+            state.decide(&comes, now_ps)?;
             while next_decision_ps <= now_ps {
                 next_decision_ps += host.interval_ns * 1000;
             }
@@ -223,6 +224,8 @@ struct Running<'a, C> {
     guests: Vec<Guest>,
     stays: Vec<Option<Stay>>,
     arrived: Vec<bool>,
+    /// Of the last decision, on the host's clock.
+    decided_ps: u64,
 }
 
 impl<C: Fn(&Header) -> Result<Variant, Error>> Running<'_, C> {
@@ -234,7 +237,7 @@ impl<C: Fn(&Header) -> Result<Variant, Error>> Running<'_, C> {
     }
 
     /// One decision; `comes` are guests that are not there yet.
-    fn decide(&mut self, comes: &[usize]) -> Result<(), (usize, Error)> {
+    fn decide(&mut self, comes: &[usize], now_ps: u64) -> Result<(), (usize, Error)> {
         let host = self.host;
         let mut players = Vec::new();
         for &at in comes {
@@ -288,10 +291,12 @@ impl<C: Fn(&Header) -> Result<Variant, Error>> Running<'_, C> {
             guests: known,
         };
         let wanted = host.policy.sizes(&fleet);
-        for (guest, share_pages) in
-            (self.guests.iter_mut()).zip(divide(pool_pages, &fleet.claims()))
-        {
-            let elapsed_s = host.interval_ns as f64 * 1e-9;
+        // For the time that has passed, which arrivals make shorter than an interval, and among
+        // those who were there in it.
+        let elapsed_s = (now_ps - self.decided_ps) as f64 * 1e-12;
+        self.decided_ps = now_ps;
+        let claims: Vec<_> = fleet.claims().into_iter().take(self.guests.len()).collect();
+        for (guest, share_pages) in self.guests.iter_mut().zip(divide(pool_pages, &claims)) {
             (guest.memory.account).settle(guest.size_pages, share_pages, elapsed_s);
         }
         let band = if sizes_memory { FINE_BAND } else { DEAD_BAND };

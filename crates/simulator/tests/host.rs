@@ -130,6 +130,39 @@ fn fmem_goes_where_it_is_of_use() {
     assert_eq!(stays("guaranteed"), shared);
 }
 
+/// Credit is lent by time: guests that arrive between two decisions do not make the others pay
+/// for an interval each, which would leave the latest alone with what it says.
+#[test]
+fn arrivals_do_not_spend_the_credit_of_those_who_are_there() {
+    let busy = Shape {
+        windows: 100,
+        cold_step: 8,
+        hot: 40..54,
+        ..SMALL
+    };
+    let (_busy_place, first) = recorded(&busy);
+    let (_idle_place, late) = recorded(&Shape {
+        hot: busy.hot.clone(),
+        hot_fills: 5,
+        ..busy
+    });
+    let mut tenants = vec![tenant(&first, 0)];
+    tenants.extend((1..8).map(|at| tenant(&late, 150 * at)));
+    let seldom = Host {
+        interval_ns: 300_000_000_000,
+        ..policy("guaranteed", 8 * FMEM_BYTES)
+    };
+    let stays = play(&tenants, &seldom);
+    // All decisions were made for arrivals, while it was there; what it needs is more than a share.
+    assert!(stays[0].from_to_s[1] > stays[7].from_to_s[0]);
+    let hot_bytes = (busy.hot.end - busy.hot.start) << 21;
+    assert!(
+        stays[0].fmem_bounds_bytes[0] >= hot_bytes * 9 / 10,
+        "{:?}, of {hot_bytes} bytes hot",
+        stays[0].fmem_bounds_bytes
+    );
+}
+
 #[test]
 fn who_has_left_makes_room() {
     let (_place, path) = quick(SMALL);

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The plan as it stands: every record has runs, and every value a number once they are made."""
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from demeter_lab.evaluation import records
+from demeter_lab.evaluation.measure import Measured, measured
+from demeter_lab.evaluation.records import ROOT, Run
+from demeter_lab.evaluation.values import NOT_RUN, Value, better_of, value_of
+
+#: Every row that some record asks for.
+SYSTEMS = [
+    *("none", "tpp", "nomad", "memtis", "hemem", "nimble", "demeter", "fast"),
+    *("tpp-h", "tpp-h-noflush", "tpp-h-2m"),
+]
+#: All that is to be made again; a headline is made of others and has no runs of its own.
+PAPER = ["S0", "T1", "F2", "F4", "N1", "T2", "F6", "F7", "F8", "F9", "F10", "F11", "F12", "C1"]
+#: Records whose text is kept in the tree, and where: a test of each holds the program to it.
+SAID = {
+    "T2": "docs/model.md",
+    "N1": "core/tests/ranges_test.c",
+}
+PLANS = pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
+
+
+def compared() -> dict[str, bytes]:
+    """Return what a guest leaves, of a manager with stages under a program with latencies."""
+    whole = dict.fromkeys(
+        ("spare_time_s", "work_per_s", "fmem_share", "manager_share", "record_share"), 0.5
+    )
+    whole |= {"time_s": 2.0, "tlb_full": 3, "tlb_single": 4, "samples": 6, "walks": 8}
+    whole |= {"hypervisor": {"flushes_done": 5}}
+    stages = ("track", "drain", "classify", "rank", "plan", "migrate", "scan", "relocate")
+    moved = ("promoted_pages", "demoted_pages", "refused_pages")
+    summary = {"whole": whole, "stage_ns": dict.fromkeys(stages, 10**8)} | dict.fromkeys(moved, 7)
+    rows = [{"t_ns": t * 10**9, "kind": "progress", "value": t * 1000} for t in range(3)]
+    latency = dict.fromkeys(("mean", "p50", "p95", "p99"), 900)
+    return {
+        "summary.json": json.dumps(summary).encode(),
+        "command.log": json.dumps({"latency_ns": latency}).encode(),
+        "series.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode(),
+    }
+
+
+def heated() -> dict[str, bytes]:
+    """Return what `vm heat` leaves."""
+    rows = [{"space": 0, "address": at << 18, "fills": [at, at]} for at in range(40)]
+    heat = {"granule_bytes": 1 << 18, "virtual_rows": rows, "physical_rows": rows[::2]}
+    return {"heat.json": json.dumps(heat).encode()}
+
+
+def said(run: Run) -> dict[str, bytes]:
+    """Return lines as the programs print them."""
+    if run.record == "N1":
+        source = (ROOT / SAID["N1"]).read_text()
+        line = re.search(r'test_print\("# (64 TiB: at most .*?)\\n"', source)
+        assert line, "N1: the test says nothing of 64 TiB any more"
+        return {"lines.txt": line[1].replace("%u", "7").encode()}
+    if run.record == "T2":
+        return {"lines.txt": (ROOT / SAID["T2"]).read_bytes()}
+    names = [re.escape(name) for name in run.patterns]
+    return {"lines.txt": "".join(f"param {name} 7\n" for name in names).encode()}
+
+
+def made_up(run: Run) -> Measured:
+    """Return the run as if it had been made."""
+    if run.kind == "text":
+        return measured(run, said(run))
+    return replace(left(run.kind), labels=run.labels)
+
+
+@cache
+def left(kind: str) -> Measured:
+    """Return the numbers of a guest, which are those of every one."""
+    files = compared() if kind == "compare" else heated()
+    return measured(Run("of-a-test", kind, (), {}), files)
+
+
+@cache
+def values_of(quick: bool) -> list[Value]:
+    """Return the values of all records, each run of which has been made."""
+    every = records.load(SYSTEMS, quick)
+    known: dict[tuple[str, str], Value] = {}
+    for record in every:
+        found = better_of([made_up(run) for run in record.runs])
+        for spec in record.values:
+            known[record.id, str(spec["name"])] = value_of(record, spec, found, {}, 0, known)
+    return list(known.values())
+
+
+@PLANS
+@pytest.mark.parametrize("name", PAPER)
+def test_every_record_has_runs_and_numbers(name: str, quick: bool) -> None:
+    every = records.load(SYSTEMS, quick)
+    record = next((one for one in every if one.id == name), None)
+    assert record is not None, f"{name}: no such record in lab/evaluation"
+    assert not record.absent, f"{name}: {', '.join(record.absent)} of no row"
+    own = [spec for spec in record.values if "from" not in spec]
+    assert record.runs or not own, f"{name}: no run for any of its values"
+    numbers = [value for value in values_of(quick) if value.record == name]
+    assert numbers, f"{name}: no value"
+    for value in numbers:
+        assert value.state != NOT_RUN, f"{name}: '{value.name}': {value.note}"
+        assert not value.unchecked, f"{name}: '{value.name}': {value.unchecked}"
+
+
+def test_a_record_without_runs_or_numbers_is_told() -> None:
+    """What the test above can find: a value whose runs the plan lacks, or do not tell it."""
+    record = next(one for one in records.load(SYSTEMS, True) if one.id == "F6")
+    found = better_of([made_up(run) for run in record.runs])
+    for spec in ({"metric": "no_such"}, {"metric": "time_s", "of": {"balloon": "other"}}):
+        value = value_of(record, {"name": "x", **spec}, found, {}, 0, {})
+        assert value.state == NOT_RUN, spec
+
+
+def test_quick_guests_have_every_rival_scaled_to_them() -> None:
+    every = [run for record in records.load(SYSTEMS, True) for run in record.runs]
+    scaled = {"memtis": "memtis.cooling_samples=", "hemem": "hemem.least_mapping_bytes="}
+    for name, knob in scaled.items():
+        of_it = [run for run in every if run.system == name]
+        assert of_it
+        without = {run.record for run in of_it if knob not in " ".join(run.argv)}
+        assert not without, f"{name} is not scaled to the quick guest in {', '.join(without)}"
+    whole = [run for record in records.load(SYSTEMS, False) for run in record.runs]
+    assert not [run for run in whole if scaled["memtis"] in " ".join(run.argv)]
