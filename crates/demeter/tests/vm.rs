@@ -114,6 +114,30 @@ fn shells_and_man_know_every_verb() {
     assert_one_error(&output, 1);
 }
 
+/// The evaluation and its report ask for rows by this, not by how help is laid out.
+#[test]
+fn managers_are_told_to_programs() {
+    let output = demeter(&["vm", "managers", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |row: &str| all.iter().find(|one| one["row"] == row).unwrap();
+    assert_eq!(all[0]["row"], "none");
+    assert_eq!(of("demeter")["module"], "demeter.ko");
+    assert_eq!(of("demeter")["published"], false);
+    assert_eq!(of("memtis")["published"], true);
+    assert!(of("tpp-h")["module"].is_null());
+    // Each can be chosen, and is in the table for people.
+    let table = demeter(&["vm", "managers"]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    let help = String::from_utf8(demeter(&["vm", "compare", "--help"]).stdout).unwrap();
+    for one in &all {
+        let row = one["row"].as_str().unwrap();
+        assert!(table.contains(&format!("\n{row} ")), "{row}");
+        assert!(help.contains(&format!("- {row}:")), "{row}");
+        assert!(table.contains(one["about"].as_str().unwrap()), "{row}");
+    }
+}
+
 /// DAMON cannot be had from a kernel without it: said before a guest starts.
 #[test]
 #[ignore = "boots guests: tests/suites/vm"]

@@ -123,7 +123,7 @@ def load(systems: Sequence[str], quick: bool, directory: Path = DIRECTORY) -> li
 
 
 def systems_of(demeter: Path) -> list[str]:
-    """Return the managers that ``demeter vm compare`` knows.
+    """Return the managers that ``demeter`` knows, as it tells them itself.
 
     Raises:
         RecordError: the command cannot be asked.
@@ -131,14 +131,17 @@ def systems_of(demeter: Path) -> list[str]:
     """
     try:
         done = subprocess.run(
-            [str(demeter), "vm", "compare", "--help"], capture_output=True, text=True, check=True
+            [str(demeter), "vm", "managers", "--json"], capture_output=True, text=True, check=True
         )
+        rows = [str(manager["row"]) for manager in json.loads(done.stdout)]
     except (OSError, subprocess.CalledProcessError) as error:
         raise RecordError(f"{demeter} cannot be asked ({error}); run make build") from None
-    option = re.search(r"^ +--tmm .*?(?=^ +--)", done.stdout, re.S | re.M)
-    rows = re.findall(r"^ +- ([a-z0-9-]+):", option[0], re.M) if option else []
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"`{demeter} vm managers --json` is not understood ({error!r}); run make build"
+        ) from None
     if not rows:
-        raise RecordError(f"`{demeter} vm compare --help` lists no managers; run make build")
+        raise RecordError(f"`{demeter} vm managers --json` has no managers; run make build")
     return rows
 
 

@@ -16,6 +16,7 @@ mod heat_view;
 mod hypervisor;
 mod ideal;
 mod manager;
+mod managers;
 mod manifest;
 mod outcome;
 mod policy;
@@ -54,6 +55,8 @@ pub enum Verb {
     Demo(demo::Arguments),
     /// Map the heat of COMMAND's memory over time, by virtual and by physical address
     Heat(heat::Arguments),
+    /// The managers that --tmm may name
+    Managers(managers::Arguments),
     /// Record what COMMAND accesses, for `demeter sim`
     Record(record::Arguments),
 }
@@ -66,6 +69,7 @@ impl Verb {
             Self::Compare(arguments) => compare::execute(arguments),
             Self::Demo(arguments) => demo::execute(arguments),
             Self::Heat(arguments) => heat::execute(arguments),
+            Self::Managers(arguments) => managers::execute(arguments),
             Self::Record(arguments) => record::execute(arguments),
         }
     }

@@ -183,7 +183,7 @@ impl Tmm {
     }
 
     /// One line for `--help`.
-    fn about(self) -> &'static str {
+    pub fn about(self) -> &'static str {
         match self {
             Self::None => "First touch: nothing moves",
             Self::NbtDefault => {
