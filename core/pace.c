@@ -81,6 +81,8 @@ static bool pace_number_changed(const struct demeter_pace *pace)
 	u64 expected = demeter_mul_div(pace_sum(pace->usual) >> pace->shift, pace->recent_ticks,
 				       1ULL << PACE_SHIFT);
 
+	if (pace->by_share_alone)
+		return false;
 	return recent > expected + expected / 2 && pace_is_significant(recent - expected, expected);
 }
 

@@ -71,6 +71,12 @@
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
 /* Part of the time that looking may take; leaves room for what a fault costs unseen. */
 #define TOUCH_TIME_SHARE   160U
+/* Of what that leaves unspent, that of so much time can be saved; and it is spent in a second. */
+#define TOUCH_SAVE_NS	   (10 * TOUCH_NS_PER_S)
+/* While there is something to learn, so much denser than usual. */
+#define TOUCH_DENSER	   4U
+/* Pages a second grow at most by this factor at once: an epoch may have cost little by chance. */
+#define TOUCH_GROWTH	   8U
 /* Fewer looks a second would learn nothing. */
 #define TOUCH_LEAST_PER_S  50U
 
@@ -340,21 +346,35 @@ u64 demeter_touch_passed(u64 *before_ns, u64 now_ns)
 
 /**
  * demeter_touch_budget - how many pages may be armed
- * @before_per_s: the budget until now, 0 = begin
+ * @purse: what looking may cost; @purse->pages_per_s is the answer
  * @spent_ns: CPU time spent on arming, on faults, and on the arithmetic
  * @elapsed_ns: in how much time
- * @most_per_s: never more than this
+ * @usual_per_s: where samples are as dense as usual, never more pages a second than this
+ * @shift: log2 of how much sparser they are, as there is nothing to gain; 0: there is
+ *	something to learn, and what was saved may be spent on learning it soon
  *
- * Return: pages a second for which the cost stays below 1/160 of the time; at
- * most twice as many as before.
+ * Over any ten seconds the cost stays below 1/80 of the time, and below 1/160 in the long run:
+ * who has been sparse, or has just begun, may cost four times that for a while.
  */
-u64 demeter_touch_budget(u64 before_per_s, u64 spent_ns, u64 elapsed_ns, u64 most_per_s)
+void demeter_touch_budget(struct demeter_touch_purse *purse, u64 spent_ns, u64 elapsed_ns,
+			  u64 usual_per_s, u32 shift)
 {
-	u64 allowed_ns = elapsed_ns / TOUCH_TIME_SHARE, next;
+	const u64 most_ns = TOUCH_SAVE_NS / TOUCH_TIME_SHARE;
+	u64 most_per_s = demeter_max(demeter_mul_sat(usual_per_s, TOUCH_DENSER), 1);
+	u64 share_ns = elapsed_ns / TOUCH_TIME_SHARE, allowed_ns, next;
 
-	if (before_per_s == 0)
-		return most_per_s;
-	next = demeter_mul_div(before_per_s, allowed_ns, demeter_max(spent_ns, 1));
-	next = demeter_min(next, demeter_mul_sat(before_per_s, 2));
-	return demeter_min(demeter_max(next, TOUCH_LEAST_PER_S), most_per_s);
+	if (purse->pages_per_s == 0) {
+		purse->pages_per_s = most_per_s;
+		purse->saved_ns = most_ns;
+		return;
+	}
+	purse->saved_ns = demeter_min(demeter_add_sat(purse->saved_ns, share_ns), most_ns);
+	purse->saved_ns = demeter_sub_sat(purse->saved_ns, spent_ns);
+	allowed_ns = demeter_mul_div(purse->saved_ns, elapsed_ns, TOUCH_NS_PER_S);
+	allowed_ns = demeter_min(allowed_ns, share_ns * (TOUCH_DENSER - 1)) + share_ns;
+	if (shift)
+		most_per_s = usual_per_s >> demeter_min(shift, 63U);
+	next = demeter_mul_div(purse->pages_per_s, allowed_ns, demeter_max(spent_ns, 1));
+	next = demeter_min(next, demeter_mul_sat(purse->pages_per_s, TOUCH_GROWTH));
+	purse->pages_per_s = demeter_max(demeter_min(next, most_per_s), TOUCH_LEAST_PER_S);
 }

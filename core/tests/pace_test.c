@@ -61,6 +61,14 @@ static void pc_test_sparse(struct test_tally *tally)
 	CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
 	/* Chance alone does not wake it: ten thousand ticks in little more than an eighth. */
 	CHECK(pc_ticks(&pace, &program, 10000) < 10000 / 8 + 50);
+	/* Nor do twice as many samples, where their number says nothing. */
+	pace.by_share_alone = true;
+	program.samples *= 2;
+	CHECK(pc_ticks(&pace, &program, 1000) < 1000 / 8 + 5);
+	pace.by_share_alone = false;
+	program.samples *= 2;
+	CHECK(pc_ticks(&pace, &program, 1000) > 1000 / 8 + 5);
+	program.samples /= 4;
 	/* Whose sampler cannot be slowed is never stretched. */
 	memset(&pace, 0, sizeof(pace));
 	CHECK_EQ(pc_ticks(&pace, &program, 500), 500);

@@ -233,7 +233,9 @@ static void tt_test_change(struct test_tally *tally)
 	for (i = 0; i < 20; i++)
 		demeter_touch_note(&touch, demeter_touch_exposure(5000, 1, 1), true, 5000);
 	CHECK(demeter_touch_rate(&touch, 5000) > 50000);
-	/* Untouched for a tick: cold. */
+	/* Untouched for a tick: as cold as what is remembered spread over it, and after two half. */
+	demeter_touch_note(&touch, demeter_touch_exposure(TT_TICK_NS, 1, 1), false, 5000);
+	CHECK(demeter_touch_rate(&touch, 5000) < (DEMETER_TOUCH_MEMORY + 1) * TT_S / TT_TICK_NS);
 	demeter_touch_note(&touch, demeter_touch_exposure(TT_TICK_NS, 1, 1), false, 5000);
 	CHECK(demeter_touch_rate(&touch, 5000) < 1000);
 	/* Three soon touches: hot, whatever was before. */
@@ -380,28 +382,66 @@ static void tt_test_shares(struct test_tally *tally)
 		CHECK(seen[i] > 90 && seen[i] < 110);
 }
 
+/* So many epochs of half a second in which a page costs so much; what they cost in all. */
+static u64 tt_spend(struct demeter_touch_purse *purse, u64 page_ns, u64 epochs, u32 shift)
+{
+	u64 sum = 0;
+
+	while (epochs--) {
+		u64 spent = purse->pages_per_s * page_ns / 2;
+
+		demeter_touch_budget(purse, spent, TT_S / 2, 2500, shift);
+		sum += spent;
+	}
+	return sum;
+}
+
 static void tt_test_budget(struct test_tally *tally)
 {
-	u64 rate = 0, i;
+	struct demeter_touch_purse purse = {};
 
-	/* 4 us each, a limit of 6.25 ms a second. */
-	for (i = 0; i < 20; i++)
-		rate = demeter_touch_budget(rate, rate * 4000, TT_S, 10000);
-	CHECK(rate > 1500 && rate < 1600);
-	/* Cheap: as many as may be. */
-	for (i = 0; i < 20; i++)
-		rate = demeter_touch_budget(rate, rate * 100, TT_S, 10000);
-	CHECK_EQ(rate, 10000);
+	/* 4 us each, a limit of 6.25 ms a second: so many in the end. */
+	tt_spend(&purse, 4000, 200, 0);
+	CHECK(purse.pages_per_s > 1500 && purse.pages_per_s < 1600);
+	/* Cheap: four times as many as usual, as there is something to learn. */
+	tt_spend(&purse, 100, 200, 0);
+	CHECK_EQ(purse.pages_per_s, 10000);
+	/* And where there is not, a part of the usual. */
+	tt_spend(&purse, 100, 1, 3);
+	CHECK_EQ(purse.pages_per_s, 312);
 	/* However dear, a few are left. */
-	for (i = 0; i < 20; i++)
-		rate = demeter_touch_budget(rate, TT_S, TT_S, 10000);
-	CHECK_EQ(rate, 50);
+	tt_spend(&purse, TT_S, 20, 0);
+	CHECK_EQ(purse.pages_per_s, 50);
+}
+
+/* Who has just begun looks closer, and so does who has been sparse; neither for long. */
+static void tt_test_saved(struct test_tally *tally)
+{
+	struct demeter_touch_purse purse = {};
+	u64 spent, sparse;
+
+	tt_spend(&purse, 2000, 1, 0);
+	spent = tt_spend(&purse, 2000, 2, 0);
+	CHECK_EQ(spent, 2 * 5000ULL * 2000);
+	/* 62.5 ms were saved, and ten seconds bring as many. */
+	spent += tt_spend(&purse, 2000, 18, 0);
+	CHECK(spent > 100000000 && spent < 130000000);
+	spent = tt_spend(&purse, 2000, 20, 0);
+	CHECK(spent < 68000000);
+	/* Ten seconds at an eighth of the pace save nearly all of it. */
+	tt_spend(&purse, 2000, 1, 3);
+	sparse = tt_spend(&purse, 2000, 20, 3);
+	CHECK(sparse < 7000000);
+	tt_spend(&purse, 2000, 2, 0);
+	spent = tt_spend(&purse, 2000, 2, 0);
+	CHECK_EQ(spent, 2 * 5000ULL * 2000);
 }
 
 static void tt_test_nasty(struct test_tally *tally)
 {
 	u32 i, rounds = TEST_ROUNDS(100000);
 	u64 seed = 29, carry = 0, before = 0;
+	struct demeter_touch_purse purse;
 
 	for (i = 0; i < rounds; i++) {
 		struct demeter_touch touch = { 0 };
@@ -426,8 +466,10 @@ static void tt_test_nasty(struct test_tally *tally)
 		demeter_touch_share(&carry, test_nasty(&seed), before);
 		CHECK(carry < before);
 		carry = 0;
-		CHECK(demeter_touch_budget(test_nasty(&seed), test_nasty(&seed), test_nasty(&seed),
-					   1000) <= 1000);
+		purse = (struct demeter_touch_purse){ test_nasty(&seed), test_nasty(&seed) };
+		demeter_touch_budget(&purse, test_nasty(&seed), test_nasty(&seed), 1000,
+				     (u32)test_nasty(&seed));
+		CHECK(purse.pages_per_s <= 4000);
 	}
 }
 
@@ -503,6 +545,7 @@ static const struct test_case touch_tests[] = {
 	{ "touch: ranges find the hot spot from its samples", tt_test_ranges_find_hot },
 	{ "touch: shares and turns are even", tt_test_shares },
 	{ "touch: the budget keeps to its part of the time", tt_test_budget },
+	{ "touch: what was saved is spent where there is something to learn", tt_test_saved },
 	{ "touch: no time passes when a clock goes back", tt_test_passed },
 	{ "touch: survives any input", tt_test_nasty },
 };

@@ -5,7 +5,7 @@
  * asks here whether the epoch ends with that.
  *
  * A sampler whose samples do not follow the parameter sample_period ("touch", which
- * keeps to a share of the CPU by itself) is left alone: its every tick is an epoch.
+ * keeps to a share of the CPU by itself) asks for the pace.
  */
 #include <linux/sysfs.h>
 #include <linux/time64.h>
@@ -63,6 +63,8 @@ static u32 most_shift(const struct demeter_sampler_ops *ops)
 	u64 period = READ_ONCE(demeter_params.sample_period), accesses[DEMETER_PACE_MAX_SHIFT + 1];
 	u32 shift;
 
+	if (ops->follows_pace)
+		return DEMETER_PACE_MAX_SHIFT;
 	if (!ops->set_period)
 		return 0;
 	for (shift = 0; shift <= DEMETER_PACE_MAX_SHIFT; shift++)
@@ -80,7 +82,10 @@ void demeter_pacing_start(void)
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 	u32 tier;
 
-	pace = (struct demeter_pace){ .most = most_shift(ops) };
+	pace = (struct demeter_pace){
+		.most = most_shift(ops),
+		.by_share_alone = ops->follows_pace,
+	};
 	samples_before = usual_samples();
 	for (tier = 0; tier < DEMETER_TIERS; tier++)
 		tier_samples_before[tier] = usual_tier_samples(tier);

@@ -59,6 +59,8 @@ struct demeter_access {
  *	a sample; called in process context without demeter_lock, also while CPUs
  *	come and go, and mostly with the value that is in force. NULL when what a
  *	sample stands for does not follow the parameter.
+ * @follows_pace: samples are made sparser by demeter_pacing_shift() without being told, and
+ *	their number follows what is known, not how much is accessed
  * @least_shift: log2 of how sparse samples have to be at least so as not to be dear;
  *	for the worker. NULL when their cost is not known.
  * @tick: start again what died on its own, and push what still lies in buffers
@@ -86,6 +88,7 @@ struct demeter_sampler_ops {
 	const char *(*delivery)(void);
 	u64 (*accesses_per_sample)(u64 period);
 	void (*set_period)(u64 period);
+	bool follows_pace;
 	u32 (*least_shift)(void);
 	void (*tick)(void);
 	unsigned int (*alive)(void);

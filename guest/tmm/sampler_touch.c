@@ -17,7 +17,9 @@
  * was armed last.
  *
  * Cost: arming, faults and arithmetic are measured, and the number of pages
- * follows from that: less than 1/160 of the time that the managed programs run.
+ * follows from that: less than 1/160 of the time that the managed programs run, in the
+ * long run. Where there is nothing to learn, ticks are as rare and pages as few as the
+ * pace says (pacing.c), and what that saves is spent when there is something again.
  */
 #define pr_fmt(fmt) "demeter: " fmt
 
@@ -39,7 +41,7 @@
 #define IDLE_TICK_MS  128u
 /* Pages armed in one, at most: mmap_lock is held meanwhile. */
 #define TICK_PAGES    256u
-/* Pages armed in a second, at most: more would tell little that matters. */
+/* Pages armed in a second at the usual pace: more would tell little that matters. */
 #define PAGES_PER_S   2500u
 /* A page that nobody touched for so long makes room for another of its granule. */
 #define DWELL_NS      (50 * NSEC_PER_MSEC)
@@ -49,6 +51,8 @@
 #define EPOCH_CHECKS  512u
 /* Pages to arm in proportion to rates, in an epoch; as the array of a space. */
 #define EPOCH_FOLLOW  4096u
+/* How well those are divided: each round finds what more is beyond a granule's part. */
+#define FOLLOW_ROUNDS 2u
 /* Granules between two offers to let others have the CPU: some ten microseconds. */
 #define YIELD_EVERY   256u
 
@@ -58,6 +62,7 @@ static struct delayed_work tick_work;
 /* demeter_touch_lock protects all of these. */
 static struct cpumask cpus;
 static u64 epoch_spent_ns;
+static struct demeter_touch_purse purse;
 static u64 sample_carry;
 /* Not get_random_u32(): dear until the pool is ready, as in a VM without RDRAND. */
 static struct rnd_state random_state;
@@ -226,6 +231,7 @@ static void tick_space(struct demeter_touch_space *space, bool *ran)
 static void tick(struct work_struct *unused)
 {
 	struct demeter_touch_space *space = NULL;
+	unsigned int tick_ms;
 	bool ran = true;
 
 	demeter_touch_tick_begin();
@@ -238,7 +244,8 @@ static void tick(struct work_struct *unused)
 		mutex_unlock(&demeter_touch_lock);
 	}
 	charge(demeter_touch_tick_end());
-	queue_delayed_work(queue, &tick_work, msecs_to_jiffies(ran ? TICK_MS : IDLE_TICK_MS));
+	tick_ms = ran ? TICK_MS << demeter_pacing_shift() : IDLE_TICK_MS;
+	queue_delayed_work(queue, &tick_work, msecs_to_jiffies(tick_ms));
 }
 
 /* Look for marks that somebody removed, a few at a time, and follow the layout. */
@@ -332,22 +339,43 @@ static void emit(struct demeter_touch_space *space, u64 accesses_per_sample)
 	}
 }
 
-/* The granules to arm next, in proportion to what counts of their accesses and in no order. */
+/* Accesses of all granules, no more than @most of each. */
+static u64 accesses_up_to(struct demeter_touch_space *space, u64 most)
+{
+	u64 sum = 0;
+	u32 i;
+
+	for (i = 0; i < space->nr; i++) {
+		yield_at(i);
+		sum += min(space->granule[i].accesses, most);
+	}
+	return sum;
+}
+
+/*
+ * The granules to arm next, in proportion to what counts of their accesses and in no order.
+ * A granule is armed once a tick at most: what would be its part beyond that is for others.
+ */
 static void follow(struct demeter_touch_space *space, u64 counted, u64 ran_ns)
 {
 	u64 most = demeter_touch_accesses(space->most_per_s, ran_ns);
 	u64 pages = div_u64(demeter_touch_now.pages_per_s * min_t(u64, ran_ns, 10 * NSEC_PER_SEC),
 			    2 * NSEC_PER_SEC);
-	u64 carry = 0, nr;
+	u64 ticks = div_u64(ran_ns, TICK_MS * NSEC_PER_MSEC) + 1;
+	u64 carry = 0, unit, nr;
 	u32 i;
 
 	space->next = 0;
 	space->nr_follow = 0;
 	pages = clamp_t(u64, pages, 1, EPOCH_FOLLOW);
+	unit = div64_u64(counted, pages) + 1;
+	for (i = 0; i < FOLLOW_ROUNDS; i++) {
+		most = min(most, unit * ticks);
+		unit = div64_u64(accesses_up_to(space, most), pages) + 1;
+	}
 	for (i = 0; i < space->nr; i++) {
 		yield_at(i);
-		nr = demeter_touch_share(&carry, min(space->granule[i].accesses, most),
-					 div64_u64(counted, pages) + 1);
+		nr = demeter_touch_share(&carry, min(space->granule[i].accesses, most), unit);
 		while (nr-- && space->nr_follow < EPOCH_FOLLOW)
 			space->follow[space->nr_follow++] = i;
 	}
@@ -382,9 +410,9 @@ static void follow_cost(u64 ran_ns)
 	u64 spent = spent_ns();
 
 	if (ran_ns)
-		WRITE_ONCE(demeter_touch_now.pages_per_s,
-			   demeter_touch_budget(demeter_touch_now.pages_per_s,
-						spent - epoch_spent_ns, ran_ns, PAGES_PER_S));
+		demeter_touch_budget(&purse, spent - epoch_spent_ns, ran_ns, PAGES_PER_S,
+				     demeter_pacing_shift());
+	WRITE_ONCE(demeter_touch_now.pages_per_s, purse.pages_per_s);
 	epoch_spent_ns = spent;
 }
 
@@ -393,7 +421,7 @@ static bool epoch(void)
 {
 	struct demeter_touch_space *space = NULL;
 	struct demeter_touch_sum all = {};
-	u64 ran_ns = 0, skipped = 0;
+	u64 ran_ns = 0, skipped = 0, unit;
 	bool secondary = false;
 
 	demeter_touch_secondary_forget();
@@ -409,9 +437,11 @@ static bool epoch(void)
 	WRITE_ONCE(demeter_touch_now.accesses_per_sample,
 		   demeter_touch_accesses_per_sample(&all, demeter_touch_now.accesses_per_sample,
 						     EPOCH_SAMPLES));
+	/* An epoch of several ticks is known no better than one of a tick. */
+	unit = demeter_touch_now.accesses_per_sample << demeter_pacing_shift();
 	while ((space = demeter_touch_space_next(space)))
 		if (space->estimated)
-			emit(space, demeter_touch_now.accesses_per_sample);
+			emit(space, unit);
 	follow_cost(ran_ns);
 	WRITE_ONCE(demeter_touch_now.skipped_spaces, skipped);
 	return secondary;
@@ -466,7 +496,9 @@ static int touch_probe(char *reason, size_t size)
 	/* Not deferrable: the CPU with the timer may sleep while others run the program. */
 	INIT_DELAYED_WORK(&tick_work, tick);
 	prandom_seed_state(&random_state, 1);
-	demeter_touch_now = (struct demeter_touch_now){ .pages_per_s = PAGES_PER_S };
+	purse = (struct demeter_touch_purse){};
+	demeter_touch_budget(&purse, 0, 0, PAGES_PER_S, 0);
+	demeter_touch_now = (struct demeter_touch_now){ .pages_per_s = purse.pages_per_s };
 	epoch_spent_ns = spent_ns();
 	sample_carry = 0;
 	cpumask_clear(&cpus);
@@ -519,7 +551,7 @@ static const char *touch_delivery(void)
 
 static u64 touch_accesses_per_sample(u64 period)
 {
-	return READ_ONCE(demeter_touch_now.accesses_per_sample) ?: 1;
+	return (READ_ONCE(demeter_touch_now.accesses_per_sample) ?: 1) << demeter_pacing_shift();
 }
 
 static u64 touch_lost(void)
@@ -548,6 +580,7 @@ const struct demeter_sampler_ops demeter_sampler_touch = {
 	.caps = touch_caps,
 	.delivery = touch_delivery,
 	.accesses_per_sample = touch_accesses_per_sample,
+	.follows_pace = true,
 	.tick = touch_make_samples,
 	.alive = touch_alive,
 	.lost = touch_lost,

@@ -55,6 +55,7 @@ struct demeter_pace_epoch {
  * @ticks: ticks of the running epoch so far
  * @quiet_epochs: epochs in a row that brought nothing
  * @changed: accesses are not what they were, seen in the running epoch
+ * @by_share_alone: how many samples there are says nothing of how much is accessed
  * @usual: samples of a tick if none were left out, a slow mean by tier, fixed point;
  *	the last is those of no known tier
  * @recent: samples of the last few ticks, decayed, fixed point, likewise
@@ -69,6 +70,7 @@ struct demeter_pace {
 	u32 ticks;
 	u32 quiet_epochs;
 	bool changed;
+	bool by_share_alone;
 	u64 usual[DEMETER_TIERS + 1];
 	u64 recent[DEMETER_TIERS + 1];
 	u64 recent_ticks;

@@ -15,7 +15,7 @@
 /* Touches and exposures carry this many fraction bits, so that forgetting is even. */
 #define DEMETER_TOUCH_SHIFT  8
 /* Touches of a granule that are remembered, at most. */
-#define DEMETER_TOUCH_MEMORY 8U
+#define DEMETER_TOUCH_MEMORY 16U
 
 /**
  * struct demeter_touch - what is known of one granule; all zero to begin with
@@ -57,6 +57,16 @@ struct demeter_touch_sum {
 	u64 variance;
 };
 
+/**
+ * struct demeter_touch_purse - what looking may cost; all zero to begin with
+ * @pages_per_s: pages that may be armed in a second
+ * @saved_ns: CPU time that was not spent
+ */
+struct demeter_touch_purse {
+	u64 pages_per_s;
+	u64 saved_ns;
+};
+
 u64 demeter_touch_exposure(u64 watched_ns, u64 bytes, u64 granule_bytes);
 void demeter_touch_note(struct demeter_touch *touch, u64 exposure, bool touched, u64 mean_per_s);
 void demeter_touch_look(struct demeter_touch *touch, bool found);
@@ -71,6 +81,7 @@ u64 demeter_touch_accesses_per_sample(const struct demeter_touch_sum *sum, u64 b
 u64 demeter_touch_share(u64 *carry, u64 amount, u64 unit);
 u32 demeter_touch_explore(u32 *turn, u32 granules);
 u64 demeter_touch_passed(u64 *before_ns, u64 now_ns);
-u64 demeter_touch_budget(u64 before_per_s, u64 spent_ns, u64 elapsed_ns, u64 most_per_s);
+void demeter_touch_budget(struct demeter_touch_purse *purse, u64 spent_ns, u64 elapsed_ns,
+			  u64 usual_per_s, u32 shift);
 
 #endif /* DEMETER_TOUCH_H */

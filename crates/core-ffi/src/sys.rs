@@ -229,6 +229,7 @@ pub struct Pace {
     pub ticks: u32,
     pub quiet_epochs: u32,
     pub changed: bool,
+    pub by_share_alone: bool,
     pub usual: [u64; TIERS + 1],
     pub recent: [u64; TIERS + 1],
     pub recent_ticks: u64,
