@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// By their own clocks, it comes when somebody has gone on for so many intervals, too:
 /// nor must one whose clock is slow.
 const AHEAD: u128 = 4;
+/// What a kernel may have set aside and never touched (a crash kernel's memory, huge pages):
+/// at most this part of a tier is believed to be neither free nor allocated.
+const SET_ASIDE: u64 = 8;
 /// A guest that stopped before its size is asked again after so many decisions.
 const RETRY_ROUNDS: u32 = 10;
 /// Statistics of a guest that has said nothing for so long are not believed any
@@ -124,6 +127,8 @@ fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32, dead_band: u64
 #[derive(Default)]
 struct Coordinator {
     memories: BTreeMap<String, Memory>,
+    /// The last decision.
+    decided: Option<Instant>,
 }
 
 impl Coordinator {
@@ -152,6 +157,9 @@ impl Coordinator {
 
     /// One decision, and the requests that it takes. False: nobody decides here.
     fn decide(&mut self, seen: Vec<(Arc<Vm>, VmView)>, orders: &Orders) -> bool {
+        let now = Instant::now();
+        let before = self.decided.replace(now);
+        let since = before.map_or(Duration::ZERO, |before| now - before);
         let mut known = Vec::new();
         let mut kept_pages = 0;
         (self.memories).retain(|name, _| seen.iter().any(|(vm, _)| vm.spec.name == *name));
@@ -194,7 +202,7 @@ impl Coordinator {
             let memory = self.memories.entry(known.view.name.clone()).or_default();
             let mut guest = guest(&known.vm.share(), &known.view, known.wanted_pages, memory);
             if sizes_memory {
-                let told = told(known, memory);
+                let told = told(&known.vm.share(), &known.view, memory);
                 let wanted = memory.probe.next(told.as_ref());
                 known.dead_band = FINE_BAND;
                 known.memory_pages = wanted.map(|(pages, _)| pages).or(known.memory_pages);
@@ -209,9 +217,14 @@ impl Coordinator {
         let fleet = policy::Fleet { pool_pages, guests };
         let sizes = policy.sizes(&fleet);
         let shares = policy::divide(pool_pages, &fleet.claims());
+        let speak = known.iter().filter(|known| known.view.statistics.is_some());
+        let told_s = speak
+            .filter_map(|known| self.memories.get(&known.view.name))
+            .map(|memory| memory.news.elapsed_s)
+            .collect();
+        let elapsed_s = passed_s(orders, since, told_s);
         for (known, share_pages) in known.iter().zip(shares) {
             let memory = self.memories.entry(known.view.name.clone()).or_default();
-            let elapsed_s = orders.interval_ms as f64 / 1000.0;
             (memory.account).settle(known.held_pages(), share_pages, elapsed_s);
         }
         for (((known, why), guest), &size) in
@@ -227,9 +240,24 @@ impl Coordinator {
     }
 }
 
-/// What a guest has told of all its memory since the last decision.
-fn told(known: &Known, memory: &Memory) -> Option<Told> {
-    let view = &known.view;
+/// Time since the last decision, for which guests pay: decisions are late, early, or come when
+/// one guest is ahead. `told_s` is what went by on the guests' clocks, `since` on the host's.
+/// However long nobody looked, it is bounded.
+fn passed_s(orders: &Orders, since: Duration, mut told_s: Vec<f64>) -> f64 {
+    let most_s = AHEAD as f64 * orders.interval_ms as f64 / 1000.0;
+    match orders.clock {
+        PolicyClock::Host => (since.as_secs_f64()).min(most_s.max(PATIENCE.as_secs_f64())),
+        PolicyClock::Guests => {
+            // The middle one's: one clock that stands still or runs ahead changes nothing.
+            told_s.sort_by(f64::total_cmp);
+            told_s.get(told_s.len() / 2).map_or(0.0, |s| s.min(most_s))
+        }
+    }
+}
+
+/// What a guest has told of all its memory since the last decision, as far as it agrees with
+/// what the host has allocated.
+fn told(share: &Share, view: &VmView, memory: &Memory) -> Option<Told> {
     let statistics = view.statistics.as_ref()?;
     let mut told = Told {
         elapsed_s: memory.news.elapsed_s,
@@ -243,10 +271,18 @@ fn told(known: &Known, memory: &Memory) -> Option<Told> {
         let pages = |bytes: u64| bytes >> PAGE_SHIFT;
         let (total, size) = (pages(tier.total_bytes), pages(tier.size_bytes));
         let wanted = tier.wanted_size_bytes.map_or(size, pages);
-        let held = held_pages(total, node);
+        let mut held = held_pages(total, node);
+        let mut untouched = 0;
+        // While a balloon changes, its size and what is allocated are of two moments.
+        if let (Some(bytes), false) = (tier.backing_bytes, tier.busy) {
+            let set_aside = held.min(total / SET_ASIDE);
+            held = held.min(pages(bytes).saturating_add(set_aside));
+            untouched = size.saturating_sub(pages(bytes).saturating_add(set_aside));
+        }
         all_pages += total;
         told.size_pages += size.max(wanted);
-        told.free_pages += node.free_pages;
+        told.untouched_pages += untouched;
+        told.free_pages += node.free_pages.max(untouched);
         told.held_pages += held;
         told.demand_pages += held + node.anon_pages;
         // Words of before the last change say nothing of what is free now.
@@ -256,10 +292,11 @@ fn told(known: &Known, memory: &Memory) -> Option<Told> {
             early && tier.ended_ticket == tier.ticket && size > wanted
         });
     }
-    told.most_pages = (known.vm.share().memory_bytes)
-        .map_or(all_pages, |bytes| (bytes >> PAGE_SHIFT).min(all_pages));
-    told.hot_pages = (statistics.has_tmm)
-        .then(|| (statistics.hot_wanted_pages).min(resident_pages(view).unwrap_or(u64::MAX)));
+    let resident = resident_pages(view).unwrap_or(u64::MAX);
+    told.demand_pages = told.demand_pages.min(resident);
+    told.most_pages =
+        (share.memory_bytes).map_or(all_pages, |bytes| (bytes >> PAGE_SHIFT).min(all_pages));
+    told.hot_pages = (statistics.has_tmm).then(|| (statistics.hot_wanted_pages).min(resident));
     Some(told)
 }
 
@@ -365,6 +402,9 @@ fn cause(policy: &str, guest: &Guest, why: Option<&Why>) -> String {
     }
     if let Some(permille) = guest.stall_permille {
         tell(format_args!("stalled {permille} of 1000"));
+    }
+    if !guest.may_borrow {
+        tell(format_args!("no credit"));
     }
     words
 }

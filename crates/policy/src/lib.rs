@@ -148,4 +148,6 @@ pub fn by_name(name: &str) -> Option<Option<Arc<dyn Policy>>> {
 }
 
 #[cfg(test)]
+mod liars;
+#[cfg(test)]
 mod tests;

@@ -4,7 +4,12 @@
 //!
 //! To suffer is to have many accesses go to SMEM, where a memory manager tells,
 //! or else to wait for memory. What a guest does not need is above its hot set
-//! or, where nobody tells that, free: nothing is taken that would make it suffer.
+//! or, where nobody tells that, free: of its share nothing is taken that would make it suffer.
+//!
+//! What a guest says is believed up to its share, which is there for it when it suffers: who has
+//! more than that by then has borrowed it, and gives it back. Beyond its share a guest grows by
+//! what others do not need, and as far as its credit goes, see `account`, by what those have
+//! whose credit is gone.
 //!
 //! Four things keep sizes from following every breath of the load. Between two
 //! thresholds nobody grows or gives. Who grows grows to its hot set, far below
@@ -55,28 +60,71 @@ impl Policy for Pressure {
             // Nothing to pass on.
             return sizes;
         }
-        let growth: Vec<u64> = fleet
-            .guests
-            .iter()
-            .zip(&sizes)
+        let shares = divide(fleet.pool_pages, &fleet.claims());
+        let growth: Vec<u64> = (fleet.guests.iter().zip(&sizes))
             .map(|(guest, &size)| growth(guest, size))
             .collect();
-        let wanted: u64 = growth.iter().sum();
-        let free = fleet.pool_pages - sizes.iter().sum::<u64>();
-        let mut missing = wanted.saturating_sub(free);
+        // Up to its share a guest has a right to it; beyond that it is believed as far as its
+        // credit goes.
+        let due: Vec<u64> = (growth.iter().zip(&sizes).zip(&shares))
+            .map(|((&growth, &size), &share)| growth.min(share.saturating_sub(size)))
+            .collect();
+        let believed: Vec<u64> = (fleet.guests.iter().zip(&growth).zip(&due))
+            .map(|((guest, &growth), &due)| if guest.may_borrow { growth } else { due })
+            .collect();
+        let mut missing = missing(fleet.pool_pages, &sizes, &growth);
         for (guest, size) in fleet.guests.iter().zip(&mut sizes) {
             let gift = gift(guest, *size).min(missing);
             *size -= gift;
             missing -= gift;
         }
-        let claims: Vec<Claim> = (fleet.guests.iter().zip(&sizes).zip(&growth))
-            .map(|((guest, &size), &growth)| Claim {
-                floor_pages: size,
-                ceiling_pages: size + growth,
-                weight: guest.claim.weight.max(1),
-            })
-            .collect();
-        divide(fleet.pool_pages, &claims)
+        let over = |sizes: &[u64], is_meant: &dyn Fn(&Guest) -> bool| -> Vec<u64> {
+            (fleet.guests.iter().zip(sizes).zip(&shares))
+                .map(|((guest, size), &share)| {
+                    let over = size.saturating_sub(share.max(guest.claim.floor_pages));
+                    if is_meant(guest) { over } else { 0 }
+                })
+                .collect()
+        };
+        // Those without credit first, for all that are believed; the others for shares only.
+        let spent = over(&sizes, &|guest| !guest.may_borrow);
+        take(fleet.pool_pages, &mut sizes, &believed, &spent);
+        let borrowed = over(&sizes, &|_| true);
+        take(fleet.pool_pages, &mut sizes, &due, &borrowed);
+        let least = sizes.clone();
+        for growth in [due, believed, growth] {
+            let claims: Vec<Claim> = (fleet.guests.iter().zip(&sizes))
+                .zip(least.iter().zip(growth))
+                .map(|((guest, &size), (least, growth))| Claim {
+                    floor_pages: size,
+                    ceiling_pages: least + growth,
+                    weight: guest.claim.weight.max(1),
+                })
+                .collect();
+            sizes = divide(fleet.pool_pages, &claims);
+        }
+        sizes
+    }
+}
+
+/// What those sizes and what they grow by are short of.
+fn missing(pool_pages: u64, sizes: &[u64], growth: &[u64]) -> u64 {
+    let wanted: u64 = growth.iter().sum();
+    wanted.saturating_sub(pool_pages - sizes.iter().sum::<u64>())
+}
+
+/// Takes what that growth is short of from those who can spare so much, from each the same part.
+fn take(pool_pages: u64, sizes: &mut [u64], growth: &[u64], spare: &[u64]) {
+    let claims: Vec<Claim> = (spare.iter())
+        .map(|&spare| Claim {
+            floor_pages: 0,
+            ceiling_pages: spare,
+            weight: spare,
+        })
+        .collect();
+    let taken = divide(missing(pool_pages, sizes, growth), &claims);
+    for (size, taken) in sizes.iter_mut().zip(taken) {
+        *size -= taken;
     }
 }
 

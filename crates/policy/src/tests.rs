@@ -377,3 +377,80 @@ fn pressure_never_takes_from_a_hot_set() {
     respond(&mut fleet.guests[0], 500);
     assert_eq!(policy("pressure").sizes(&fleet), [500, 500]);
 }
+
+/// Guest 0 has borrowed of guest 1, which needs it by now; guest 2 would like some, too.
+fn borrowed() -> Fleet {
+    let mut fleet = Fleet {
+        pool_pages: 1500,
+        guests: vec![guest(0, 1600, 1), guest(0, 1600, 1), guest(0, 1600, 1)],
+    };
+    for (guest, size) in fleet.guests.iter_mut().zip([800, 200, 500]) {
+        guest.hot_pages = Some(800);
+        respond(guest, size);
+        guest.steady_rounds = 100;
+    }
+    fleet
+}
+
+#[test]
+fn pressure_gives_a_share_back_to_whoever_needs_it() {
+    // Whatever the borrower's credit.
+    assert_eq!(policy("pressure").sizes(&borrowed()), [500, 500, 500]);
+    // Of several borrowers each gives the same part of what it borrowed.
+    let mut fleet = borrowed();
+    fleet.pool_pages = 1800;
+    fleet.guests[0].size_pages = 1000;
+    fleet.guests[2].size_pages = 650;
+    for at in [0, 2] {
+        fleet.guests[at].slow_permille = Some(0);
+    }
+    fleet.guests[1].size_pages = 150;
+    assert_eq!(policy("pressure").sizes(&fleet), [600, 600, 600]);
+    // Who does not suffer leaves it where it is.
+    fleet.guests[1].slow_permille = Some(50);
+    assert_eq!(policy("pressure").sizes(&fleet), [1000, 150, 650]);
+}
+
+#[test]
+fn pressure_beyond_a_share_goes_to_those_with_credit() {
+    let mut fleet = borrowed();
+    for (guest, size) in fleet.guests.iter_mut().zip([800, 300, 400]) {
+        respond(guest, size);
+        guest.steady_rounds = 100;
+    }
+    fleet.guests[1].hot_pages = Some(300);
+    fleet.guests[1].slow_permille = Some(50);
+    // Its share is due to the last one; beyond that the first one has as much credit.
+    assert_eq!(policy("pressure").sizes(&fleet), [700, 300, 500]);
+    fleet.guests[0].may_borrow = false;
+    assert_eq!(policy("pressure").sizes(&fleet), [500, 300, 700]);
+    // What somebody can do without is the first one's even so.
+    fleet.guests[0].hot_pages = Some(1500);
+    fleet.guests[0].slow_permille = Some(500);
+    fleet.guests[1].hot_pages = Some(0);
+    fleet.guests[1].slow_permille = Some(0);
+    fleet.guests[2].hot_pages = Some(400);
+    fleet.guests[2].slow_permille = Some(0);
+    assert_eq!(policy("pressure").sizes(&fleet), [1000, 100, 400]);
+}
+
+#[test]
+fn working_set_serves_whoever_has_no_credit_beyond_its_share_last() {
+    let mut fleet = Fleet {
+        pool_pages: 1000,
+        guests: vec![guest(0, 1024, 1), guest(0, 1024, 1)],
+    };
+    for guest in &mut fleet.guests {
+        guest.memory_pages = Some(1024);
+        guest.used_pages = Some(700);
+        guest.hot_pages = Some(184);
+    }
+    // 16 pages are for new ones.
+    fleet.guests[0].hot_pages = Some(784);
+    assert_eq!(policy("working-set").sizes(&fleet), [800, 200]);
+    fleet.guests[0].may_borrow = false;
+    assert_eq!(policy("working-set").sizes(&fleet), [500, 500]);
+    // It loses nothing by that which the other one has no use for.
+    fleet.guests[1].used_pages = Some(300);
+    assert_eq!(policy("working-set").sizes(&fleet), [700, 300]);
+}

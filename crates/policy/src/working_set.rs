@@ -13,6 +13,11 @@
 //! time since then, however often the load changes. One that stops before the size it was asked for is believed.
 //! One that says nothing keeps what it has, and gets back what the last step took if it has
 //! said nothing since then: that may be why.
+//!
+//! Nobody can check what a guest says of its hot set, of what it uses and of what it suffers,
+//! so FMEM beyond its share is paid for, see `account`: without credit it has what no
+//! other guest needs. Memory as a whole is bounded by what the host was told to give it, and who
+//! has not touched an eighth of that is not believed to lack any.
 
 use demeter_balloon::view::Why;
 
@@ -57,6 +62,8 @@ pub struct Told {
     pub size_pages: u64,
     /// Free, of what it has.
     pub free_pages: u64,
+    /// Surely free, whatever it says: the host has never allocated it.
+    pub untouched_pages: u64,
     /// Anonymous memory, and what the kernel holds.
     pub demand_pages: u64,
     /// What the kernel holds.
@@ -174,7 +181,7 @@ impl Probe {
             let missed = (2 * told.refaults.min(told.most_pages)).saturating_add(grown);
             // What is free has room for what comes back; it may take its time.
             let more = if told.oom {
-                told.most_pages / RESCUE
+                (told.most_pages / RESCUE).saturating_sub(told.untouched_pages)
             } else {
                 missed.max(reserve).saturating_sub(told.free_pages)
             };
@@ -256,6 +263,10 @@ impl Probe {
     }
 
     fn suffers(&self, told: &Told) -> bool {
+        if told.untouched_pages > told.most_pages / RESCUE {
+            // It has not even used what it is given when it runs out of memory.
+            return false;
+        }
         let lost_part = told.refaults as f64 * REFAULT_S / told.elapsed_s;
         let is_warm = told.refaults > self.step_pages / WARM;
         let bound = if is_warm {
@@ -299,21 +310,39 @@ impl Policy for WorkingSet {
     }
 
     fn sizes(&self, fleet: &Fleet) -> Vec<u64> {
-        let up_to = |least: &dyn Fn(usize) -> u64, most: &dyn Fn(&Guest) -> u64| {
+        let floors: Vec<u64> = (fleet.guests.iter())
+            .map(|guest| guest.claim.floor_pages)
+            .collect();
+        let shares = divide(fleet.pool_pages, &fleet.claims());
+        let up_to = |least: &[u64], most: &dyn Fn(usize, &Guest) -> u64| {
             let claims: Vec<Claim> = (fleet.guests.iter().enumerate())
                 .map(|(at, guest)| Claim {
-                    floor_pages: least(at),
-                    ceiling_pages: most(guest).max(least(at)),
+                    floor_pages: least[at],
+                    ceiling_pages: most(at, guest).max(least[at]),
                     ..guest.claim
                 })
                 .collect();
             divide(fleet.pool_pages, &claims)
         };
-        let hot = up_to(&|at| fleet.guests[at].claim.floor_pages, &useful_pages);
+        // Beyond its share a guest is believed as far as its credit goes.
+        let believed = |at: usize, guest: &Guest, pages: u64| {
+            if guest.may_borrow {
+                pages
+            } else {
+                pages.min(shares[at])
+            }
+        };
+        let hot = up_to(&floors, &|at, guest| {
+            believed(at, guest, useful_pages(guest))
+        });
         // What no hot set needs is better used for warm memory than by nobody: a guest that
-        // has it in FMEM would be slower without. Room that a guest keeps free comes last.
-        let used = up_to(&|at| hot[at], &used_pages);
-        up_to(&|at| used[at], &kept_pages)
+        // has it in FMEM would be slower without.
+        let used = up_to(&hot, &|at, guest| believed(at, guest, used_pages(guest)));
+        // What is left others do not need, whoever says that it does.
+        let hot = up_to(&used, &|_, guest| useful_pages(guest));
+        let used = up_to(&hot, &|_, guest| used_pages(guest));
+        // Room that a guest keeps free comes last.
+        up_to(&used, &|_, guest| kept_pages(guest))
     }
 }
 
@@ -633,12 +662,38 @@ mod tests {
     }
 
     #[test]
+    fn who_has_not_touched_its_memory_lacks_none() {
+        let suffers = Told {
+            size_pages: 20_000,
+            refaults: 1_000_000,
+            stall_permille: Some(1000),
+            oom: true,
+            ..told()
+        };
+        let after = |resident_pages: u64| {
+            let (mut probe, mut now) = (Probe::default(), suffers);
+            for _ in 0..1000 {
+                now.untouched_pages = now.size_pages.saturating_sub(resident_pages);
+                now.free_pages = now.untouched_pages;
+                now.size_pages = probe.next(Some(&now)).unwrap().0;
+            }
+            now.size_pages
+        };
+        // An eighth more than it has used, and not all that it may have.
+        let size = after(20_000);
+        assert!((20_000..=28_000).contains(&size), "{size}");
+        // Who uses what it is given gets more.
+        assert_eq!(after(64_000), 64_000);
+    }
+
+    #[test]
     fn no_words_break_it() {
         let wild = Told {
             elapsed_s: 1e-9,
             most_pages: u64::MAX / 4,
             size_pages: u64::MAX / 4,
             free_pages: u64::MAX / 4,
+            untouched_pages: u64::MAX / 4,
             demand_pages: u64::MAX / 4,
             held_pages: u64::MAX / 4,
             hot_pages: Some(u64::MAX / 4),

@@ -13,7 +13,7 @@ use std::fs::File;
 
 use demeter_balloon::wire::{
     NODE_STATISTICS_BYTES, OP_DEFLATE, OP_DONE, OP_INFLATED, Range, Report, STATISTICS_BYTES,
-    Status,
+    Status, VALID_PSI,
 };
 
 use crate::pair::Pair;
@@ -43,6 +43,8 @@ struct Class {
 struct Model {
     pair: Pair,
     tells_hot: bool,
+    /// It says that nothing is free, and that it misses pages, stalls and has no memory, always.
+    lies: bool,
     now_s: f64,
     anon_pages: u64,
     classes: Vec<Class>,
@@ -100,6 +102,7 @@ impl Model {
         Self {
             pair,
             tells_hot,
+            lies: false,
             now_s: 1.0,
             anon_pages: 20_000,
             due: vec![0.0; classes.len()],
@@ -262,6 +265,13 @@ impl Model {
         put(80, self.refaults);
         let mut free = self.free_pages();
         let mut anon = self.anon_pages;
+        if self.lies {
+            put(16, 2 << 16 | u64::from(VALID_PSI) << 32);
+            put(48, (self.now_s * 1e6) as u64);
+            put(72, self.sequence);
+            put(80, 1_000_000 * self.sequence);
+            (free, anon) = (0, ALL_PAGES);
+        }
         for node in 0..2 {
             let at = STATISTICS_BYTES + node * NODE_STATISTICS_BYTES;
             let room = TIER_PAGES[node] - KERNEL_PAGES[node] - self.balloon[node];
@@ -314,7 +324,7 @@ impl Host {
     /// An interval of the guests' time, and a decision.
     fn cycle(&mut self, guests: &mut [Model]) {
         for guest in guests.iter_mut() {
-            guest.work(INTERVAL_MS as f64 / 1000.0);
+            guest.work(self.orders.interval_ms as f64 / 1000.0);
             guest.tell();
         }
         let seen = |guest: &Model| (guest.pair.vm.clone(), guest.pair.vm.view());
@@ -461,4 +471,31 @@ fn a_guest_that_falls_silent_gets_the_last_step_back_and_keeps_the_rest() {
     }
     assert_eq!(guests[0].why(), Some(Why::Silent));
     assert_eq!(guests[0].given_back_pages(), before);
+}
+
+#[test]
+fn a_liar_has_a_hundredth_more_than_its_share_after_a_day() {
+    const SHARE_PAGES: u64 = 45_000;
+    let directory = tempfile::tempdir().unwrap();
+    let mut guests = ["a", "b", "c"].map(|name| Model::new(directory.path(), name, true, ""));
+    for guest in &mut guests {
+        // So few are hot that all fits, and more than a share is used.
+        guest.anon_pages = 5_000;
+    }
+    guests[0].tells_hot = false;
+    guests[0].lies = true;
+    let mut host = Host::new(SHARE_PAGES * guests.len() as u64);
+    host.orders.interval_ms = 5_000;
+    let decisions = 86_400_000 / host.orders.interval_ms;
+    let mut had = [0; 3];
+    for _ in 0..decisions {
+        host.cycle(&mut guests);
+        for (had, guest) in had.iter_mut().zip(&guests) {
+            *had += TIER_PAGES[0] - guest.balloon[0];
+        }
+    }
+    let part = had.map(|pages| pages as f64 / (SHARE_PAGES * decisions) as f64);
+    println!("a liar and two honest guests had of their shares in a day: {part:.4?}");
+    assert!(part[0] <= 1.01, "{part:?}");
+    assert!(part[1..].iter().all(|&part| part >= 0.99), "{part:?}");
 }

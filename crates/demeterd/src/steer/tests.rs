@@ -185,3 +185,87 @@ fn one_slow_clock_does_not_hold_up_the_others() {
     assert!(came(&coordinator, 11, 3));
     assert!(!coordinator.time_has_come([], interval));
 }
+
+/// A guest that has all of both tiers, and says that nothing is free and all is hot, but
+/// of which the host has allocated this.
+fn grasps(resident_pages: [u64; 2], held_pages: u64) -> Told {
+    let mut view = claims(1, 1_000_000_000);
+    view.tiers = vec![tier(1000), tier(3000)];
+    let nodes = [1000, 3000].map(|total_pages: u64| NodeStatistics {
+        anon_pages: total_pages.saturating_sub(held_pages),
+        ..NodeStatistics::default()
+    });
+    let statistics = view.statistics.as_mut().unwrap();
+    statistics.nodes = nodes.to_vec();
+    statistics.hot_wanted_pages = 4000;
+    for (tier, pages) in view.tiers.iter_mut().zip(resident_pages) {
+        tier.backing_bytes = Some(pages << PAGE_SHIFT);
+    }
+    told(&share(), &view, &Memory::default()).unwrap()
+}
+
+#[test]
+fn what_the_host_has_not_allocated_is_free_whoever_says_what() {
+    let told = grasps([400, 600], 0);
+    assert_eq!((told.size_pages, told.free_pages), (4000, 3000));
+    assert_eq!((told.untouched_pages, told.demand_pages), (3000, 1000));
+    assert_eq!(told.hot_pages, Some(1000));
+    assert!(told.used_pages() <= 1000 + 4000 / 64);
+    // All that it has it has touched.
+    let told = grasps([1000, 3000], 0);
+    assert_eq!((told.free_pages, told.untouched_pages), (0, 0));
+    assert_eq!(told.demand_pages, 4000);
+}
+
+#[test]
+fn what_a_kernel_has_set_aside_is_neither_free_nor_allocated_up_to_an_eighth() {
+    let told = grasps([400, 600], 100);
+    assert_eq!((told.free_pages, told.held_pages), (2800, 200));
+    // One that says so of all.
+    let told = grasps([400, 600], 3000);
+    assert_eq!(told.free_pages, 600 - 125 + 2400 - 375);
+    assert_eq!(told.held_pages, 400 + 125 + 600 + 375);
+}
+
+#[test]
+fn a_balloon_that_changes_and_memory_that_nobody_sees_are_judged_by_words_alone() {
+    let mut view = claims(1, 1_000_000_000);
+    let free = |view: &VmView| told(&share(), view, &Memory::default()).unwrap().free_pages;
+    view.tiers[0].backing_bytes = Some(300 << PAGE_SHIFT);
+    assert_eq!(free(&view), 700);
+    view.tiers[0].busy = true;
+    assert_eq!(free(&view), 0);
+    view.tiers[0].busy = false;
+    view.tiers[0].backing_bytes = None;
+    assert_eq!(free(&view), 0);
+}
+
+#[test]
+fn credit_is_spent_by_the_time_that_has_passed() {
+    let orders = |clock, interval_ms| Orders {
+        policy: None,
+        fmem_pool_bytes: 0,
+        interval_ms,
+        clock,
+    };
+    let host = |seconds: f64, interval_ms| {
+        let since = Duration::from_secs_f64(seconds);
+        passed_s(&orders(PolicyClock::Host, interval_ms), since, vec![9.0])
+    };
+    // A decision that came late, or early.
+    assert_eq!(host(1.25, 250), 1.25);
+    assert_eq!(host(0.01, 1000), 0.01);
+    // Nobody looked for a day.
+    assert_eq!(host(86_400.0, 250), 60.0);
+    assert_eq!(host(86_400.0, 60_000), 240.0);
+    let guests = |told_s: &[f64]| {
+        let orders = orders(PolicyClock::Guests, 1000);
+        passed_s(&orders, Duration::from_secs(50), told_s.to_vec())
+    };
+    assert_eq!(guests(&[]), 0.0);
+    assert_eq!(guests(&[1.1]), 1.1);
+    // Whose clock stands still pays as the others do, and who runs ahead makes nobody pay.
+    assert_eq!(guests(&[1.0, 0.0]), 1.0);
+    assert_eq!(guests(&[1.0, 1e9, 1.2]), 1.2);
+    assert_eq!(guests(&[1e9]), 4.0);
+}

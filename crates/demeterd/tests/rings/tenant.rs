@@ -15,11 +15,16 @@ use crate::model::{Daemon, Guest};
 /// Of each node; the rings lie in the first 64 of FMEM.
 pub const NODE_PAGES: u64 = 1024;
 
+/// Pages of each that no balloon may have.
+const FIRST_PAGES: [u64; 2] = [64, 0];
+
 /// A guest with a load.
 pub struct Tenant {
     guest: Guest,
-    balloon: BTreeSet<u64>,
+    /// Pages of each node, counted from its first one.
+    balloons: [BTreeSet<u64>; 2],
     samples: [u64; 2],
+    refaults: u64,
     sequence: u64,
     /// By tier.
     pub accesses: [u64; 2],
@@ -34,7 +39,7 @@ pub struct Tenant {
 /// What a guest does in an interval.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// That it uses, of any tier.
+    /// That it uses, of any tier: FMEM first.
     pub hot_pages: u64,
     /// To these.
     pub accesses: u64,
@@ -51,8 +56,9 @@ impl Tenant {
         guest.greet();
         Self {
             guest,
-            balloon: BTreeSet::new(),
+            balloons: Default::default(),
             samples: [0; 2],
+            refaults: 0,
             sequence: 0,
             accesses: [0; 2],
             changes: 0,
@@ -63,53 +69,58 @@ impl Tenant {
 
     /// FMEM that it has.
     pub fn size_pages(&self) -> u64 {
-        NODE_PAGES - self.balloon.len() as u64
+        self.size_of(0)
+    }
+
+    fn size_of(&self, node: usize) -> u64 {
+        NODE_PAGES - self.balloons[node].len() as u64
     }
 
     /// Executes what the daemon asks for.
     pub fn obey(&mut self) {
         while let Some(bytes) = self.guest.poll_request() {
             let request = Request::from_bytes(&bytes).unwrap();
-            if request.node != 0 {
-                continue;
-            }
-            let now = self.balloon.len() as u64;
+            let node = usize::from(request.node);
+            let balloon = &mut self.balloons[node];
+            let now = balloon.len() as u64;
             let target = request.target_pages;
             let (op, pages): (u16, Vec<u64>) = if target > now {
-                let free = (64..NODE_PAGES).filter(|page| !self.balloon.contains(page));
+                let free = (FIRST_PAGES[node]..NODE_PAGES).filter(|page| !balloon.contains(page));
                 (OP_INFLATED, free.take((target - now) as usize).collect())
             } else {
-                let held = self.balloon.iter().rev().copied();
+                let held = balloon.iter().rev().copied();
                 (OP_DEFLATE, held.take((now - target) as usize).collect())
             };
-            let ranges: Vec<Range> = pages
-                .iter()
+            let first = self.guest.first_page(node);
+            let ranges: Vec<Range> = (pages.iter())
                 .map(|page| Range {
-                    gpa: page << 12,
+                    gpa: (first + page) << 12,
                     nr_pages: 1,
                 })
                 .collect();
             let mut report = Report {
                 id: request.id,
                 op,
+                node: request.node,
                 current_pages: target,
                 ..Report::default()
             };
             if !ranges.is_empty() {
-                assert_eq!(self.guest.report(0, report, &ranges), Some(0));
+                assert_eq!(self.guest.report(node, report, &ranges), Some(0));
                 for page in pages {
                     let changed = if op == OP_INFLATED {
-                        self.balloon.insert(page)
+                        balloon.insert(page)
                     } else {
-                        self.guest.touch(0, page);
-                        self.balloon.remove(&page)
+                        self.guest.touch(node, page);
+                        balloon.remove(&page)
                     };
                     assert!(changed);
                 }
-                self.changes += 1;
+                // Of FMEM.
+                self.changes += u64::from(node == 0);
             }
             report.op = OP_DONE;
-            assert_eq!(self.guest.report(0, report, &[]), Some(0));
+            assert_eq!(self.guest.report(node, report, &[]), Some(0));
         }
     }
 
@@ -133,6 +144,9 @@ impl Tenant {
         self.samples[1] += slow;
         self.accesses[0] += fast;
         self.accesses[1] += slow;
+        let warm = (load.hot_pages - served).min(self.size_of(1));
+        // What has no room is missed once in an interval.
+        self.refaults += load.hot_pages - served - warm;
         let mut bytes = vec![0; STATISTICS_BYTES + 2 * NODE_STATISTICS_BYTES];
         let mut put = |at: usize, value: u64| {
             bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -145,10 +159,14 @@ impl Tenant {
         put(32, self.samples[1]);
         put(40, load.hot_pages);
         put(48, self.stalled_us.unwrap_or(0));
-        put(STATISTICS_BYTES, NODE_PAGES);
-        put(STATISTICS_BYTES + 8, self.size_pages() - served);
-        put(STATISTICS_BYTES + 16, self.balloon.len() as u64);
-        put(STATISTICS_BYTES + 24, served);
+        put(80, self.refaults);
+        for (node, used) in [served, warm].into_iter().enumerate() {
+            let at = STATISTICS_BYTES + node * NODE_STATISTICS_BYTES;
+            put(at, NODE_PAGES);
+            put(at + 8, self.size_of(node) - used);
+            put(at + 16, self.balloons[node].len() as u64);
+            put(at + 24, used);
+        }
         self.sequence += 1;
         self.guest.send_statistics(&bytes);
     }
