@@ -45,7 +45,7 @@
 #define FINER_KEPT_WINDOWS 8U
 #define FINER_SHIFT	   16U
 /* Denser samples: an epoch of them takes so much credit, one without gives one. */
-#define FINER_DENSE_PRICE  4U
+#define FINER_DENSE_PRICE  8U
 #define FINER_CREDIT	   512U
 /* Part of all samples that must be of what is undecided. */
 #define FINER_DENSE_PART   8U
@@ -265,7 +265,8 @@ static void finer_roll(struct demeter_finer_granule *g)
 	g->repeats = 0;
 	g->pairs = 0;
 	finer_sum(g);
-	g->asked = g->samples;
+	/* What was sampled since it was estimated last is not lost on it. */
+	g->asked = (u32)demeter_min(g->asked, g->samples);
 }
 
 /**
@@ -491,6 +492,20 @@ static u64 finer_cost_ns(const struct demeter_finer_params *params, bool huge, u
 	return demeter_mul_div(ns, FINER_PERMILLE + params->hysteresis_permille, FINER_PERMILLE);
 }
 
+/*
+ * The square of the deviations that are taken off, in 1/256. As in plan.c, 2 ln N where
+ * one of N is looked for. Where others are divided already it is one of fewer: of all
+ * that are divided the same small part is so by chance (Benjamini and Hochberg's rule).
+ */
+static u64 finer_caution(const struct demeter_finer *f, const struct demeter_finer_params *params)
+{
+	u64 alpha = demeter_min(params->significance, FINER_SIGNIFICANCE);
+	u64 among = demeter_max(f->nr / (f->divided + 1), 1);
+
+	/* 2 ln N = 1.386 log2 N; 355 / 256 = 1.387 */
+	return alpha ? alpha * alpha * 256 + 355ULL * demeter_log2(among) : 0;
+}
+
 /**
  * demeter_finer_estimate - what would dividing a granule come to
  * @f: the granules
@@ -505,9 +520,7 @@ bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_
 			    const struct demeter_finer_params *params, bool huge,
 			    struct demeter_finer_estimate *estimate)
 {
-	u64 alpha = demeter_min(params->significance, FINER_SIGNIFICANCE);
-	/* As in plan.c: 2 ln N = 1.386 log2 N; 355 / 256 = 1.387 */
-	u64 caution = alpha ? alpha * alpha * 256 + 355ULL * demeter_log2(f->nr) : 0;
+	u64 caution = finer_caution(f, params);
 	u64 cut, all, whole, best = 0, covered, pages, worth, walks;
 	struct finer_histogram h;
 	u32 c;

@@ -12,7 +12,7 @@
 #ifndef DEMETER_FINER_KERNEL_H
 #define DEMETER_FINER_KERNEL_H
 
-#include <demeter/finer.h>
+#include <demeter/finer_gate.h>
 
 #include "refusal.h"
 
@@ -23,12 +23,16 @@ struct demeter_folio_list;
 struct demeter_sample;
 struct demeter_target;
 
+/* Of params/finer: never, always, or where the gate (core/finer_gate.c) is open. */
+enum { DEMETER_FINER_OFF, DEMETER_FINER_ON, DEMETER_FINER_AUTO };
+
 /* finer.c */
 void demeter_finer_stop(void);
 bool demeter_finer_takes(struct demeter_target *target, u64 gva, u16 tier);
 void demeter_finer_epoch(struct demeter_context *ctx);
 void demeter_finer_set_cut(const struct demeter_rank_entry *entries, u32 nr);
 bool demeter_finer_is_denser(void);
+bool demeter_finer_wants_pace(void);
 u64 demeter_finer_period(u64 period);
 u64 demeter_finer_extra(u32 kind);
 

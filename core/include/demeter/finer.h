@@ -29,7 +29,7 @@
 /* Granules that are remembered as not worth a look, by hash. */
 #define DEMETER_FINER_REFUSED 1024U
 /* How much denser than usual samples can be, as a power of two. */
-#define DEMETER_FINER_DENSER  3U
+#define DEMETER_FINER_DENSER  4U
 
 enum demeter_finer_state {
 	DEMETER_FINER_FREE,    /* the slot is not in use */
