@@ -56,6 +56,8 @@
 #define FINER_SETTLE	   4U
 /* Epochs for which the placement of a class is believed, as the age of a range is. */
 #define FINER_AGE	   16U
+/* Epochs at once, where granules are only looked at: to see to each takes longest. */
+#define FINER_STRIDE	   4U
 #define FINER_PS_PER_NS	   1000ULL
 #define FINER_PERMILLE	   1000ULL
 #define FINER_SIGNIFICANCE 1024U
@@ -371,12 +373,12 @@ static void finer_end_window(struct demeter_finer *f)
  * @g: a granule
  *
  * Return: whether it should be estimated: samples have met the same pages half as often
- * again as chance would have it; each time takes a quarter more of them.
+ * again as chance would have it; each time takes an eighth more of them.
  */
 bool demeter_finer_is_due(const struct demeter_finer_granule *g)
 {
 	return g->state == DEMETER_FINER_LOOK && g->samples >= FINER_LEAST &&
-	       g->samples >= g->asked + g->asked / 4 &&
+	       g->samples >= g->asked + g->asked / 8 &&
 	       2 * DEMETER_FINER_CELLS * g->repeats > 3 * g->pairs;
 }
 
@@ -394,20 +396,20 @@ struct finer_sums {
 	u64 pairs;
 };
 
-static void finer_age(struct demeter_finer *f, struct finer_sums *sums)
+/* @epochs have passed since the last time. */
+static void finer_age(struct demeter_finer *f, u32 epochs, struct finer_sums *sums)
 {
 	u32 i;
 
 	memset(sums, 0, sizeof(*sums));
-	f->due = 0;
 	for (i = 0; i < f->capacity; i++) {
 		struct demeter_finer_granule *g = &f->granule[i];
 
 		if (g->state == DEMETER_FINER_FREE)
 			continue;
-		g->epochs[0]++;
-		g->carried /= 2;
-		g->settle -= g->settle > 0;
+		g->epochs[0] += epochs;
+		g->carried >>= epochs;
+		g->settle -= (u8)demeter_min(g->settle, epochs);
 		sums->samples += g->samples;
 		if (g->state != DEMETER_FINER_LOOK)
 			continue;
@@ -443,13 +445,19 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	struct finer_sums sums;
 	bool over;
 
-	finer_age(f, &sums);
 	f->window_ns = demeter_add_sat(f->window_ns, passed_ns);
+	f->due = 0;
+	f->epochs++;
+	if (!f->denser)
+		f->credit = (u32)demeter_min(f->credit + 1, FINER_CREDIT);
+	if (!f->denser && !f->divided && f->epochs < FINER_STRIDE)
+		return false;
+	finer_age(f, f->epochs, &sums);
+	f->epochs = 0;
+	f->pairs = sums.pairs;
 	over = f->window_samples >= wanted || f->window_ns >= horizon_ns;
 	if (f->denser)
 		f->credit = (u32)demeter_sub_sat(f->credit, FINER_DENSE_PRICE);
-	else
-		f->credit = (u32)demeter_min(f->credit + 1, FINER_CREDIT);
 	/* Once begun it goes on while there is any; to begin takes a quarter of it. */
 	f->denser = f->credit >= (f->denser ? FINER_DENSE_PRICE : FINER_CREDIT / 4) &&
 		    finer_is_suspect(&sums);

@@ -2,10 +2,11 @@
 /*
  * Finer's gate: see <demeter/finer_gate.h>.
  *
- * How long must a look be? With n samples in each of N granules there are N n^2 / 2
- * pairs, of which chance puts one in 512 on the same page; finer.c suspects that more
- * is behind it from twice as many (and some) on. With GATE_LOOK samples a granule it
- * does so where nine tenths of the accesses go to a fifth of the pages or less.
+ * How long must a look be? Of the pairs of samples in a granule chance puts one in 512
+ * on the same page; finer.c suspects that more is behind it from twice as many (and
+ * some) on. With GATE_PAIRS it does so where nine tenths of the accesses go to a seventh
+ * of the pages or less. Those come with 16 samples in each of 64 granules, or 8 in each
+ * of 256.
  */
 #include <demeter/finer_gate.h>
 #include <demeter/math.h>
@@ -19,7 +20,9 @@
 #define GATE_LEAST	 128U
 /* What an epoch counts for in the next one: 7 / 8. */
 #define GATE_FADE	 8U
-/* Samples a granule, on average, of a look; and granules it is reckoned with at least. */
+/* Pairs of samples in one granule that end a look that they have not made suspicious. */
+#define GATE_PAIRS	 8192U
+/* So do so many samples a granule, on average: where most of them are decided. */
 #define GATE_LOOK	 16U
 #define GATE_GRANULES	 64U
 /* Epochs of the first pause. */
@@ -106,7 +109,7 @@ bool demeter_finer_gate_epoch(struct demeter_finer_gate *gate,
 	gate->looked = demeter_add_sat(gate->looked, epoch->samples[DEMETER_FMEM]);
 	gate->looked = demeter_add_sat(gate->looked, epoch->samples[DEMETER_SMEM]);
 	wanted = (u64)demeter_max(f->nr, GATE_GRANULES) * GATE_LOOK;
-	if (!f->denser && gate->looked >= wanted)
+	if (!f->denser && (f->pairs >= GATE_PAIRS || gate->looked >= wanted))
 		gate_shut(gate);
 	return gate->open;
 }

@@ -116,7 +116,7 @@ static void fg_test_divided(struct test_tally *tally)
 static void fg_test_look(struct test_tally *tally)
 {
 	enum { granules = 64, samples = 60 };
-	static const u32 hot[] = { 0, 36, 100 };
+	static const u32 hot[] = { 0, 36, 73 };
 	u32 i, k, epochs;
 
 	for (i = 0; i < ARRAY_SIZE(hot); i++) {

@@ -20,6 +20,8 @@
 #define GRANULES_MOST	1024u
 /* Granules divided in one epoch: each changes what the next one is worth. */
 #define EPOCH_DIVISIONS 16u
+/* Of them, those kept for FMEM: a divided one there makes room for a dozen's hot pages. */
+#define FMEM_DIVISIONS	2u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
 #define LOCATE_EPOCHS	64u
 /* Windows that what cannot be divided is left alone. */
@@ -369,8 +371,9 @@ static bool is_mostly_in(const struct demeter_target *target, const struct demet
 }
 
 /*
- * Those in SMEM first: once their hot pages have found room, what is in FMEM may do
- * just as well whole.
+ * Most of them in SMEM: once their hot pages have found room, what is in FMEM may do
+ * just as well whole. But a few in FMEM, too: else that room would be found in whole
+ * granules, hot pages and all, which then come back one by one.
  */
 static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32 *left)
 {
@@ -475,12 +478,13 @@ static void watch(unsigned long mode)
 void demeter_finer_epoch(struct demeter_context *ctx)
 {
 	unsigned long mode = mode_of(ctx);
-	u32 left = EPOCH_DIVISIONS;
+	u32 left = EPOCH_DIVISIONS - FMEM_DIVISIONS;
 
 	if (table_ready(mode)) {
 		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
 					READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC);
 		divide_some(ctx, DEMETER_SMEM, &left);
+		left += FMEM_DIVISIONS;
 		divide_some(ctx, DEMETER_FMEM, &left);
 		locate_some(ctx);
 		set_density();

@@ -49,6 +49,7 @@ bool demeter_finer_skip(const struct demeter_target *target, u64 *at, u64 *stop)
 void demeter_finer_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier,
 			   bool moved);
 void demeter_finer_back_off(struct demeter_rank_entry *entry);
+bool demeter_finer_holds(void);
 const struct demeter_rank_entry *demeter_finer_classes_of(u32 space);
 
 /* Between the two: what is looked at, NULL while nothing is. */

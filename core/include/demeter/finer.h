@@ -96,6 +96,9 @@ struct demeter_finer_granule {
  * @window: windows that have ended
  * @window_samples: samples of the running window
  * @window_ns: how long it has run
+ * @epochs: that have passed since granules were seen to: several, where they are only
+ *	looked at
+ * @pairs: of samples on one granule that is undecided, when they were
  * @credit: epochs of denser samples that may follow
  * @denser: denser samples would tell more
  * @denied: samples of granules for which there was no room, since initialisation
@@ -114,6 +117,8 @@ struct demeter_finer {
 	u32 window;
 	u64 window_samples;
 	u64 window_ns;
+	u32 epochs;
+	u64 pairs;
 	u32 credit;
 	bool denser;
 	u64 denied;
