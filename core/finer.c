@@ -329,6 +329,7 @@ static void finer_undivide(struct demeter_finer *f, struct demeter_finer_granule
 {
 	g->state = DEMETER_FINER_KEPT;
 	g->settle = FINER_SETTLE;
+	f->settle = FINER_SETTLE;
 	g->carried = 0;
 	f->divided--;
 	*finer_refused(f, g->space, g->start) = f->window + FINER_KEPT_WINDOWS;
@@ -453,6 +454,7 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	if (!f->denser && !f->divided && f->epochs < FINER_STRIDE)
 		return false;
 	finer_age(f, f->epochs, &sums);
+	f->settle -= (u32)demeter_min(f->settle, f->epochs);
 	f->epochs = 0;
 	f->pairs = sums.pairs;
 	over = f->window_samples >= wanted || f->window_ns >= horizon_ns;

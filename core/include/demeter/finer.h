@@ -98,6 +98,7 @@ struct demeter_finer_granule {
  * @window_ns: how long it has run
  * @epochs: that have passed since granules were seen to: several, where they are only
  *	looked at
+ * @settle: epochs for which a granule that went back to its range may need to settle
  * @pairs: of samples on one granule that is undecided, when they were
  * @credit: epochs of denser samples that may follow
  * @denser: denser samples would tell more
@@ -118,6 +119,7 @@ struct demeter_finer {
 	u64 window_samples;
 	u64 window_ns;
 	u32 epochs;
+	u32 settle;
 	u64 pairs;
 	u32 credit;
 	bool denser;
