@@ -13,6 +13,7 @@
 #include "plan.c"
 #include "groups.c"
 #include "finer.c"
+#include "finer_gate.c"
 #include "gain.c"
 #include "judge.c"
 #include "pace.c"

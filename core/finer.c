@@ -45,7 +45,7 @@
 #define FINER_KEPT_WINDOWS 8U
 #define FINER_SHIFT	   16U
 /* Denser samples: an epoch of them takes so much credit, one without gives one. */
-#define FINER_DENSE_PRICE  4U
+#define FINER_DENSE_PRICE  8U
 #define FINER_CREDIT	   512U
 /* Part of all samples that must be of what is undecided. */
 #define FINER_DENSE_PART   8U
@@ -56,6 +56,8 @@
 #define FINER_SETTLE	   4U
 /* Epochs for which the placement of a class is believed, as the age of a range is. */
 #define FINER_AGE	   16U
+/* Epochs at once, where granules are only looked at: to see to each takes longest. */
+#define FINER_STRIDE	   4U
 #define FINER_PS_PER_NS	   1000ULL
 #define FINER_PERMILLE	   1000ULL
 #define FINER_SIGNIFICANCE 1024U
@@ -265,7 +267,8 @@ static void finer_roll(struct demeter_finer_granule *g)
 	g->repeats = 0;
 	g->pairs = 0;
 	finer_sum(g);
-	g->asked = g->samples;
+	/* What was sampled since it was estimated last is not lost on it. */
+	g->asked = (u32)demeter_min(g->asked, g->samples);
 }
 
 /**
@@ -326,6 +329,7 @@ static void finer_undivide(struct demeter_finer *f, struct demeter_finer_granule
 {
 	g->state = DEMETER_FINER_KEPT;
 	g->settle = FINER_SETTLE;
+	f->settle = FINER_SETTLE;
 	g->carried = 0;
 	f->divided--;
 	*finer_refused(f, g->space, g->start) = f->window + FINER_KEPT_WINDOWS;
@@ -370,12 +374,12 @@ static void finer_end_window(struct demeter_finer *f)
  * @g: a granule
  *
  * Return: whether it should be estimated: samples have met the same pages half as often
- * again as chance would have it; each time takes a quarter more of them.
+ * again as chance would have it; each time takes an eighth more of them.
  */
 bool demeter_finer_is_due(const struct demeter_finer_granule *g)
 {
 	return g->state == DEMETER_FINER_LOOK && g->samples >= FINER_LEAST &&
-	       g->samples >= g->asked + g->asked / 4 &&
+	       g->samples >= g->asked + g->asked / 8 &&
 	       2 * DEMETER_FINER_CELLS * g->repeats > 3 * g->pairs;
 }
 
@@ -393,20 +397,20 @@ struct finer_sums {
 	u64 pairs;
 };
 
-static void finer_age(struct demeter_finer *f, struct finer_sums *sums)
+/* @epochs have passed since the last time. */
+static void finer_age(struct demeter_finer *f, u32 epochs, struct finer_sums *sums)
 {
 	u32 i;
 
 	memset(sums, 0, sizeof(*sums));
-	f->due = 0;
 	for (i = 0; i < f->capacity; i++) {
 		struct demeter_finer_granule *g = &f->granule[i];
 
 		if (g->state == DEMETER_FINER_FREE)
 			continue;
-		g->epochs[0]++;
-		g->carried /= 2;
-		g->settle -= g->settle > 0;
+		g->epochs[0] += epochs;
+		g->carried >>= epochs;
+		g->settle -= (u8)demeter_min(g->settle, epochs);
 		sums->samples += g->samples;
 		if (g->state != DEMETER_FINER_LOOK)
 			continue;
@@ -442,13 +446,20 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	struct finer_sums sums;
 	bool over;
 
-	finer_age(f, &sums);
 	f->window_ns = demeter_add_sat(f->window_ns, passed_ns);
+	f->due = 0;
+	f->epochs++;
+	if (!f->denser)
+		f->credit = (u32)demeter_min(f->credit + 1, FINER_CREDIT);
+	if (!f->denser && !f->divided && f->epochs < FINER_STRIDE)
+		return false;
+	finer_age(f, f->epochs, &sums);
+	f->settle -= (u32)demeter_min(f->settle, f->epochs);
+	f->epochs = 0;
+	f->pairs = sums.pairs;
 	over = f->window_samples >= wanted || f->window_ns >= horizon_ns;
 	if (f->denser)
 		f->credit = (u32)demeter_sub_sat(f->credit, FINER_DENSE_PRICE);
-	else
-		f->credit = (u32)demeter_min(f->credit + 1, FINER_CREDIT);
 	/* Once begun it goes on while there is any; to begin takes a quarter of it. */
 	f->denser = f->credit >= (f->denser ? FINER_DENSE_PRICE : FINER_CREDIT / 4) &&
 		    finer_is_suspect(&sums);
@@ -491,6 +502,20 @@ static u64 finer_cost_ns(const struct demeter_finer_params *params, bool huge, u
 	return demeter_mul_div(ns, FINER_PERMILLE + params->hysteresis_permille, FINER_PERMILLE);
 }
 
+/*
+ * The square of the deviations that are taken off, in 1/256. As in plan.c, 2 ln N where
+ * one of N is looked for. Where others are divided already it is one of fewer: of all
+ * that are divided the same small part is so by chance (Benjamini and Hochberg's rule).
+ */
+static u64 finer_caution(const struct demeter_finer *f, const struct demeter_finer_params *params)
+{
+	u64 alpha = demeter_min(params->significance, FINER_SIGNIFICANCE);
+	u64 among = demeter_max(f->nr / (f->divided + 1), 1);
+
+	/* 2 ln N = 1.386 log2 N; 355 / 256 = 1.387 */
+	return alpha ? alpha * alpha * 256 + 355ULL * demeter_log2(among) : 0;
+}
+
 /**
  * demeter_finer_estimate - what would dividing a granule come to
  * @f: the granules
@@ -505,9 +530,7 @@ bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_
 			    const struct demeter_finer_params *params, bool huge,
 			    struct demeter_finer_estimate *estimate)
 {
-	u64 alpha = demeter_min(params->significance, FINER_SIGNIFICANCE);
-	/* As in plan.c: 2 ln N = 1.386 log2 N; 355 / 256 = 1.387 */
-	u64 caution = alpha ? alpha * alpha * 256 + 355ULL * demeter_log2(f->nr) : 0;
+	u64 caution = finer_caution(f, params);
 	u64 cut, all, whole, best = 0, covered, pages, worth, walks;
 	struct finer_histogram h;
 	u32 c;

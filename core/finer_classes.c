@@ -148,7 +148,7 @@ void demeter_finer_hide(const struct demeter_finer *f, u32 space,
 {
 	u32 i, at, tier;
 
-	for (i = 0; i < f->capacity; i++) {
+	for (i = 0; i < f->capacity && (f->divided || f->settle); i++) {
 		const struct demeter_finer_granule *g = &f->granule[i];
 		u64 end = g->start + (1ULL << DEMETER_FINER_SHIFT);
 

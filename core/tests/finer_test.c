@@ -234,23 +234,82 @@ static void ft_test_no_flapping(struct test_tally *tally)
 {
 	struct ft_machine *m = ft_new(9, 10);
 	u64 cut_density = m->params.cut_density;
-	u32 windows;
+	u32 first = 0, i;
 
 	CHECK_EQ(ft_run(m, 50, 40, 10, 36, true), 40);
 	/* That the others were divided lowers the cut: no reason to go back. */
 	m->params.cut_density = 0;
 	ft_run(m, 200, 40, 10, 36, true);
 	CHECK_EQ(m->finer.divided, 40);
-	ft_run(m, 100, 40, 10, 0, true);
+	for (i = 0; i < 100 && m->finer.divided; i++) {
+		ft_run(m, 1, 40, 10, 0, true);
+		if (!first && m->finer.divided < 40)
+			first = m->finer.window;
+	}
 	CHECK_EQ(m->finer.divided, 0);
-	/* Not divided at once when they concentrate again. */
+	/* Not divided at once when they concentrate again: eight windows after it went back. */
 	m->params.cut_density = cut_density;
-	windows = m->finer.window;
-	ft_run(m, 30, 40, 10, 36, true);
-	CHECK(m->finer.window > windows);
-	CHECK_EQ(m->finer.divided, 0);
+	CHECK(m->finer.window < first + 7);
+	while (m->finer.window < first + 7) {
+		ft_run(m, 1, 40, 10, 36, true);
+		CHECK_EQ(m->finer.divided, 0);
+	}
 	ft_run(m, 200, 40, 10, 36, true);
 	CHECK_EQ(m->finer.divided, 40);
+	test_free(m);
+}
+
+/* Returns after how many samples of one granule of many it speaks for dividing it. */
+static u32 ft_samples_needed(u32 divided)
+{
+	struct ft_machine *m = ft_new(5, 3);
+	struct demeter_finer_estimate estimate;
+	struct demeter_finer_granule *g;
+	bool speaks = false;
+	u32 i;
+
+	for (i = 1; i < FT_GRANULES; i++)
+		demeter_finer_sample(&m->finer, 1, i * FT_BYTES, FT_WEIGHT);
+	demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 36), FT_WEIGHT);
+	g = demeter_finer_find(&m->finer, 1, 0);
+	g->epochs[0] = 40;
+	m->finer.divided = divided;
+	for (i = 1; i < 1000 && !speaks; i++) {
+		demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 36), FT_WEIGHT);
+		speaks = demeter_finer_estimate(&m->finer, g, &m->params, true, &estimate);
+	}
+	test_free(m);
+	return i;
+}
+
+/* Where many were worth it, less is needed to believe it of another one. */
+static void ft_test_others(struct test_tally *tally)
+{
+	u32 alone = ft_samples_needed(0), half = ft_samples_needed(FT_GRANULES / 2 - 1);
+
+	CHECK(alone < 300);
+	CHECK(half * 5 < alone * 4);
+	CHECK(ft_samples_needed(FT_GRANULES - 1) <= half);
+}
+
+/* The end of a window does not make a granule wait that was about to be estimated. */
+static void ft_test_window(struct test_tally *tally)
+{
+	struct ft_machine *m = ft_new(6, 3);
+	struct demeter_finer_granule *g;
+	u32 i;
+
+	for (i = 0; i < 100; i++)
+		demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 4), FT_WEIGHT);
+	g = demeter_finer_find(&m->finer, 1, 0);
+	g->asked = 80;
+	CHECK(demeter_finer_is_due(g));
+	for (i = 0; i < 10 && !m->finer.window; i++)
+		demeter_finer_end_epoch(&m->finer, m->params.horizon_ns, m->params.horizon_ns);
+	CHECK_EQ(m->finer.window, 1);
+	for (i = 0; i < 3; i++)
+		demeter_finer_sample(&m->finer, 1, 0, FT_WEIGHT);
+	CHECK(demeter_finer_is_due(g));
 	test_free(m);
 }
 
@@ -464,6 +523,8 @@ static const struct test_case finer_tests[] = {
 	{ "finer: not at any price", ft_test_price },
 	{ "finer: estimates come true", ft_test_unbiased },
 	{ "finer: nothing flaps", ft_test_no_flapping },
+	{ "finer: what holds for others is believed sooner", ft_test_others },
+	{ "finer: a window's end costs no time", ft_test_window },
 	{ "finer: denser samples are asked for, and not for ever", ft_test_denser },
 	{ "finer: granules take turns", ft_test_room },
 	{ "finer: what was given up is left alone for a while", ft_test_drop },

@@ -12,6 +12,7 @@
 #include "plan_test.c"
 #include "groups_test.c"
 #include "finer_test.c"
+#include "finer_gate_test.c"
 #include "gain_test.c"
 #include "judge_test.c"
 #include "pace_test.c"
@@ -34,6 +35,7 @@ static void suite_run(struct test_tally *tally)
 	TEST_RUN(plan_tests, tally);
 	TEST_RUN(groups_tests, tally);
 	TEST_RUN(finer_tests, tally);
+	TEST_RUN(finer_gate_tests, tally);
 	TEST_RUN(gain_tests, tally);
 	TEST_RUN(judge_tests, tally);
 	TEST_RUN(pace_tests, tally);

@@ -20,13 +20,15 @@
 #define GRANULES_MOST	1024u
 /* Granules divided in one epoch: each changes what the next one is worth. */
 #define EPOCH_DIVISIONS 16u
+/* Of them, those kept for FMEM: a divided one there makes room for a dozen's hot pages. */
+#define FMEM_DIVISIONS	2u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
 #define LOCATE_EPOCHS	64u
 /* Windows that what cannot be divided is left alone. */
 #define UNFIT_WINDOWS	8u
 #define FIRST_SPLIT_NS	100000u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */
-#define SECOND_SAMPLES	16384u
+#define SECOND_SAMPLES	32768u
 #define EPOCH_SAMPLES	4096u
 
 struct demeter_finer *demeter_finer_table;
@@ -37,12 +39,17 @@ static u32 dense_turn;
 static u64 samples_before;
 /* Hottest of what finds no room in FMEM. */
 static u64 cut_density;
+/* Whether to look at all, and totals when it was asked last; the worker's. */
+static struct demeter_finer_gate gate;
+static struct demeter_finer_gate_epoch gate_before;
 
 /* Since load; written by the worker. */
 static struct {
 	u64 divisions;
 	u64 failures;
 	u64 dense_epochs;
+	u64 looks;
+	u64 looked_epochs;
 	u64 split_cost_ns;
 	u64 extra[DEMETER_TIERS + 1];
 } stats = { .split_cost_ns = FIRST_SPLIT_NS };
@@ -76,22 +83,31 @@ static u32 table_capacity(void)
 	return clamp_t(u64, pages / HPAGE_PMD_NR, GRANULES_LEAST, GRANULES_MOST);
 }
 
-static bool is_wanted(const struct demeter_context *ctx)
+/* What params/finer says, or DEMETER_FINER_OFF where nothing could be placed by page. */
+static unsigned long mode_of(const struct demeter_context *ctx)
 {
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 
-	return READ_ONCE(demeter_params.finer) && demeter_tiers.columns == 1 &&
-	       !ctx->shares->named && ops->caps() & DEMETER_SAMPLER_PAGE;
+	if (demeter_tiers.columns != 1 || ctx->shares->named ||
+	    !(ops->caps() & DEMETER_SAMPLER_PAGE))
+		return DEMETER_FINER_OFF;
+	return READ_ONCE(demeter_params.finer);
+}
+
+static void stop_looking(void)
+{
+	table_free();
+	WRITE_ONCE(dense_shift, 0);
 }
 
 /* Is there a table? As wanted: without memory there is none, and it is tried again. */
-static bool table_ready(const struct demeter_context *ctx)
+static bool table_ready(unsigned long mode)
 {
 	struct table *table;
 	u32 capacity, length;
 
-	if (!is_wanted(ctx)) {
-		demeter_finer_stop();
+	if (mode == DEMETER_FINER_OFF || (mode == DEMETER_FINER_AUTO && !gate.open)) {
+		stop_looking();
 		return false;
 	}
 	if (demeter_finer_table)
@@ -124,8 +140,8 @@ static bool table_ready(const struct demeter_context *ctx)
  */
 void demeter_finer_stop(void)
 {
-	table_free();
-	WRITE_ONCE(dense_shift, 0);
+	stop_looking();
+	gate = (struct demeter_finer_gate){};
 }
 
 /**
@@ -167,11 +183,24 @@ u64 demeter_finer_extra(u32 kind)
 /**
  * demeter_finer_is_denser() - are denser samples wanted
  *
- * Return: whether the pace must be full for it.
+ * Return: whether samples say nothing about what is usual.
  */
 bool demeter_finer_is_denser(void)
 {
 	return demeter_finer_table && demeter_finer_table->denser;
+}
+
+/**
+ * demeter_finer_wants_pace() - must the pace be full for it
+ *
+ * Return: whether denser samples are wanted, or a look should soon be over.
+ */
+bool demeter_finer_wants_pace(void)
+{
+	if (demeter_finer_is_denser())
+		return true;
+	return READ_ONCE(demeter_params.finer) == DEMETER_FINER_AUTO &&
+	       demeter_finer_gate_is_looking(&gate, demeter_finer_table);
 }
 
 /**
@@ -342,8 +371,9 @@ static bool is_mostly_in(const struct demeter_target *target, const struct demet
 }
 
 /*
- * Those in SMEM first: once their hot pages have found room, what is in FMEM may do
- * just as well whole.
+ * Most of them in SMEM: once their hot pages have found room, what is in FMEM may do
+ * just as well whole. But a few in FMEM, too: else that room would be found in whole
+ * granules, hot pages and all, which then come back one by one.
  */
 static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32 *left)
 {
@@ -415,6 +445,30 @@ static void locate_some(struct demeter_context *ctx)
 	}
 }
 
+/* Is the next epoch one to look at granules in? */
+static void watch(unsigned long mode)
+{
+	struct demeter_finer_gate_epoch now = { .promoted_pages = demeter_stats.promoted_pages };
+	struct demeter_finer_gate_epoch epoch;
+	bool was_open = gate.open;
+	u32 tier;
+
+	for (tier = 0; tier < DEMETER_TIERS; tier++) {
+		now.samples[tier] = demeter_stats.tier_samples[tier] - stats.extra[tier];
+		epoch.samples[tier] = now.samples[tier] - gate_before.samples[tier];
+	}
+	epoch.promoted_pages = now.promoted_pages - gate_before.promoted_pages;
+	gate_before = now;
+	WRITE_ONCE(stats.looked_epochs, stats.looked_epochs + !!demeter_finer_table);
+	if (mode != DEMETER_FINER_AUTO) {
+		/* What is divided by then is not given up when it is set to auto. */
+		gate = (struct demeter_finer_gate){ .open = demeter_finer_table };
+		return;
+	}
+	demeter_finer_gate_epoch(&gate, &epoch, demeter_finer_table);
+	WRITE_ONCE(stats.looks, stats.looks + (gate.open && !was_open));
+}
+
 /**
  * demeter_finer_epoch() - an epoch is over: divide what is worth it
  * @ctx: the worker's
@@ -423,16 +477,19 @@ static void locate_some(struct demeter_context *ctx)
  */
 void demeter_finer_epoch(struct demeter_context *ctx)
 {
-	u32 left = EPOCH_DIVISIONS;
+	unsigned long mode = mode_of(ctx);
+	u32 left = EPOCH_DIVISIONS - FMEM_DIVISIONS;
 
-	if (!table_ready(ctx))
-		return;
-	demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
-				READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC);
-	divide_some(ctx, DEMETER_SMEM, &left);
-	divide_some(ctx, DEMETER_FMEM, &left);
-	locate_some(ctx);
-	set_density();
+	if (table_ready(mode)) {
+		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
+					READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC);
+		divide_some(ctx, DEMETER_SMEM, &left);
+		left += FMEM_DIVISIONS;
+		divide_some(ctx, DEMETER_FMEM, &left);
+		locate_some(ctx);
+		set_density();
+	}
+	watch(mode);
 }
 
 /* Readers take no lock: the table may go while they look, so they get copies. */
@@ -452,10 +509,13 @@ FINER_STAT(divisions, READ_ONCE(stats.divisions));
 FINER_STAT(failures, READ_ONCE(stats.failures));
 FINER_STAT(denser_epochs, READ_ONCE(stats.dense_epochs));
 FINER_STAT(extra_samples, extra_samples());
+FINER_STAT(looks, READ_ONCE(stats.looks));
+FINER_STAT(looked_epochs, READ_ONCE(stats.looked_epochs));
 FINER_STAT(split_cost_ns, READ_ONCE(stats.split_cost_ns));
 
 static struct attribute *finer_attrs[] = { &divisions_attr.attr,     &failures_attr.attr,
 					   &denser_epochs_attr.attr, &extra_samples_attr.attr,
+					   &looks_attr.attr,	     &looked_epochs_attr.attr,
 					   &split_cost_ns_attr.attr, NULL };
 
 const struct attribute_group demeter_finer_stats_group = { .attrs = finer_attrs };

@@ -12,7 +12,7 @@
 #ifndef DEMETER_FINER_KERNEL_H
 #define DEMETER_FINER_KERNEL_H
 
-#include <demeter/finer.h>
+#include <demeter/finer_gate.h>
 
 #include "refusal.h"
 
@@ -23,12 +23,16 @@ struct demeter_folio_list;
 struct demeter_sample;
 struct demeter_target;
 
+/* Of params/finer: never, always, or where the gate (core/finer_gate.c) is open. */
+enum { DEMETER_FINER_OFF, DEMETER_FINER_ON, DEMETER_FINER_AUTO };
+
 /* finer.c */
 void demeter_finer_stop(void);
 bool demeter_finer_takes(struct demeter_target *target, u64 gva, u16 tier);
 void demeter_finer_epoch(struct demeter_context *ctx);
 void demeter_finer_set_cut(const struct demeter_rank_entry *entries, u32 nr);
 bool demeter_finer_is_denser(void);
+bool demeter_finer_wants_pace(void);
 u64 demeter_finer_period(u64 period);
 u64 demeter_finer_extra(u32 kind);
 
@@ -45,6 +49,7 @@ bool demeter_finer_skip(const struct demeter_target *target, u64 *at, u64 *stop)
 void demeter_finer_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier,
 			   bool moved);
 void demeter_finer_back_off(struct demeter_rank_entry *entry);
+bool demeter_finer_holds(void);
 const struct demeter_rank_entry *demeter_finer_classes_of(u32 space);
 
 /* Between the two: what is looked at, NULL while nothing is. */

@@ -270,3 +270,19 @@ void demeter_finer_back_off(struct demeter_rank_entry *entry)
 		if (target->refused[class_of(entry)][tier].retry_epoch > demeter_stats.epochs)
 			entry->pages[tier] = 0;
 }
+
+/**
+ * demeter_finer_holds() - should ranges wait with what they would promote
+ *
+ * Once granules are divided, their cold pages in FMEM are the first to make room. While
+ * others are about to be divided it is for their hot pages: a lukewarm granule that came
+ * to it whole would soon be divided too, and most of it go back.
+ *
+ * For the worker.
+ *
+ * Return: whether they should, until denser samples have told what is worth dividing.
+ */
+bool demeter_finer_holds(void)
+{
+	return demeter_finer_is_denser() && demeter_finer_table->divided;
+}

@@ -60,7 +60,7 @@ static void see_route(struct demeter_context *ctx, u32 nr)
 /* Hide from the planner what would only be refused again. */
 static void apply_back_off(struct demeter_context *ctx, u32 nr)
 {
-	bool far = demeter_route_is_far(&ctx->route);
+	bool far = demeter_route_is_far(&ctx->route), hold = demeter_finer_holds();
 	u32 i, tier;
 
 	for (i = 0; i < nr; i++) {
@@ -76,6 +76,8 @@ static void apply_back_off(struct demeter_context *ctx, u32 nr)
 		for (tier = 0; count && tier < DEMETER_TIERS; tier++)
 			if ((s32)(count->retry_epoch[far][tier] - target->ranges.epoch) > 0)
 				entry->pages[tier] = 0;
+		if (hold)
+			entry->pages[DEMETER_SMEM] = 0;
 		if (!(i % 256))
 			cond_resched();
 	}

@@ -102,7 +102,7 @@ PARAM(rate_pages_per_s, 0, 1ul << 40, PARAM_PLAIN);
 PARAM(latency_gap_ns, 0, 1000000, PARAM_PLAIN);
 PARAM(batch_pairs, DEMETER_BATCH_PAIRS_MIN, DEMETER_BATCH_PAIRS_MAX, PARAM_PLAIN);
 PARAM(auto_min_bytes, 0, ULONG_MAX, PARAM_PLAIN);
-PARAM(finer, 0, 1, PARAM_PLAIN);
+PARAM(finer, DEMETER_FINER_OFF, DEMETER_FINER_AUTO, PARAM_PLAIN);
 PARAM(finer_walk_ns, 0, 100000, PARAM_PLAIN);
 
 static struct attribute *params_attrs[] = {

@@ -84,7 +84,8 @@ struct vm_area_struct;
  * @batch_pairs: pairs exchanged with one TLB flush
  * @auto_min_bytes: manage every address space with this much anonymous
  *	memory, 0 = none
- * @finer: place base pages of huge pages whose accesses concentrate
+ * @finer: place base pages of huge pages whose accesses concentrate: DEMETER_FINER_OFF,
+ *	DEMETER_FINER_ON or DEMETER_FINER_AUTO
  * @finer_walk_ns: see struct demeter_finer_params
  *
  * Single words, written by sysfs and read with READ_ONCE().

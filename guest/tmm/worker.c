@@ -200,7 +200,7 @@ static void epoch_run(struct demeter_context *ctx, u64 begun_ns, u64 mark)
 	}
 	waiting = demeter_routes_run(ctx, nr, managed, begun_ns);
 	WRITE_ONCE(demeter_stats.epochs, demeter_stats.epochs + 1);
-	demeter_pacing_end_epoch(waiting || demeter_finer_is_denser());
+	demeter_pacing_end_epoch(waiting || demeter_finer_wants_pace());
 }
 
 static void tick_run(struct demeter_context *ctx)

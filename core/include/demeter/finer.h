@@ -29,7 +29,7 @@
 /* Granules that are remembered as not worth a look, by hash. */
 #define DEMETER_FINER_REFUSED 1024U
 /* How much denser than usual samples can be, as a power of two. */
-#define DEMETER_FINER_DENSER  3U
+#define DEMETER_FINER_DENSER  4U
 
 enum demeter_finer_state {
 	DEMETER_FINER_FREE,    /* the slot is not in use */
@@ -96,6 +96,10 @@ struct demeter_finer_granule {
  * @window: windows that have ended
  * @window_samples: samples of the running window
  * @window_ns: how long it has run
+ * @epochs: that have passed since granules were seen to: several, where they are only
+ *	looked at
+ * @settle: epochs for which a granule that went back to its range may need to settle
+ * @pairs: of samples on one granule that is undecided, when they were
  * @credit: epochs of denser samples that may follow
  * @denser: denser samples would tell more
  * @denied: samples of granules for which there was no room, since initialisation
@@ -114,6 +118,9 @@ struct demeter_finer {
 	u32 window;
 	u64 window_samples;
 	u64 window_ns;
+	u32 epochs;
+	u32 settle;
+	u64 pairs;
 	u32 credit;
 	bool denser;
 	u64 denied;
