@@ -11,11 +11,11 @@ use demeter_machine::tasks::TaskTime;
 use serde::{Deserialize, Serialize};
 
 use super::hypervisor::HostPhase;
-use super::ideal::Promise;
 use super::outcome::Outcome;
 use super::policy::Peer;
 use super::settings::Settings;
 use super::tmm::Tmm;
+use super::watch::Promise;
 use super::{damon, damon_auto};
 use crate::digest;
 use crate::error::Error;
@@ -311,27 +311,7 @@ fn moved_pages(tmm: Tmm, rows: &[SeriesRow], outcome: &Outcome) -> [u64; 3] {
     if let Tmm::Peer(peer) = tmm {
         return peer.moved_pages(outcome);
     }
-    moved_by_kernel(outcome, tmm.is_nbt())
-}
-
-/// Pages that the kernel's own promotion and demotion moved, and refused where
-/// `refuses`: else what failed to migrate is not a manager's.
-pub fn moved_by_kernel(outcome: &Outcome, refuses: bool) -> [u64; 3] {
-    let demoted = [
-        "pgdemote_kswapd",
-        "pgdemote_direct",
-        "pgdemote_khugepaged",
-        "pgdemote_proactive",
-    ]
-    .iter()
-    .map(|name| outcome.vmstat_delta(name))
-    .sum();
-    let refused = if refuses {
-        outcome.vmstat_delta("pgmigrate_fail")
-    } else {
-        0
-    };
-    [outcome.vmstat_delta("pgpromote_success"), demoted, refused]
+    outcome.moved_by_kernel(tmm.is_nbt())
 }
 
 fn stages(rows: &[SeriesRow]) -> BTreeMap<String, u64> {
