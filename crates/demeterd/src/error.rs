@@ -6,7 +6,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::fleet::FleetError;
 use crate::policy::PolicyError;
 use crate::sockets::SocketError;
 use crate::spec::SpecError;
@@ -61,9 +60,6 @@ pub enum Error {
     /// A policy cannot decide.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A machine cannot be served.
-    #[error(transparent)]
-    Fleet(Box<FleetError>),
     /// The system gave no thread, event or runtime.
     #[error("cannot {action}: {cause}")]
     System {
@@ -96,10 +92,6 @@ impl Error {
     pub fn next(&self) -> String {
         match self {
             Self::Usage { next, .. } => next.clone(),
-            Self::Fleet(error) => match &**error {
-                FleetError::Start(error) => error.next(),
-                _ => "see the machine's keys in docs/balloon.md".into(),
-            },
             Self::Spec(_) => "see the machine's keys in docs/balloon.md".into(),
             Self::Policy(error) => error.next(),
             Self::File { .. } => "check the path and its permissions".into(),

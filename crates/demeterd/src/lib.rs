@@ -3,6 +3,7 @@
 //! virtual machine; one coordinator with the policies that divide FMEM among them and the
 //! control interface.
 
+mod address;
 mod args;
 mod backend;
 mod channel;
@@ -155,7 +156,7 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
             tokio::spawn(page.serve(fleet.clone()));
         }
         tokio::spawn(steer::run(fleet.clone()));
-        tokio::spawn(history::run(fleet.clone()));
+        tokio::spawn(fleet.clone().record());
         tokio::spawn(reload_on(
             catch(SignalKind::hangup())?,
             fleet.clone(),
