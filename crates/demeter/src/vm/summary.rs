@@ -110,9 +110,9 @@ pub fn summarise(
     // COMMAND that never reached its region of interest leaves no series.
     let series = &plugin.series;
     let bytes = std::fs::read(series).unwrap_or_default();
-    let rows = parse(&bytes).map_err(|cause| Error::Malformed {
+    let rows = parse(&bytes).map_err(|error| Error::Malformed {
         path: series.to_path_buf(),
-        cause,
+        cause: error.to_string(),
     })?;
     let own = settings.tmm == Tmm::Demeter;
     let below = settings.hypervisor.is_some();
@@ -168,14 +168,25 @@ fn tasks(path: &Path) -> Vec<TaskTime> {
     part.map_or_else(Vec::new, |part| part.tasks)
 }
 
+/// A line of a series that is no row.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {cause}")]
+pub struct SeriesError {
+    line: usize,
+    cause: serde_json::Error,
+}
+
 /// Reads a series.
-pub fn parse(bytes: &[u8]) -> Result<Vec<SeriesRow>, String> {
+pub fn parse(bytes: &[u8]) -> Result<Vec<SeriesRow>, SeriesError> {
     bytes
         .split(|&byte| byte == b'\n')
         .enumerate()
         .filter(|(_, line)| !line.is_empty())
         .map(|(index, line)| {
-            serde_json::from_slice(line).map_err(|error| format!("line {}: {error}", index + 1))
+            serde_json::from_slice(line).map_err(|cause| SeriesError {
+                line: index + 1,
+                cause,
+            })
         })
         .collect()
 }
