@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use demeter_balloon::is_name;
 use demeter_balloon::view::Problem;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -206,10 +207,9 @@ impl Client {
     }
 }
 
-/// A name as part of a path: anything but plain letters is not a name.
+/// A name as part of a path: anything else would be another path.
 pub fn checked_name(name: &str) -> Result<&str, Error> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if !name.is_empty() && name.chars().all(plain) {
+    if is_name(name) {
         return Ok(name);
     }
     Err(Error::Usage {
@@ -227,5 +227,15 @@ mod tests {
         let next = unreachable_next(io::ErrorKind::PermissionDenied);
         assert!(!next.contains("start demeterd"), "{next}");
         assert!(unreachable_next(io::ErrorKind::NotFound).contains("start demeterd"));
+    }
+
+    #[test]
+    fn what_the_daemon_would_not_have_is_not_asked_for() {
+        assert_eq!(checked_name("web-1").unwrap(), "web-1");
+        let long = "x".repeat(65);
+        for name in ["", "..", ".hidden", "a/tiers", "a?b", &long] {
+            let error = checked_name(name).unwrap_err();
+            assert!(matches!(error, Error::Usage { .. }), "{error}");
+        }
     }
 }
