@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::lock::LockError;
 use crate::policy::PolicyError;
 use crate::sockets::SocketError;
 use crate::spec::SpecError;
@@ -32,6 +33,9 @@ pub enum Error {
         /// The system's words.
         cause: io::Error,
     },
+    /// Another daemon has the state.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// A socket cannot be listened on.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -95,6 +99,7 @@ impl Error {
             Self::Spec(_) => "see the machine's keys in docs/balloon.md".into(),
             Self::Policy(error) => error.next(),
             Self::File { .. } => "check the path and its permissions".into(),
+            Self::Lock(error) => error.next().into(),
             Self::Socket(error) => error.next().into(),
             Self::Metrics { cause, .. } => {
                 next_address(cause, "[metrics]", "demeterd-metrics.conf")

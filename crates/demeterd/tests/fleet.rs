@@ -171,6 +171,34 @@ fn nothing_of_others_is_deleted_for_a_machines_socket() {
 }
 
 #[test]
+fn a_state_has_one_daemon() {
+    let mut daemon = Daemon::start(&["a"], &[]);
+    let at = |name: &str| daemon.path(name).display().to_string();
+    let (control, state) = (at("other-control"), at("state"));
+    let words = ["60", "--control", &control, "--state-dir", &state];
+    let output = Command::new("timeout")
+        .arg(words[0])
+        .arg(program())
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("another daemon (process") && said.contains("another --state-dir"),
+        "{said}"
+    );
+    assert!(!daemon.path("other-control").exists());
+    // The first one does not notice, and has its state again however it ended.
+    let added = daemon.prepare("b").to_string();
+    assert_eq!(daemon.status("POST /v1/vms", &added).0, 201);
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(names(&daemon), ["a", "b"]);
+}
+
+#[test]
 fn monitors_of_another_user_can_connect_if_that_is_wanted() {
     let mode = |daemon: &Daemon, name: &str| {
         let metadata = daemon.path(name).metadata().unwrap();
