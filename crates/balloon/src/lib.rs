@@ -15,6 +15,7 @@
 //! balloon, and a fixed amount beside it.
 
 pub mod device;
+mod name;
 pub mod node;
 pub mod pages;
 pub mod reason;
@@ -24,6 +25,7 @@ pub mod view;
 pub mod wire;
 
 pub use device::{Backing, Device, Event, NodeView, Parameters, Punching, Taken, TargetError};
+pub use name::is_name;
 pub use reason::{Counters, Reason};
 pub use regions::{Region, RegionError, Regions};
 pub use statistics::{NodeStatistics, Statistics};

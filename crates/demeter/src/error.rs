@@ -153,14 +153,9 @@ pub enum Error {
         /// Where its output is.
         kept: PathBuf,
     },
-    /// The balloon's daemon or a virtual machine monitor says no.
-    #[error("{cause}")]
-    Daemon {
-        /// What is wrong.
-        cause: String,
-        /// What to do.
-        next: String,
-    },
+    /// What a part of this program has its own errors for.
+    #[error("{0}")]
+    Part(Box<dyn Advice>),
     /// demeter.ko cannot be read.
     #[error(transparent)]
     Observe(#[from] demeter_observe::Error),
@@ -173,6 +168,18 @@ pub enum Error {
         /// How many.
         failed: usize,
     },
+}
+
+/// An error of one module, which knows what to do about it. Wrong usage is none.
+pub trait Advice: std::error::Error + Send + Sync {
+    /// What the user should do.
+    fn next(&self) -> String;
+}
+
+impl<E: Advice + 'static> From<E> for Error {
+    fn from(error: E) -> Self {
+        Self::Part(Box::new(error))
+    }
 }
 
 impl Error {
@@ -189,10 +196,10 @@ impl Error {
     pub fn next(&self) -> String {
         let console = |kept: &Path| format!("read {}", kept.join("console.log").display());
         match self {
-            Self::Usage { next, .. }
-            | Self::NotBuilt { next, .. }
-            | Self::Plugin { next, .. }
-            | Self::Daemon { next, .. } => next.clone(),
+            Self::Usage { next, .. } | Self::NotBuilt { next, .. } | Self::Plugin { next, .. } => {
+                next.clone()
+            }
+            Self::Part(error) => error.next(),
             Self::Testbed { .. } => "run `testbed/setup.sh`".into(),
             Self::File { cause, .. } if cause.kind() == std::io::ErrorKind::StorageFull => {
                 "free some space and run again".into()

@@ -17,6 +17,7 @@ mod progress;
 mod sim;
 mod table;
 mod testbed;
+mod userfaultfd;
 mod vm;
 
 use std::process::ExitCode;

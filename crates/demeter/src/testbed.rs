@@ -75,6 +75,17 @@ impl Kernel {
     }
 }
 
+/// What is wrong with `testbed.json`.
+#[derive(Debug, thiserror::Error)]
+enum ContractError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("format {0} where {FORMAT} is known")]
+    Format(u32),
+    #[error("no QEMU or no kernels in it")]
+    Empty,
+}
+
 impl Testbed {
     /// Reads the cache's `testbed.json`.
     pub fn load() -> Result<Self, Error> {
@@ -89,13 +100,13 @@ impl Testbed {
         Ok(testbed)
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let testbed: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    fn parse(text: &str) -> Result<Self, ContractError> {
+        let testbed: Self = serde_json::from_str(text)?;
         if testbed.format != FORMAT {
-            return Err(format!("format {} where {FORMAT} is known", testbed.format));
+            return Err(ContractError::Format(testbed.format));
         }
         if testbed.qemu.argv.is_empty() || testbed.kernels.is_empty() {
-            return Err("no QEMU or no kernels in it".into());
+            return Err(ContractError::Empty);
         }
         Ok(testbed)
     }
@@ -283,7 +294,12 @@ mod tests {
 
     #[test]
     fn refuses_other_formats() {
-        assert!(Testbed::parse(&TEXT.replace("\"format\":1", "\"format\":2")).is_err());
-        assert!(Testbed::parse("{").is_err());
+        let refused = |from, to| Testbed::parse(&TEXT.replace(from, to)).unwrap_err();
+        let format = refused("\"format\":1", "\"format\":2");
+        assert!(matches!(format, ContractError::Format(2)), "{format}");
+        let empty = refused("[\"/ld\"]", "[]");
+        assert!(matches!(empty, ContractError::Empty), "{empty}");
+        let json = Testbed::parse("{").unwrap_err();
+        assert!(matches!(json, ContractError::Json(_)), "{json}");
     }
 }

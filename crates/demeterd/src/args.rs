@@ -13,12 +13,12 @@ use demeter_balloon::Parameters;
 use demeter_balloon::view::{PolicyClock, PolicyView};
 use serde::Deserialize;
 
+use crate::address::{self, AddressError};
 use crate::error::Error;
 use crate::keeper::{Isolation, Keeping, YOUNG};
 use crate::policy;
 use crate::sockets::Access;
 use crate::spec::{Description, Entitlement, Size, Socket, SpecError, Vm, check_fleet};
-use crate::web::{self, AddressError};
 
 /// Where the control interface is if nobody says.
 const CONTROL: &str = "/run/demeter/demeterd.sock";
@@ -178,7 +178,7 @@ pub struct Settings {
     /// Metrics on TCP.
     pub metrics_listen: Option<SocketAddr>,
     /// The page.
-    pub web: Option<web::Settings>,
+    pub web: Option<address::Settings>,
     /// From point to point of the curves.
     pub history_interval: Duration,
     /// Of the machines' sockets.
@@ -280,7 +280,7 @@ impl Arguments {
     }
 
     /// Nobody is served a page without a token.
-    fn web(&self, file: FileWeb) -> Result<Option<web::Settings>, Error> {
+    fn web(&self, file: FileWeb) -> Result<Option<address::Settings>, Error> {
         let token_file = self.web_token_file.clone().or(file.token_file);
         let (listen, token_file) = match (self.web_listen.clone().or(file.listen), token_file) {
             (None, _) => return Ok(None),
@@ -293,7 +293,7 @@ impl Arguments {
             cause: error.to_string(),
             next: "write for example 127.0.0.1:9465, or /run/demeter/web.sock".into(),
         })?;
-        Ok(Some(web::Settings {
+        Ok(Some(address::Settings {
             address,
             token_file,
             access: Access::parse(file.socket_mode.as_deref(), file.socket_group.as_deref())?,
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(settings.policy.fmem_pool_bytes, 2 << 30);
         assert_eq!(settings.metrics_listen, "[::1]:9464".parse().ok());
         let web = settings.web.unwrap();
-        assert_eq!(web.address, web::Address::Unix("/run/web".into()));
+        assert_eq!(web.address, address::Address::Unix("/run/web".into()));
         assert_eq!(web.access.mode, 0o660);
         assert_eq!(settings.vms[0].share.weight, 300);
         assert_eq!(settings.vms[0].share.fmem_floor_bytes, 256 << 20);

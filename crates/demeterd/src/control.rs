@@ -383,6 +383,14 @@ async fn resize(
         };
         // Not there yet is an answer as well: the view says so.
         let _ = tokio::time::timeout(limit, ended).await;
+        // Somebody took the machine away meanwhile, and maybe added another one of that name.
+        if !Arc::ptr_eq(&vm, &find(&fleet, &name)?) {
+            return Err(Failure::new(
+                StatusCode::NOT_FOUND,
+                format!("machine '{name}' was removed, and another one added"),
+                "ask again for the new one",
+            ));
+        }
     }
     Ok(Json(fleet.view_of(&vm).await))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use crate::fleet::FleetError;
+use crate::lock::LockError;
 use crate::policy::PolicyError;
 use crate::sockets::SocketError;
 use crate::spec::SpecError;
@@ -33,6 +33,9 @@ pub enum Error {
         /// The system's words.
         cause: io::Error,
     },
+    /// Another daemon has the state.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// A socket cannot be listened on.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -61,9 +64,6 @@ pub enum Error {
     /// A policy cannot decide.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A machine cannot be served.
-    #[error(transparent)]
-    Fleet(Box<FleetError>),
     /// The system gave no thread, event or runtime.
     #[error("cannot {action}: {cause}")]
     System {
@@ -96,13 +96,10 @@ impl Error {
     pub fn next(&self) -> String {
         match self {
             Self::Usage { next, .. } => next.clone(),
-            Self::Fleet(error) => match &**error {
-                FleetError::Start(error) => error.next(),
-                _ => "see the machine's keys in docs/balloon.md".into(),
-            },
             Self::Spec(_) => "see the machine's keys in docs/balloon.md".into(),
             Self::Policy(error) => error.next(),
             Self::File { .. } => "check the path and its permissions".into(),
+            Self::Lock(error) => error.next().into(),
             Self::Socket(error) => error.next().into(),
             Self::Metrics { cause, .. } => {
                 next_address(cause, "[metrics]", "demeterd-metrics.conf")

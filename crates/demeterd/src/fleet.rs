@@ -60,10 +60,19 @@ pub enum FleetError {
     Configured(String),
     /// It cannot be listened for.
     #[error(transparent)]
-    Start(#[from] Error),
+    Start(Error),
     /// It would be forgotten.
     #[error("cannot remember it: {0}")]
     Store(#[from] io::Error),
+}
+
+impl From<Error> for FleetError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Spec(error) => Self::Spec(error),
+            error => Self::Start(error),
+        }
+    }
 }
 
 struct Member {
@@ -146,14 +155,12 @@ impl Fleet {
             }),
         };
         for spec in settings.vms {
-            fleet
-                .begin(spec, None)
-                .map_err(|error| Error::Fleet(Box::new(error)))?;
+            fleet.begin(spec, None)?;
         }
         for description in stored.vms {
             let name = description.name.clone();
             let begun = (description.clone().finish(&settings.classes))
-                .map_err(FleetError::from)
+                .map_err(Error::from)
                 .and_then(|spec| fleet.begin(spec, Some(description)));
             // The others shall be served even so.
             if let Err(error) = begun {
@@ -168,7 +175,7 @@ impl Fleet {
     }
 
     /// Serves one more machine.
-    fn begin(&self, spec: spec::Vm, added: Option<Description>) -> Result<Arc<Vm>, FleetError> {
+    fn begin(&self, spec: spec::Vm, added: Option<Description>) -> Result<Arc<Vm>, Error> {
         let vms = self.vms();
         spec::check_fleet(vms.iter().map(|vm| &vm.spec).chain([&spec]))?;
         let ledger = Ledger::open(self.state_dir.as_deref(), &spec.name).map_err(|cause| {
@@ -291,7 +298,7 @@ impl Fleet {
         }
         self.changed();
         tracing::info!("configuration read anew");
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Who decides from now on, and after a restart.
@@ -378,6 +385,17 @@ impl Fleet {
     pub async fn view_of(&self, vm: &Arc<Vm>) -> VmView {
         self.measuring.measure(std::slice::from_ref(vm)).await;
         vm.view()
+    }
+
+    /// Records for ever what the guests have.
+    pub async fn record(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(self.history.interval);
+        // A host that was asleep has no points of that time.
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.history.record(&self.seen().await);
+        }
     }
 
     /// Counts changes.

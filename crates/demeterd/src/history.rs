@@ -11,7 +11,6 @@ use demeter_balloon::Statistics;
 use demeter_balloon::view::{Short, Stage, VmView, Why};
 use serde::Serialize;
 
-use crate::fleet::Fleet;
 use crate::vm::Vm;
 
 /// Points of a guest; older ones are forgotten.
@@ -78,7 +77,8 @@ struct Track {
 /// Of all guests.
 pub struct History {
     instance: u64,
-    interval: Duration,
+    /// Between points.
+    pub interval: Duration,
     began: Instant,
     inner: Mutex<Inner>,
 }
@@ -101,7 +101,7 @@ impl History {
     }
 
     /// A point for each guest; those that are not there any more are forgotten.
-    fn record(&self, seen: &[(Arc<Vm>, VmView)]) {
+    pub fn record(&self, seen: &[(Arc<Vm>, VmView)]) {
         let at_ms = self.now_ms();
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.number += 1;
@@ -208,17 +208,6 @@ impl Said {
                     .map(|of| of as u32)
             }),
         }
-    }
-}
-
-/// Records for ever.
-pub async fn run(fleet: Arc<Fleet>) {
-    let mut ticks = tokio::time::interval(fleet.history.interval);
-    // A host that was asleep has no points of that time.
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        fleet.history.record(&fleet.seen().await);
     }
 }
 

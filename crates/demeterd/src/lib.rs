@@ -3,6 +3,7 @@
 //! virtual machine; one coordinator with the policies that divide FMEM among them and the
 //! control interface.
 
+mod address;
 mod args;
 mod backend;
 mod channel;
@@ -16,6 +17,7 @@ mod guest;
 mod history;
 mod keeper;
 mod ledger;
+mod lock;
 mod lost;
 mod measuring;
 mod message;
@@ -53,6 +55,7 @@ use demeter_policy as policy;
 use crate::args::{Arguments, Settings};
 use crate::error::Error;
 use crate::fleet::Fleet;
+use crate::lock::Lock;
 use crate::sockets::Access;
 
 /// The program.
@@ -121,10 +124,15 @@ fn run(arguments: Arguments) -> Result<(), Error> {
 }
 
 async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Error> {
-    if let Some(directory) = &settings.state_dir {
-        std::fs::create_dir_all(directory)
-            .map_err(|cause| Error::file("create", directory, cause))?;
-    }
+    // Before anything is made that a daemon which has the state already would miss.
+    let _lock = match &settings.state_dir {
+        Some(directory) => {
+            std::fs::create_dir_all(directory)
+                .map_err(|cause| Error::file("create", directory, cause))?;
+            Some(Lock::take(directory)?)
+        }
+        None => None,
+    };
     let system = |action| move |cause| Error::System { action, cause };
     // Before the machines' sockets: whoever finds another daemon there must not
     // have taken its machines away.
@@ -155,7 +163,7 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
             tokio::spawn(page.serve(fleet.clone()));
         }
         tokio::spawn(steer::run(fleet.clone()));
-        tokio::spawn(history::run(fleet.clone()));
+        tokio::spawn(fleet.clone().record());
         tokio::spawn(reload_on(
             catch(SignalKind::hangup())?,
             fleet.clone(),

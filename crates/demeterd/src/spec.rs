@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use demeter_balloon::is_name;
 use demeter_balloon::view::tier_name;
 use demeter_size::SizeError;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -41,7 +42,10 @@ pub enum SpecError {
     #[error("{0}")]
     Key(#[from] serde_json::Error),
     /// Not a name.
-    #[error("'{0}' cannot name a machine: letters, digits, '-', '_' and '.' only")]
+    #[error(
+        "'{0}' cannot name a machine: 1 to 64 letters, digits, '-', '_' and '.', \
+         no '.' first"
+    )]
     Name(String),
     /// Nowhere to listen.
     #[error("machine '{0}' has no socket")]
@@ -319,8 +323,7 @@ impl Description {
         classes: &BTreeMap<String, Entitlement>,
     ) -> Result<Vm, SpecError> {
         let name = self.name;
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) || name.starts_with('.') {
+        if !is_name(&name) {
             return Err(SpecError::Name(name));
         }
         let Some(socket) = socket else {
@@ -411,6 +414,17 @@ mod tests {
         );
         assert_eq!(vm.share.weight, 3);
         assert_eq!(vm.share.fmem_floor_bytes, 3 << 29);
+    }
+
+    #[test]
+    fn what_is_no_name_names_no_machine() {
+        let named = |name: &str| parse(&format!("{name},socket=/s,fmem=/f"));
+        assert!(named(&"x".repeat(64)).is_ok());
+        let longer = "x".repeat(65);
+        for name in ["", "..", ".hidden", "a/b", "a b", &longer] {
+            let error = named(name).unwrap_err();
+            assert!(matches!(error, SpecError::Name(_)), "{name}: {error}");
+        }
     }
 
     #[test]

@@ -4,9 +4,7 @@
 //! changes anything, and holds a connection for a bounded time. The page itself says
 //! nothing of any guest: it asks for that with the token that it is given.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,10 +17,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::address::{Address, Settings};
 use crate::control::{self, Failure};
 use crate::error::Error;
 use crate::fleet::Fleet;
-use crate::sockets::{self, Access};
+use crate::sockets;
 use crate::token::Token;
 use crate::visits::Few;
 
@@ -33,43 +32,6 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; st
     require-trusted-types-for 'script'; trusted-types 'none'";
 /// Wrong tokens are told in the log at the first, second, fourth, eighth…
 const TOLD: fn(u64) -> bool = u64::is_power_of_two;
-
-/// Where the page is served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
-    /// `127.0.0.1:9465`.
-    Tcp(SocketAddr),
-    /// `/run/demeter/web.sock`.
-    Unix(PathBuf),
-}
-
-/// Not an address.
-#[derive(Debug, thiserror::Error)]
-#[error("'{0}' is neither ADDRESS:PORT nor the path of a socket")]
-pub struct AddressError(String);
-
-impl FromStr for Address {
-    type Err = AddressError;
-
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        if text.starts_with('/') {
-            return Ok(Self::Unix(text.into()));
-        }
-        let address = text.parse().map_err(|_| AddressError(text.to_owned()))?;
-        Ok(Self::Tcp(address))
-    }
-}
-
-/// As configured.
-#[derive(Debug)]
-pub struct Settings {
-    /// Where.
-    pub address: Address,
-    /// File of the token.
-    pub token_file: PathBuf,
-    /// Of a Unix socket.
-    pub access: Access,
-}
 
 /// A socket that listens, and who is admitted.
 pub struct Page {

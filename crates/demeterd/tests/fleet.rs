@@ -171,6 +171,77 @@ fn nothing_of_others_is_deleted_for_a_machines_socket() {
 }
 
 #[test]
+fn a_state_has_one_daemon() {
+    let mut daemon = Daemon::start(&["a"], &[]);
+    let at = |name: &str| daemon.path(name).display().to_string();
+    let (control, state) = (at("other-control"), at("state"));
+    let words = ["60", "--control", &control, "--state-dir", &state];
+    let output = Command::new("timeout")
+        .arg(words[0])
+        .arg(program())
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("another daemon (process") && said.contains("another --state-dir"),
+        "{said}"
+    );
+    assert!(!daemon.path("other-control").exists());
+    // The first one does not notice, and has its state again however it ended.
+    let added = daemon.prepare("b").to_string();
+    assert_eq!(daemon.status("POST /v1/vms", &added).0, 201);
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(names(&daemon), ["a", "b"]);
+}
+
+#[test]
+fn a_machine_that_goes_in_mid_resize_ends_the_wait_for_it() {
+    let daemon = empty(&[]);
+    for name in ["a", "b"] {
+        let description = daemon.prepare(name).to_string();
+        assert_eq!(daemon.status("POST /v1/vms", &description).0, 201);
+    }
+    let mut a = Guest::connect(&daemon, "a");
+    a.greet();
+    let mut b = Guest::connect(&daemon, "b");
+    b.greet();
+    let wish = r#"{"size_bytes": 2097152, "wait_ms": 60000}"#;
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| daemon.status("PUT /v1/vms/b/tiers/smem", wish));
+        // The guest was told, and does nothing.
+        let mut request = None;
+        until("b was told", || {
+            request = b.poll_request();
+            request.is_some()
+        });
+        assert!(!waits.is_finished());
+        assert_eq!(daemon.status("DELETE /v1/vms/b", "").0, 204);
+        let began = Instant::now();
+        let (status, answer) = waits.join().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(10), "it waits on");
+        assert_eq!(status, 404, "{answer}");
+        assert!(answer.contains("no machine 'b'"), "{answer}");
+    });
+    let (status, answer) = daemon.status("PUT /v1/vms/b/tiers/smem", wish);
+    assert_eq!(status, 404, "{answer}");
+    // Others are served, and one of that name begins anew: nothing is wanted of it.
+    a.greet();
+    drop(b);
+    let description = daemon.prepare("b").to_string();
+    assert_eq!(daemon.status("POST /v1/vms", &description).0, 201);
+    let mut b = Guest::connect(&daemon, "b");
+    b.greet();
+    let view = daemon.view("b");
+    assert_eq!(view["tiers"][1]["wanted_size_bytes"], Value::Null, "{view}");
+    assert_eq!(view["tiers"][1]["busy"], false, "{view}");
+    assert!(b.poll_request().is_none());
+}
+
+#[test]
 fn monitors_of_another_user_can_connect_if_that_is_wanted() {
     let mode = |daemon: &Daemon, name: &str| {
         let metadata = daemon.path(name).metadata().unwrap();

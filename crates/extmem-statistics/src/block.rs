@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::history::History;
+use crate::history::{History, Sample};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -263,11 +263,14 @@ impl Block {
     /// Takes the gauges into the history.
     pub fn sample(&self, now_ns: u64) {
         self.updated_ns.store(now_ns, Ordering::Relaxed);
-        self.history.push(
-            now_ns.saturating_sub(self.start_ns.load(Ordering::Relaxed)),
-            &self.counters,
-            &self.gauges,
-        );
+        let (counters, gauges) = (&self.counters, &self.gauges);
+        self.history.push(&Sample {
+            time_ns: now_ns.saturating_sub(self.start_ns.load(Ordering::Relaxed)),
+            resident_bytes: gauges.resident_bytes.get(),
+            compressed_bytes: gauges.compressed_bytes.get(),
+            faults_swap: counters.faults_swap.get(),
+            io_bytes: (counters.read_bytes.get()).wrapping_add(counters.write_bytes.get()),
+        });
     }
 }
 

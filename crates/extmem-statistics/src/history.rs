@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::block::{Counters, Gauges};
-
 const ROOM: usize = 256;
 const FIELDS: usize = 5;
 
@@ -48,8 +46,8 @@ impl History {
         }
     }
 
-    /// Adds the values at `time_ns`, if it is their turn. One thread at a time.
-    pub(crate) fn push(&self, time_ns: u64, counters: &Counters, gauges: &Gauges) {
+    /// Adds a sample, if it is its turn. One thread at a time.
+    pub(crate) fn push(&self, sample: &Sample) {
         let thinning = self.thinning.load(Ordering::Relaxed).min(31);
         let offered = self.offered.fetch_add(1, Ordering::Relaxed);
         if offered & ((1 << thinning) - 1) != 0 {
@@ -70,11 +68,11 @@ impl History {
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
         let values = [
-            time_ns,
-            gauges.resident_bytes.get(),
-            gauges.compressed_bytes.get(),
-            counters.faults_swap.get(),
-            (counters.read_bytes.get()).wrapping_add(counters.write_bytes.get()),
+            sample.time_ns,
+            sample.resident_bytes,
+            sample.compressed_bytes,
+            sample.faults_swap,
+            sample.io_bytes,
         ];
         for (place, value) in self.samples[length].iter().zip(values) {
             place.store(value, Ordering::Relaxed);
@@ -126,10 +124,14 @@ mod tests {
     fn a_long_run_is_thinned_evenly_from_start_to_end() {
         // SAFETY: all bits zero is an empty history.
         let history: Box<History> = unsafe { Box::new_zeroed().assume_init() };
-        let (counters, gauges) = (Counters::default(), Gauges::default());
         for turn in 0..10_000u64 {
-            gauges.resident_bytes.set(turn);
-            history.push(turn * 10, &counters, &gauges);
+            history.push(&Sample {
+                time_ns: turn * 10,
+                resident_bytes: turn,
+                compressed_bytes: 0,
+                faults_swap: 0,
+                io_bytes: 0,
+            });
         }
         let samples = history.read();
         assert!(

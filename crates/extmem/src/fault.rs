@@ -12,7 +12,7 @@ use crate::copies::{NO_PAYLOAD, from_victim};
 use crate::futex;
 use crate::neighbours::NEIGHBOURS;
 use crate::page::{Entry, Flag, PageIndex, State};
-use crate::pager::{Pager, yield_now};
+use crate::pager::Pager;
 use crate::policy::{Arrival, abi};
 use crate::queue::Window;
 use crate::region::PAGE_BYTES;
@@ -110,7 +110,7 @@ impl Pager {
                 self.want_eviction();
             }
             match self.evict(INLINE_BATCH, context) {
-                0 => yield_now(),
+                0 => futex::yield_now(),
                 pages => self.counters().evictions_inline_pages.add(pages as u64),
             }
         }

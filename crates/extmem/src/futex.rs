@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Sleeping: on a word of this process until somebody wakes it, or for a while.
+//! Sleeping: on a word of this process until somebody wakes it, or for a while; and
+//! giving the processor away.
 //!
 //! Sleepers may wake for no reason; callers look again.
 
@@ -52,6 +53,12 @@ pub fn pause(ns: u32) {
             [&raw const time as usize, 0, 0, 0, 0, 0],
         )
     };
+}
+
+/// Gives the processor away.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    unsafe { syscall::call(libc::SYS_sched_yield, [0; 6]) };
 }
 
 fn time(ns: u32) -> libc::timespec {

@@ -232,9 +232,3 @@ pub fn restore_signals(mask: u64) {
         );
     }
 }
-
-/// Gives the processor away.
-pub fn yield_now() {
-    // SAFETY: no arguments.
-    unsafe { syscall::call(libc::SYS_sched_yield, [0; 6]) };
-}

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::context::BATCH_PAGES;
 use crate::fatal;
+use crate::futex::yield_now;
 use crate::page::PageIndex;
-use crate::pager::{Pager, yield_now};
+use crate::pager::Pager;
 use crate::region::PAGE_BYTES;
 use crate::syscall;
 

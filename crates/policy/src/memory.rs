@@ -189,3 +189,73 @@ pub fn held_pages(total_pages: u64, node: &NodeStatistics) -> u64 {
         .saturating_sub(node.anon_pages)
         .saturating_sub(node.file_pages)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use demeter_balloon::statistics::Trigger;
+
+    /// A guest that has sampled 1000 accesses of each tier, and stalled for 1 ms, in each
+    /// second that has passed.
+    fn at(seconds: u64, guest_time_ns: u64) -> Statistics {
+        Statistics {
+            sequence: 0,
+            guest_time_ns,
+            event: Trigger::Periodic,
+            has_tmm: true,
+            has_psi: true,
+            fmem_samples: 1000 * seconds,
+            smem_samples: 1000 * seconds,
+            hot_wanted_pages: 100,
+            psi_some_us: 1000 * seconds,
+            psi_full_us: 0,
+            oom_kills: 0,
+            oom_deflated_pages: 0,
+            refaults: 10 * seconds,
+            nodes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_clock_that_leaps_to_the_end_of_time_and_back_is_believed_again() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut memory = Memory::default();
+        for seconds in 1..=3 {
+            memory.learn(Some(&at(seconds, seconds * SECOND)), 1e6);
+        }
+        assert_eq!(memory.access_rate, Some(2000.0));
+        assert_eq!(memory.stall_permille, Some(1));
+        let believed = memory.access_rate;
+        // Nothing happened in so long a time; nothing overflows.
+        memory.learn(Some(&at(4, u64::MAX)), 1e6);
+        assert!(memory.access_rate < believed && memory.access_rate >= Some(0.0));
+        assert_eq!(memory.stall_permille, Some(0));
+        assert!(memory.news.elapsed_s.is_finite());
+        // No time passes backwards: no rate is learned, and none invented.
+        let before = memory.access_rate;
+        memory.learn(Some(&at(5, 5 * SECOND)), 1e6);
+        assert_eq!(memory.access_rate, before);
+        assert_eq!(memory.news.elapsed_s, 0.0);
+        for seconds in 6..=40 {
+            memory.learn(Some(&at(seconds, seconds * SECOND)), 1e6);
+            assert_eq!(memory.news.elapsed_s, 1.0);
+            assert_eq!(memory.news.refaults, 10);
+            assert_eq!(memory.stall_permille, Some(1));
+        }
+        let rate = memory.access_rate.unwrap();
+        assert!((rate - 2000.0).abs() < 1.0, "{rate}");
+    }
+
+    #[test]
+    fn counters_that_leap_back_with_the_clock_tell_nothing_once() {
+        let mut memory = Memory::default();
+        memory.learn(Some(&at(1, 1_000_000_000)), 1e6);
+        memory.learn(Some(&at(u64::MAX / 1000, u64::MAX)), 1e6);
+        assert!(memory.access_rate <= Some(1e6));
+        memory.learn(Some(&at(2, 2_000_000_000)), 1e6);
+        memory.learn(Some(&at(3, 3_000_000_000)), 1e6);
+        assert!(memory.access_rate <= Some(1e6));
+        assert_eq!(memory.slow_permille, Some(500));
+        assert_eq!((memory.news.elapsed_s, memory.news.refaults), (1.0, 10));
+    }
+}

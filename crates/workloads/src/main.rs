@@ -110,7 +110,7 @@ enum Error {
     #[error("found {found}, expected {expected}; next: report it, memory was corrupted")]
     Checksum { found: String, expected: String },
     #[error("{0}; next: run it without a pager to see whose fault it is")]
-    Torture(String),
+    Torture(#[from] torture::Trouble),
     #[error("{path}: {cause}; next: check the path")]
     File {
         path: std::path::PathBuf,

@@ -54,7 +54,7 @@ impl Region {
         let too_large = || failed(std::io::Error::from(std::io::ErrorKind::OutOfMemory));
         let size = usize::try_from(bytes).map_err(|_| too_large())?;
         if memory == Memory::Bss {
-            let start = static_array::array(bytes)?;
+            let start = static_array::array(bytes, HUGE_BYTES)?;
             return Ok(Self {
                 start: start.cast(),
                 words: size / 8,

@@ -12,7 +12,6 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 
 use crate::Error;
-use crate::memory::HUGE_BYTES;
 
 /// Set for the copy: the bytes that its last segment is larger by.
 const STATIC_BYTES_ENV: &str = "DEMETER_STATIC_BYTES";
@@ -27,21 +26,19 @@ const KIND_AT: usize = 0;
 const MEMORY_BYTES_AT: usize = 40;
 const KIND_LOAD: u32 = 1;
 
-/// The static array, `bytes` long and aligned to a huge page: returns its address.
+/// The static array, `bytes` long and aligned to `alignment`: returns its address.
 /// Starts the program again where it has no such array yet.
 ///
 /// # Errors
 /// [`Error::Memory`] where the copy cannot be made or started.
-pub fn array(bytes: u64) -> Result<*mut u8, Error> {
+pub fn array(bytes: u64, alignment: u64) -> Result<*mut u8, Error> {
     let failed = |cause| Error::Memory { bytes, cause };
     // Whole pages, and room to align.
-    let larger_by = bytes
-        .next_multiple_of(HUGE_BYTES)
-        .saturating_add(HUGE_BYTES);
+    let larger_by = bytes.next_multiple_of(alignment).saturating_add(alignment);
     let has = std::env::var(STATIC_BYTES_ENV).ok();
     if has.and_then(|has| has.parse().ok()) == Some(larger_by) {
         let end = end_of_program();
-        return Ok(((end - larger_by).next_multiple_of(HUGE_BYTES)) as *mut u8);
+        return Ok(((end - larger_by).next_multiple_of(alignment)) as *mut u8);
     }
     let mut image = std::fs::read("/proc/self/exe").map_err(failed)?;
     if enlarge(&mut image, larger_by).is_none() {

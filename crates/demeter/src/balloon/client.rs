@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use demeter_balloon::is_name;
 use demeter_balloon::view::Problem;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -15,11 +16,52 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::error::Error;
+use crate::error::{Advice, Error};
 use crate::interrupt;
 
 /// How often a waiting call looks whether it was interrupted.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The daemon says no.
+    #[error("{}", .0.error)]
+    Refused(Problem),
+    /// Nobody is there.
+    #[error("cannot reach demeterd at {}: {cause}", control.display())]
+    Unreachable {
+        /// Its control interface.
+        control: PathBuf,
+        /// The system's words.
+        cause: io::Error,
+    },
+    /// Somebody else is there, or another version.
+    #[error("{} does not answer as demeterd: {cause}", control.display())]
+    Strange {
+        /// Its control interface.
+        control: PathBuf,
+        /// What is strange.
+        cause: String,
+    },
+    /// A line that it sent says nothing to us.
+    #[error("cannot understand demeterd: {0}")]
+    Line(serde_json::Error),
+    /// It has gone while it was listened to.
+    #[error("demeterd has ended")]
+    Ended,
+}
+
+impl Advice for ClientError {
+    fn next(&self) -> String {
+        match self {
+            Self::Refused(problem) => problem.next.clone(),
+            Self::Unreachable { cause, .. } => unreachable_next(cause.kind()).into(),
+            Self::Strange { .. } | Self::Line(_) => "use a demeterd of the same version".into(),
+            Self::Ended => "start it again, then `demeter balloon replug --qmp PATH`".into(),
+        }
+    }
+}
 
 /// What to do when nobody can be reached.
 fn unreachable_next(cause: io::ErrorKind) -> &'static str {
@@ -81,10 +123,7 @@ impl Client {
                 return serde_json::from_slice(&body).map_err(|error| self.strange(&error));
             }
             Err(match serde_json::from_slice::<Problem>(&body) {
-                Ok(problem) => Error::Daemon {
-                    cause: problem.error,
-                    next: problem.next,
-                },
+                Ok(problem) => ClientError::Refused(problem).into(),
                 Err(_) => self.strange(&status),
             })
         })
@@ -113,10 +152,7 @@ impl Client {
                     }
                 }
             }
-            Err(Error::Daemon {
-                cause: "demeterd has ended".into(),
-                next: "start it again, then `demeter balloon replug --qmp PATH`".into(),
-            })
+            Err(ClientError::Ended.into())
         })
     }
 
@@ -126,15 +162,13 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<Response<Incoming>, Error> {
-        let stream = UnixStream::connect(&self.control)
-            .await
-            .map_err(|cause| Error::Daemon {
-                cause: format!(
-                    "cannot reach demeterd at {}: {cause}",
-                    self.control.display()
-                ),
-                next: unreachable_next(cause.kind()).into(),
-            })?;
+        let stream =
+            UnixStream::connect(&self.control)
+                .await
+                .map_err(|cause| ClientError::Unreachable {
+                    control: self.control.clone(),
+                    cause,
+                })?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.strange(&error))?;
@@ -153,13 +187,9 @@ impl Client {
     }
 
     fn strange(&self, cause: &dyn std::fmt::Display) -> Error {
-        Error::Daemon {
-            cause: format!(
-                "{} does not answer as demeterd: {cause}",
-                self.control.display()
-            ),
-            next: "use a demeterd of the same version".into(),
-        }
+        let cause = cause.to_string();
+        let control = self.control.clone();
+        ClientError::Strange { control, cause }.into()
     }
 
     fn interruptible<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -177,10 +207,9 @@ impl Client {
     }
 }
 
-/// A name as part of a path: anything but plain letters is not a name.
+/// A name as part of a path: anything else would be another path.
 pub fn checked_name(name: &str) -> Result<&str, Error> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if !name.is_empty() && name.chars().all(plain) {
+    if is_name(name) {
         return Ok(name);
     }
     Err(Error::Usage {
@@ -198,5 +227,15 @@ mod tests {
         let next = unreachable_next(io::ErrorKind::PermissionDenied);
         assert!(!next.contains("start demeterd"), "{next}");
         assert!(unreachable_next(io::ErrorKind::NotFound).contains("start demeterd"));
+    }
+
+    #[test]
+    fn what_the_daemon_would_not_have_is_not_asked_for() {
+        assert_eq!(checked_name("web-1").unwrap(), "web-1");
+        let long = "x".repeat(65);
+        for name in ["", "..", ".hidden", "a/tiers", "a?b", &long] {
+            let error = checked_name(name).unwrap_err();
+            assert!(matches!(error, Error::Usage { .. }), "{error}");
+        }
     }
 }

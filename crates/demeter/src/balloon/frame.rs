@@ -2,14 +2,14 @@
 //! What `demeter balloon top` shows, drawn on any terminal, also one that is only text.
 
 use demeter_balloon::statistics::Statistics;
-use demeter_balloon::view::{TierView, VmView};
+use demeter_balloon::view::{PolicyView, TierView, VmView};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
+use serde::Serialize;
 
-use super::top::Fleet;
 use super::{last, stage};
 use crate::table;
 
@@ -27,6 +27,13 @@ const HEADER: [&str; 8] = [
 const BAR: usize = 8;
 const MIB: f64 = (1 << 20) as f64;
 const PAGES_PER_MIB: f64 = 256.0;
+
+/// What the daemon says at one time.
+#[derive(Debug, Clone, Serialize)]
+pub struct Fleet {
+    pub policy: PolicyView,
+    pub guests: Vec<VmView>,
+}
 
 /// All that is shown.
 pub struct View {

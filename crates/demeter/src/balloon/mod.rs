@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use demeter_balloon::view::{Short, Sizing, Stage, TierView, VmView, Why};
 
-use crate::error::Error;
+use crate::error::{Advice, Error};
 use crate::table;
 
 /// What to do.
@@ -161,12 +161,20 @@ fn reasons(sizing: &Sizing) -> String {
     text
 }
 
+/// What was to be shown has no form as JSON.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write JSON: {0}")]
+struct JsonError(serde_json::Error);
+
+impl Advice for JsonError {
+    fn next(&self) -> String {
+        "report it".into()
+    }
+}
+
 /// Prints anything as JSON.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Error::Daemon {
-        cause: format!("cannot write JSON: {error}"),
-        next: "report it".into(),
-    })?;
+    let text = serde_json::to_string_pretty(value).map_err(JsonError)?;
     println!("{text}");
     Ok(())
 }

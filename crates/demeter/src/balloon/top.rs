@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! `demeter balloon top`: all guests of a daemon, both tiers, live.
 
-use demeter_balloon::view::{PolicyView, VmView};
 use ratatui::Frame;
-use serde::Serialize;
 
 use super::DEFAULT_CONTROL;
 use super::client::Client;
-use super::frame::View;
+use super::frame::{Fleet, View};
 use crate::error::Error;
 use crate::live::{Live, Options};
 
@@ -19,13 +17,6 @@ pub struct Arguments {
     control: std::path::PathBuf,
     #[command(flatten)]
     options: Options,
-}
-
-/// What the daemon says at one time.
-#[derive(Debug, Clone, Serialize)]
-pub struct Fleet {
-    pub policy: PolicyView,
-    pub guests: Vec<VmView>,
 }
 
 /// A daemon that is looked at.

@@ -6,7 +6,7 @@ use std::io::Write;
 use clap::Args;
 use demeter_balloon::view::VmView;
 
-use super::client::Client;
+use super::client::{Client, ClientError};
 use super::{Common, HEADER, rows};
 use crate::error::Error;
 
@@ -30,10 +30,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         let _ = writeln!(out, "{}", line(&HEADER.map(str::to_owned)));
     }
     client.lines("/v1/watch", |bytes| {
-        let vm: VmView = serde_json::from_slice(bytes).map_err(|error| Error::Daemon {
-            cause: format!("cannot understand demeterd: {error}"),
-            next: "use a demeterd of the same version".into(),
-        })?;
+        let vm: VmView = serde_json::from_slice(bytes).map_err(ClientError::Line)?;
         if arguments.vm.as_ref().is_some_and(|name| *name != vm.name) {
             return Ok(true);
         }

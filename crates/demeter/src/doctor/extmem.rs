@@ -3,7 +3,7 @@
 
 use super::machine::{kernel_release, meminfo_bytes, word};
 use super::{Check, Checks};
-use crate::{extmem, testbed};
+use crate::{testbed, userfaultfd};
 
 /// Linux's own default of `vm.max_map_count`; the pager splits mappings, so less is little.
 const MAPPINGS: u64 = 65_530;
@@ -18,7 +18,7 @@ pub fn checks() -> Checks {
             Ok(_) => Check::ok("pager", "its library is there"),
             Err(error) => Check::of_error("pager", &error),
         },
-        match extmem::check_host() {
+        match userfaultfd::check() {
             Ok(()) => Check::ok(
                 "userfaultfd",
                 format!(

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::machine::{kernel_release, meminfo_bytes};
 use super::{Check, Checks};
 use crate::testbed::{self, Built, Testbed};
-use crate::vm::{Tmm, free_space, manager_supported, peer_managers};
+use crate::vm::{Tmm, free_space, manager_supported};
 
 /// Set up, or about to be: what was built is there.
 pub fn applies() -> bool {
@@ -71,7 +71,7 @@ fn parts() -> Checks {
                 });
                 let managers = [Tmm::Nbt, Tmm::Damon, Tmm::DamonAuto].into_iter();
                 let absent: Vec<&str> = managers
-                    .chain(peer_managers())
+                    .chain(Tmm::published())
                     .filter(|&tmm| manager_supported(tmm, kernel).is_err())
                     .map(Tmm::row)
                     .collect();

@@ -2,7 +2,6 @@
 //! `demeter extmem`: one program whose memory outgrows its share of DRAM.
 
 mod forward;
-mod host;
 mod program;
 mod run;
 mod swap;
@@ -11,8 +10,6 @@ mod tree;
 
 use crate::doctor;
 use crate::error::Error;
-
-pub use host::check as check_host;
 
 /// Verbs of `demeter extmem`.
 #[derive(clap::Subcommand)]

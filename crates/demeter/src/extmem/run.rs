@@ -12,9 +12,9 @@ use demeter_agent::size;
 use demeter_extmem_statistics::Summary;
 
 use super::tree::{Dram, Tree};
-use super::{forward, host, program, refuse, swap};
+use super::{forward, program, refuse, swap};
 use crate::error::Error;
-use crate::testbed;
+use crate::{testbed, userfaultfd};
 
 /// Less leaves no room for the pager's own buffers.
 const LEAST_DRAM_BYTES: u64 = 16 << 20;
@@ -65,7 +65,7 @@ pub struct Arguments {
     swap: Option<PathBuf>,
     /// Swap to use; default: all of a file or device, four times --dram in a directory
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
-    pub(super) swap_size: Option<u64>,
+    swap_size: Option<u64>,
     /// default, clock, fifo, or the path of a policy; options after a colon
     #[arg(long, default_value = "default")]
     policy: String,
@@ -80,7 +80,7 @@ pub struct Arguments {
     min_size: Option<u64>,
     /// Keep live statistics here, for `demeter extmem top`
     #[arg(long, value_name = "FILE")]
-    pub(super) stats: Option<PathBuf>,
+    stats: Option<PathBuf>,
     /// Write the summary as JSON here
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -105,10 +105,11 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     let swap_path = swap::check(&swap_path, arguments.swap_size)?;
     let policy = policy(&arguments.policy)?;
     let program = program::check(name)?;
-    host::check()?;
+    userfaultfd::check()?;
     let library = testbed::pager()?;
 
-    let tree = Tree::open(arguments, &swap_path, dram)?;
+    let statistics = arguments.stats.as_deref().map(absolute).transpose()?;
+    let tree = Tree::open(statistics, &swap_path, arguments.swap_size, dram)?;
     let before = Summary::of(tree.board);
     let escaped_before = tree.board.departures().escaped();
 
@@ -304,7 +305,7 @@ fn value_name<V: ValueEnum>(value: V) -> String {
         .unwrap_or_default()
 }
 
-pub(super) fn absolute(path: &Path) -> Result<PathBuf, Error> {
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
     std::path::absolute(path).map_err(|error| Error::file("find", path, error))
 }
 

@@ -14,7 +14,6 @@ use demeter_extmem_statistics::{Board, BoardError};
 use demeter_extmem_tree::{Clerk, CreateError, Handed, Ledger, SwapFile, lowest_descriptor};
 
 use super::refuse;
-use super::run::{Arguments, absolute};
 use crate::error::Error;
 
 /// How often space of programs that ended is freed while others run.
@@ -53,10 +52,15 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Opens what `arguments` say; `swap` is a directory, a file or a block device.
-    pub fn open(arguments: &Arguments, swap: &Path, dram: Dram) -> Result<Self, Error> {
+    /// Opens them. `swap` is a directory, a file or a block device, of which `swap_bytes` may be
+    /// used; statistics are kept in memory where they have no absolute path.
+    pub fn open(
+        statistics_path: Option<PathBuf>,
+        swap: &Path,
+        swap_bytes: Option<u64>,
+        dram: Dram,
+    ) -> Result<Self, Error> {
         let lowest = lowest_descriptor(soft_limit());
-        let statistics_path = arguments.stats.as_deref().map(absolute).transpose()?;
         let file = statistics_file(statistics_path.as_deref())?;
         let shown = || {
             statistics_path
@@ -66,7 +70,7 @@ impl Tree {
         let board = Board::of(&file).map_err(|error| unusable(&shown(), error))?;
         let swap = swap
             .is_dir()
-            .then(|| SwapFile::create(swap, arguments.swap_size, dram.bytes()))
+            .then(|| SwapFile::create(swap, swap_bytes, dram.bytes()))
             .transpose()
             .map_err(|error| no_room(swap, error))?;
         let hand_on = |file: &File, detail| {

@@ -14,10 +14,34 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::endpoint::Endpoint;
 use super::serve::STATUS;
-use crate::error::Error;
+use crate::error::{Advice, Error};
 
 /// A guest that does not answer for so long is taken for dead.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a guest says nothing.
+#[derive(Debug, thiserror::Error)]
+enum SourceError {
+    #[error("cannot reach {endpoint}: {cause}")]
+    Unreachable {
+        endpoint: String,
+        cause: std::io::Error,
+    },
+    #[error("{endpoint} tells nothing of a guest: {cause}")]
+    Strange { endpoint: String, cause: String },
+}
+
+impl Advice for SourceError {
+    fn next(&self) -> String {
+        let next = match self {
+            Self::Unreachable { .. } => "run `demeter metrics --listen` there, in the guest",
+            Self::Strange { .. } => {
+                "run `demeter metrics --listen` of the same version there, where demeter.ko is loaded"
+            }
+        };
+        next.into()
+    }
+}
 
 /// Which module is looked at.
 #[derive(clap::Args, Clone, Debug)]
@@ -67,9 +91,9 @@ async fn get<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let stream = connecting.await.map_err(|cause| Error::Daemon {
-        cause: format!("cannot reach {endpoint}: {cause}"),
-        next: "run `demeter metrics --listen` there, in the guest".into(),
+    let stream = connecting.await.map_err(|cause| SourceError::Unreachable {
+        endpoint: endpoint.to_string(),
+        cause,
     })?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
@@ -100,10 +124,6 @@ where
 }
 
 fn strange(endpoint: &Endpoint, cause: &dyn std::fmt::Display) -> Error {
-    Error::Daemon {
-        cause: format!("{endpoint} tells nothing of a guest: {cause}"),
-        next:
-            "run `demeter metrics --listen` of the same version there, where demeter.ko is loaded"
-                .into(),
-    }
+    let (endpoint, cause) = (endpoint.to_string(), cause.to_string());
+    SourceError::Strange { endpoint, cause }.into()
 }

@@ -7,7 +7,7 @@ use demeter_observe::ledger::{Account, Decision, Kind, Ledger, Standing};
 use serde::Serialize;
 
 use super::{mib, ms, source, status};
-use crate::error::Error;
+use crate::error::{Advice, Error};
 use crate::table;
 
 /// Arguments of `why`.
@@ -55,6 +55,21 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// There is nothing to say of a process.
+#[derive(Debug, thiserror::Error)]
+#[error("process {pid} is not managed, and no decision of it is remembered")]
+struct NotManaged {
+    pid: u32,
+}
+
+impl Advice for NotManaged {
+    fn next(&self) -> String {
+        "see what is with `demeter status`; write the PID to \
+         /sys/kernel/mm/demeter/targets/pid_add to have it managed"
+            .into()
+    }
+}
+
 fn answer<'a>(state: &'a State, ledger: &'a Ledger, pid: u32) -> Result<Answer<'a>, Error> {
     let accounts: Vec<&Account> = (ledger.accounts.iter())
         .filter(|account| account.pid == pid)
@@ -65,12 +80,7 @@ fn answer<'a>(state: &'a State, ledger: &'a Ledger, pid: u32) -> Result<Answer<'
         })
         .collect();
     if accounts.is_empty() && decisions.is_empty() {
-        return Err(Error::Daemon {
-            cause: format!("process {pid} is not managed, and no decision of it is remembered"),
-            next: "see what is with `demeter status`; write the PID to \
-                   /sys/kernel/mm/demeter/targets/pid_add to have it managed"
-                .into(),
-        });
+        return Err(NotManaged { pid }.into());
     }
     Ok(Answer {
         format: 1,

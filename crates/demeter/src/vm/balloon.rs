@@ -25,7 +25,7 @@ use super::tail::Tail;
 use super::workplace::{RamDir, ResultsDir, to_json};
 use crate::balloon::client::Client;
 use crate::balloon::qmp;
-use crate::error::Error;
+use crate::error::{Advice, Error};
 use crate::testbed;
 
 const MIB: u64 = 1 << 20;
@@ -114,6 +114,25 @@ pub struct Host {
 pub struct Daemon {
     process: Process,
     log: PathBuf,
+}
+
+/// The daemon of a run does not do its work.
+#[derive(Debug, thiserror::Error)]
+enum DaemonError {
+    #[error("demeterd: {0}")]
+    Problem(String),
+    #[error("demeterd {how}, its last words: {last}")]
+    Dead { how: String, last: String },
+}
+
+impl Advice for DaemonError {
+    fn next(&self) -> String {
+        let next = match self {
+            Self::Problem(_) => "report it, with the run's balloon.log",
+            Self::Dead { .. } => "read balloon.log of the run, then run again",
+        };
+        next.into()
+    }
 }
 
 /// A guest as its daemon sees it.
@@ -454,10 +473,7 @@ impl Guest {
     fn ask(&self, node_bytes: [u64; 2], taken_bytes: [u64; 2]) -> Result<bool, Error> {
         let view: VmView = self.client.get(&self.path())?;
         if let Some(problem) = view.problem {
-            return Err(Error::Daemon {
-                cause: format!("demeterd: {problem}"),
-                next: "report it, with the run's balloon.log".into(),
-            });
+            return Err(DaemonError::Problem(problem).into());
         }
         if view.stage != Stage::Driven {
             return Ok(false);
@@ -482,8 +498,6 @@ impl Guest {
 fn dead(how: &str, log: &Path) -> Error {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let last = text.lines().last().unwrap_or("nothing");
-    Error::Daemon {
-        cause: format!("demeterd {how}, its last words: {last}"),
-        next: "read balloon.log of the run, then run again".into(),
-    }
+    let (how, last) = (how.to_owned(), last.to_owned());
+    DaemonError::Dead { how, last }.into()
 }

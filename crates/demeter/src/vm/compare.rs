@@ -83,7 +83,9 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     let shown = if arguments.json {
         text
     } else {
-        let hosts = hypervisor::render(&rows);
+        let hosts = hypervisor::render(
+            (rows.iter()).filter_map(|(tmm, row)| Some((tmm.row(), row.hypervisor?))),
+        );
         let hosts_gap = if hosts.is_empty() { "" } else { "\n" };
         let table = format!("{}{hosts_gap}{hosts}", figures::render(&rows));
         let placements = ideal::render(&rows);

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use demeter_agent::protocol::{self, COMMAND_CGROUP_NAME, Write};
 use demeter_machine::MemoryLayout;
 
-use super::tmm::{Knobs, LRU_GEN, lru_word};
+use super::knobs::Knobs;
+use super::writes::{LRU_GEN, lru_word};
 use crate::error::Error;
 use crate::testbed::Kernel;
 

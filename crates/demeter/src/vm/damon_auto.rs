@@ -16,7 +16,7 @@ use demeter_agent::protocol::{self, COMMAND_CGROUP_NAME, Write};
 use demeter_machine::MemoryLayout;
 
 use super::damon::{self, ANY, lists_and_pages};
-use super::tmm::Knobs;
+use super::knobs::Knobs;
 use crate::error::Error;
 use crate::testbed::Kernel;
 

@@ -9,11 +9,12 @@ use serde::Serialize;
 
 use super::balloon::Seat;
 use super::hypervisor::HostPhase;
-use super::ideal::{self, Part, Promise};
+use super::recording::Part;
 use super::session::{self, Finished, Show};
 use super::settings::Settings;
 use super::summary::{Phase, Summary};
 use super::tmm::Tmm;
+use super::watch::Promise;
 use crate::error::Error;
 use crate::progress::Board;
 use crate::table;
@@ -211,7 +212,11 @@ pub fn run_all(
                     if failed.load(std::sync::atomic::Ordering::Relaxed) {
                         return;
                     }
-                    let Some(settings) = ideal::settings_of(job, &failed) else {
+                    let settings = match &job.part {
+                        None => Some(job.settings.clone()),
+                        Some(part) => part.settings(&job.settings, &failed),
+                    };
+                    let Some(settings) = settings else {
                         return;
                     };
                     let line = board.line(&job.name);
@@ -228,7 +233,12 @@ pub fn run_all(
                         &show,
                     )
                     .and_then(|finished| must_succeed(job.tmm, &job.settings, finished))
-                    .and_then(|finished| ideal::publish(job, finished));
+                    .and_then(|finished| {
+                        if let Some(part) = &job.part {
+                            part.publish(&finished.directory)?;
+                        }
+                        Ok(finished)
+                    });
                     if outcome.is_err() {
                         failed.store(true, std::sync::atomic::Ordering::Relaxed);
                     }

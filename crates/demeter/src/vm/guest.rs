@@ -12,6 +12,7 @@ use demeter_agent::protocol::{CopyIn, FORMAT, GUEST_DIR, Roi, Run};
 use super::manager;
 use super::settings::Settings;
 use super::sizing::Balloon;
+use super::writes::module_path;
 use crate::cpio::Archive;
 use crate::digest;
 use crate::error::Error;
@@ -59,7 +60,7 @@ pub fn per_run(
     )?;
     archive.link("demeter/bin/demeter-workloads", "../workloads");
     if let (Some(module), Some(name)) = (module, settings.tmm.module()) {
-        add(&mut archive, &manager::module_path(name), module, false)?;
+        add(&mut archive, &module_path(name), module, false)?;
     }
     if let (Some(driver), Some(balloon)) = (driver, &settings.balloon) {
         add(&mut archive, &balloon.module_path(), driver, false)?;

@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use super::figures;
 use super::heat_view::{self, Picture};
-use super::ideal::HEAT;
 use super::session::{self, Show};
 use super::settings::Options;
 use super::tmm::Tmm;
+use super::watch::HEAT;
 use super::workplace::{to_json, write_atomically};
 use crate::error::Error;
 use crate::progress::Board;

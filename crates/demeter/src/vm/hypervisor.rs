@@ -5,9 +5,6 @@
 use demeter_machine::HypervisorCounters;
 use serde::Serialize;
 
-use super::figures::Row;
-use super::tmm::Tmm;
-
 /// What the hypervisor did during a part of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct HostPhase {
@@ -60,10 +57,9 @@ impl HostPhase {
     }
 }
 
-/// A line for each row that has a hypervisor.
-pub fn render(rows: &[(Tmm, Row)]) -> String {
-    let line = |(tmm, row): &(Tmm, Row)| {
-        let of = row.hypervisor?;
+/// A line for each row that has a hypervisor, with what that did.
+pub fn render<'a>(rows: impl IntoIterator<Item = (&'a str, HostPhase)>) -> String {
+    let line = |(row, of): (&str, HostPhase)| {
         let [scans, ageing, moves] = of.flushes_asked;
         let exits = match of.tracking_exits {
             [0, 0] => String::new(),
@@ -75,11 +71,11 @@ pub fn render(rows: &[(Tmm, Row)]) -> String {
             [0, 0] => String::new(),
             [fmem, smem] => format!("; stores dirtied {fmem} lines of FMEM, {smem} of SMEM"),
         };
-        Some(format!(
+        format!(
             "hypervisor of {}: {} whole TLB flushes asked for ({scans} by scans, {ageing} by ageing, \
              {moves} by moving pages), {} carried out; {} violations, {} hint faults; {exits}\
              the guest waited {:.3} s and paid {:.3} of {:.3} s of the host's threads{stores}\n",
-            tmm.row(),
+            row,
             of.flushes_asked.iter().sum::<u64>(),
             of.flushes_done,
             of.violations,
@@ -87,9 +83,9 @@ pub fn render(rows: &[(Tmm, Row)]) -> String {
             of.waited_s,
             of.stolen_s,
             of.host_s,
-        ))
+        )
     };
-    rows.iter().filter_map(line).collect()
+    rows.into_iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -119,11 +115,7 @@ mod tests {
             (phase.host_s, phase.stolen_s, phase.waited_s),
             (2.0, 1.0, 0.5)
         );
-        let row = Row {
-            hypervisor: Some(phase),
-            ..Row::default()
-        };
-        let text = render(&[(Tmm::None, Row::default()), (Tmm::Demeter, row)]);
+        let text = render([("tpp-h", phase)]);
         assert_eq!(text.lines().count(), 1);
         assert!(text.contains("6 whole TLB flushes asked for"), "{text}");
         assert!(
@@ -138,11 +130,7 @@ mod tests {
         };
         let phase = HostPhase::new(&HypervisorCounters::default(), &after);
         assert_eq!((phase.host_s, phase.store_lines), (3.0, [0, 8]));
-        let row = Row {
-            hypervisor: Some(phase),
-            ..Row::default()
-        };
-        let text = render(&[(Tmm::Demeter, row)]);
+        let text = render([("vtmm", phase)]);
         assert!(text.contains("7 exits for full logs"), "{text}");
         assert!(text.contains("8 of SMEM"), "{text}");
     }

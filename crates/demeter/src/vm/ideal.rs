@@ -6,182 +6,22 @@
 //! put; see `demeter_machine::placement`. Up to the region of interest both guests are
 //! the same to the bit.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use demeter_machine::accesses::AccessesConfig;
-use demeter_machine::heat::HeatConfig;
-use demeter_machine::placement::{self, NameBy, Recording};
-use demeter_machine::watch::WatchConfig;
-use serde::Serialize;
-
-use super::figures::{self, Job, Row};
+use super::figures::{self, Row};
+use super::recording::{self, Part};
 use super::session::{self, Finished, Show};
-use super::settings::{Options, Settings};
+use super::settings::Options;
 use super::tmm::Tmm;
-use super::workplace::{RamDir, ResultsDir};
-use crate::digest;
+use super::watch::{Ideal, Promise};
 use crate::error::Error;
 use crate::progress::Board;
 use crate::testbed::Testbed;
 
-/// The recording, among a run's results.
-const RECORDING: &str = "pages.bin";
-/// Heat, among a run's results.
-pub const HEAT: &str = "heat.json";
-/// Recorded accesses, among a run's results.
-pub const ACCESSES: &str = "accesses.bin";
-const POLL: Duration = Duration::from_millis(50);
 /// Shares of a shorter way than this part of `none`'s time say nothing: there is hardly
 /// anything to gain. (So has `lab/demeter_lab/seven.py`.)
 const LEAST_WAY: f64 = 0.05;
-
-/// What a guest's model follows by page.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Watch {
-    /// Costs by page are recorded.
-    pub record: bool,
-    /// How pages are named from run to run.
-    pub names: NameBy,
-    /// The placement in force.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ideal: Option<Ideal>,
-    /// Heat is recorded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub heat: Option<HeatConfig>,
-    /// Accesses are recorded.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub accesses: Option<AccessesConfig>,
-}
-
-/// A chosen placement.
-#[derive(Debug, Clone, Serialize)]
-pub struct Ideal {
-    #[serde(skip)]
-    bytes: Arc<[u8]>,
-    /// What is known of it.
-    #[serde(flatten)]
-    pub figures: Promise,
-}
-
-/// What a placement is made of and promises.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Promise {
-    /// Size of what is placed as one.
-    pub granule_bytes: u64,
-    /// FMEM that there was to give away: what COMMAND may use.
-    pub fmem_bytes: u64,
-    /// The part of it that found a taker in the recording.
-    pub given_bytes: u64,
-    /// Pages of 4 KiB that the recording saw filled from memory.
-    pub recorded_pages: u64,
-    /// By how much the recorded run would have been shorter, by its own fills.
-    pub predicted_saving_s: f64,
-    /// SHA-256 of the placement.
-    pub placement: String,
-}
-
-impl Watch {
-    /// The plugin's part, its files beside the run's others.
-    pub fn config(&self, ram: &RamDir, results: &ResultsDir) -> Result<WatchConfig, Error> {
-        let absolute = |path: PathBuf| {
-            std::path::absolute(&path).map_err(|cause| Error::file("name", &path, cause))
-        };
-        let place = match &self.ideal {
-            None => None,
-            Some(ideal) => {
-                let path = ram.file("placement", 0)?;
-                std::fs::write(&path, &ideal.bytes)
-                    .map_err(|cause| Error::file("write", &path, cause))?;
-                Some(path)
-            }
-        };
-        let record = self.record.then(|| results.join(RECORDING));
-        let heat = (self.heat.clone())
-            .map(|heat| Ok::<_, Error>((absolute(results.join(HEAT))?, heat)))
-            .transpose()?;
-        let accesses = (self.accesses.clone())
-            .map(|config| Ok::<_, Error>((absolute(results.join(ACCESSES))?, config)))
-            .transpose()?;
-        Ok(WatchConfig {
-            names: self.names,
-            record: record.map(absolute).transpose()?,
-            place,
-            heat,
-            accesses,
-        })
-    }
-}
-
-/// What `recording` says of these settings' FMEM.
-fn choose(recording: &Recording, order: u32, fmem_bytes: u64) -> Ideal {
-    let choice = placement::choose(recording, order, fmem_bytes);
-    let bytes = choice.placement.to_bytes();
-    let granule_bytes = 4096 << order;
-    Ideal {
-        figures: Promise {
-            granule_bytes,
-            fmem_bytes,
-            given_bytes: choice.placement.fast.len() as u64 * granule_bytes,
-            recorded_pages: recording.pages.len() as u64,
-            predicted_saving_s: choice.saving_ps as f64 * 1e-12,
-            placement: digest::sha256(&bytes),
-        },
-        bytes: bytes.into(),
-    }
-}
-
-fn read(directory: &Path) -> Result<Recording, Error> {
-    let path = directory.join(RECORDING);
-    let bytes = std::fs::read(&path).map_err(|cause| Error::file("read", &path, cause))?;
-    Recording::from_bytes(&bytes).map_err(|error| Error::Malformed {
-        path,
-        cause: error.to_string(),
-    })
-}
-
-/// A job's part in a recording of the comparison.
-#[derive(Clone)]
-pub enum Part {
-    /// It is the run that is recorded.
-    Records(Arc<OnceLock<Recording>>),
-    /// It runs by what was recorded, in granules of this order.
-    Follows(Arc<OnceLock<Recording>>, u32),
-}
-
-/// The settings of a job, once what it needs has been recorded; none if another
-/// job failed meanwhile.
-pub fn settings_of(job: &Job, failed: &AtomicBool) -> Option<Settings> {
-    let mut settings = job.settings.clone();
-    match &job.part {
-        None => {}
-        Some(Part::Records(_)) => settings.watch.record = true,
-        Some(Part::Follows(slot, order)) => {
-            let recording = loop {
-                if failed.load(Ordering::Relaxed) {
-                    return None;
-                }
-                if let Some(recording) = slot.get() {
-                    break recording;
-                }
-                std::thread::sleep(POLL);
-            };
-            let ideal = choose(recording, *order, settings.tier_bytes[0]);
-            settings.watch.ideal = Some(ideal);
-        }
-    }
-    Some(settings)
-}
-
-/// A job has finished: its recording is there for those that wait.
-pub fn publish(job: &Job, finished: Finished) -> Result<Finished, Error> {
-    if let Some(Part::Records(slot)) = &job.part {
-        let _ = slot.set(read(&finished.directory)?);
-    }
-    Ok(finished)
-}
 
 /// The parts of managers in a comparison.
 pub fn parts(managers: &[Tmm]) -> Vec<Option<Part>> {
@@ -217,8 +57,8 @@ pub fn record_first(
     };
     let finished = session::run(testbed, &settings, Path::new(&name), None, &show)
         .and_then(|finished| figures::must_succeed(Tmm::None, &settings, finished))?;
-    let recording = read(&finished.directory)?;
-    let ideal = choose(&recording, order, settings.tier_bytes[0]);
+    let recording = recording::read(&finished.directory)?;
+    let ideal = recording::choose(&recording, order, settings.tier_bytes[0]);
     Ok((ideal, finished))
 }
 
@@ -279,7 +119,6 @@ mod tests {
     use super::*;
     use crate::vm::manager;
     use crate::vm::settings::tests::options;
-    use demeter_machine::placement::PageCost;
 
     fn row(time_s: f64, predicted_saving_s: Option<f64>) -> Row {
         Row {
@@ -335,28 +174,6 @@ mod tests {
             assert!(rows.iter().all(|(_, row)| row.ideal_share.is_none()));
             assert!(rows.iter().all(|(_, row)| row.realised_share.is_none()));
         }
-    }
-
-    #[test]
-    fn capacity_is_the_memory_that_command_may_use() {
-        let recording = Recording {
-            pages: (0..10)
-                .map(|key| {
-                    (
-                        key,
-                        PageCost {
-                            fmem_ps: 0,
-                            smem_ps: 1_000_000,
-                        },
-                    )
-                })
-                .collect(),
-            missed_ps: 0,
-        };
-        let promise = choose(&recording, 0, 3 * 4096).figures;
-        assert_eq!(promise.given_bytes, 3 * 4096);
-        assert_eq!(promise.predicted_saving_s, 3e-6);
-        assert_eq!(choose(&recording, 9, 3 * 4096).figures.given_bytes, 0);
     }
 
     #[test]

@@ -5,24 +5,20 @@ use demeter_agent::protocol::{self, Module, Write};
 use demeter_machine::pmu::Kind;
 
 use super::settings::{Settings, Thp};
-use super::tmm::{LRU_GEN, Tmm, lru_word};
+use super::tmm::Tmm;
+use super::writes::{LRU_GEN, THP_ENABLED, lru_word, module_path, of_fmem};
 use super::{damon, damon_auto};
 use crate::error::Error;
 use crate::testbed::Kernel;
 
 const MIN_FREE: &str = "/proc/sys/vm/min_free_kbytes";
 const NUMA_DEBUG: &str = "/sys/kernel/debug/sched/numa_balancing";
-pub const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const DEMETER_DIR: &str = "/sys/kernel/mm/demeter";
 /// Its file that is no parameter and may be set like one.
 const SAMPLER: &str = "sampler";
 /// The oldest kernel tried that makes memory tiers of nodes without CPUs by what
 /// firmware says of them (HMAT).
 const NODES_ARE_TIERS: (u32, u32) = (6, 12);
-/// Where the per-run archive puts a module of this name.
-pub fn module_path(name: &str) -> String {
-    format!("/demeter/modules/{name}")
-}
 
 /// `vm.min_free_kbytes` of every guest. With huge pages on, Linux reserves what
 /// is right for machines with many gigabytes: 5 % of a small guest, so that the
@@ -120,7 +116,8 @@ pub fn manager(settings: &Settings) -> protocol::Manager {
         damon_auto::set_up(&mut manager, knobs, settings.node_bytes);
     }
     if let Tmm::Peer(peer) = tmm {
-        peer.set_up(&mut manager, settings);
+        let fmem = (settings.tier_bytes[0], settings.node_bytes[0]);
+        peer.set_up(&mut manager, &settings.peer_knobs, fmem);
     }
     let last = (manager.before.iter()).rposition(|write| write.path == THP_ENABLED);
     manager.before.insert(
@@ -140,7 +137,7 @@ fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, settings: &Sett
                 // Higher watermarks would already demote during first touch
                 // and so change the placement that all rows start from.
                 let path = format!("/proc/sys/vm/{name}");
-                let factor = of_fmem(value, settings);
+                let factor = of_fmem(value, settings.tier_bytes[0], settings.node_bytes[0]);
                 manager.at_roi.push(Write::new(path, factor));
                 continue;
             }
@@ -152,17 +149,6 @@ fn nbt(manager: &mut protocol::Manager, before: &mut Vec<Write>, settings: &Sett
         before.push(write);
     }
     before.push(Write::new("/proc/sys/kernel/numa_balancing", "2"));
-}
-
-/// Watermarks follow the size of the whole node, whose kernel's part and ballast no
-/// program can have: what is said of FMEM is written as the same share of the node.
-/// What is no number is written as it is, for the kernel to refuse.
-pub fn of_fmem(value: &str, settings: &Settings) -> String {
-    let [fmem_bytes, node_bytes] = [settings.tier_bytes[0], settings.node_bytes[0]];
-    value.parse::<u64>().map_or(value.to_owned(), |factor| {
-        let scaled = u128::from(factor) * u128::from(fmem_bytes) / u128::from(node_bytes.max(1));
-        scaled.max(1).to_string()
-    })
 }
 
 #[cfg(test)]

@@ -100,6 +100,26 @@ impl Outcome {
         };
         at(When::After).saturating_sub(at(When::Before))
     }
+
+    /// Pages that the kernel's own promotion and demotion moved, and refused where
+    /// `refuses`: else what failed to migrate is not a manager's.
+    pub fn moved_by_kernel(&self, refuses: bool) -> [u64; 3] {
+        let demoted = [
+            "pgdemote_kswapd",
+            "pgdemote_direct",
+            "pgdemote_khugepaged",
+            "pgdemote_proactive",
+        ]
+        .iter()
+        .map(|name| self.vmstat_delta(name))
+        .sum();
+        let refused = if refuses {
+            self.vmstat_delta("pgmigrate_fail")
+        } else {
+            0
+        };
+        [self.vmstat_delta("pgpromote_success"), demoted, refused]
+    }
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use demeter_simulator::Header;
 use serde::Serialize;
 
 use super::figures;
-use super::ideal::ACCESSES;
 use super::session::{self, Show};
 use super::settings::{Options, Settings, Thp};
 use super::tmm::Tmm;
+use super::watch::ACCESSES;
 use super::workplace::to_json;
 use crate::error::Error;
 use crate::progress::Board;

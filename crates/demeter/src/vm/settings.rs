@@ -13,10 +13,11 @@ use demeter_machine::config::MachineConfig;
 use demeter_machine::pmu::Kind;
 use serde::Serialize;
 
-use super::ideal::Watch;
+use super::knobs::Knobs;
 use super::sizing::{Balloon, Method};
-use super::sockets::{self, Socket};
-use super::tmm::{Knobs, Tmm};
+use super::sockets::{self, Node, Socket};
+use super::tmm::Tmm;
+use super::watch::Watch;
 use crate::error::Error;
 
 /// Memory that SMEM's node is given beyond what COMMAND may use, for its map of
@@ -227,7 +228,7 @@ impl Options {
             cause: format!("--{name} is below 16M a socket"),
             next: format!("give --{name} at least {}M", 16 * self.sockets),
         };
-        sockets::check(self, tmm)?;
+        sockets::check(self.sockets, self.vcpus, self.balloon, tmm)?;
         let least = (16 << 20) * u64::from(self.sockets);
         if self.fmem < least {
             return Err(too_small("fmem"));
@@ -382,6 +383,19 @@ impl Options {
 }
 
 impl Settings {
+    /// The guest's nodes, by their numbers.
+    pub fn nodes(&self) -> Vec<Node> {
+        let one = [Socket {
+            tier_bytes: self.tier_bytes,
+            node_bytes: self.node_bytes,
+        }];
+        sockets::nodes(if self.sockets.is_empty() {
+            &one
+        } else {
+            &self.sockets
+        })
+    }
+
     /// What COMMAND finds free on each node that the guest knows of.
     pub fn guest_tiers(&self) -> Vec<Tier> {
         if self.hypervisor.is_some() {

@@ -4,7 +4,6 @@
 
 use serde::Serialize;
 
-use super::settings::{Options, Settings};
 use super::sizing::Method;
 use super::tmm::Tmm;
 use crate::error::Error;
@@ -42,8 +41,7 @@ pub struct Node {
 }
 
 /// Refuses what knows two nodes only.
-pub fn check(options: &Options, tmm: Tmm) -> Result<(), Error> {
-    let sockets = options.sockets;
+pub fn check(sockets: u32, vcpus: u32, balloon: Method, tmm: Tmm) -> Result<(), Error> {
     let refused = |cause: String, next: &str| {
         Err(Error::Usage {
             cause,
@@ -53,16 +51,13 @@ pub fn check(options: &Options, tmm: Tmm) -> Result<(), Error> {
     if sockets < 2 {
         return Ok(());
     }
-    if !options.vcpus.is_multiple_of(sockets) {
+    if !vcpus.is_multiple_of(sockets) {
         return refused(
-            format!(
-                "--vcpus {} are not the same for --sockets {sockets}",
-                options.vcpus
-            ),
+            format!("--vcpus {vcpus} are not the same for --sockets {sockets}"),
             "give every socket as many vCPUs, for example --vcpus 2 --sockets 2",
         );
     }
-    if options.balloon != Method::None {
+    if balloon != Method::None {
         return refused(
             "--balloon knows one node a tier".into(),
             "leave out --balloon or --sockets",
@@ -80,34 +75,23 @@ pub fn check(options: &Options, tmm: Tmm) -> Result<(), Error> {
     Ok(())
 }
 
-impl Settings {
-    /// The guest's nodes, by their numbers.
-    pub fn nodes(&self) -> Vec<Node> {
-        let one = [Socket {
-            tier_bytes: self.tier_bytes,
-            node_bytes: self.node_bytes,
-        }];
-        let sockets = if self.sockets.is_empty() {
-            &one[..]
-        } else {
-            &self.sockets
-        };
-        let mut nodes = Vec::new();
-        for tier in 0..2 {
-            let mut offset = 0;
-            for (number, socket) in (0..).zip(sockets) {
-                nodes.push(Node {
-                    tier,
-                    socket: number,
-                    free_bytes: socket.tier_bytes[tier],
-                    bytes: socket.node_bytes[tier],
-                    offset,
-                });
-                offset += socket.node_bytes[tier];
-            }
+/// The nodes of these sockets, by their numbers.
+pub fn nodes(sockets: &[Socket]) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    for tier in 0..2 {
+        let mut offset = 0;
+        for (number, socket) in (0..).zip(sockets) {
+            nodes.push(Node {
+                tier,
+                socket: number,
+                free_bytes: socket.tier_bytes[tier],
+                bytes: socket.node_bytes[tier],
+                offset,
+            });
+            offset += socket.node_bytes[tier];
         }
-        nodes
     }
+    nodes
 }
 
 /// What firmware says of the distance between two nodes.
@@ -123,6 +107,7 @@ pub fn distance(one: &Node, other: &Node) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::settings::Settings;
     use crate::vm::settings::tests::options;
 
     const MIB: u64 = 1 << 20;

@@ -11,11 +11,11 @@ use demeter_machine::tasks::TaskTime;
 use serde::{Deserialize, Serialize};
 
 use super::hypervisor::HostPhase;
-use super::ideal::Promise;
 use super::outcome::Outcome;
 use super::policy::Peer;
 use super::settings::Settings;
 use super::tmm::Tmm;
+use super::watch::Promise;
 use super::{damon, damon_auto};
 use crate::digest;
 use crate::error::Error;
@@ -110,9 +110,9 @@ pub fn summarise(
     // COMMAND that never reached its region of interest leaves no series.
     let series = &plugin.series;
     let bytes = std::fs::read(series).unwrap_or_default();
-    let rows = parse(&bytes).map_err(|cause| Error::Malformed {
+    let rows = parse(&bytes).map_err(|error| Error::Malformed {
         path: series.to_path_buf(),
-        cause,
+        cause: error.to_string(),
     })?;
     let own = settings.tmm == Tmm::Demeter;
     let below = settings.hypervisor.is_some();
@@ -168,14 +168,25 @@ fn tasks(path: &Path) -> Vec<TaskTime> {
     part.map_or_else(Vec::new, |part| part.tasks)
 }
 
+/// A line of a series that is no row.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {cause}")]
+pub struct SeriesError {
+    line: usize,
+    cause: serde_json::Error,
+}
+
 /// Reads a series.
-pub fn parse(bytes: &[u8]) -> Result<Vec<SeriesRow>, String> {
+pub fn parse(bytes: &[u8]) -> Result<Vec<SeriesRow>, SeriesError> {
     bytes
         .split(|&byte| byte == b'\n')
         .enumerate()
         .filter(|(_, line)| !line.is_empty())
         .map(|(index, line)| {
-            serde_json::from_slice(line).map_err(|error| format!("line {}: {error}", index + 1))
+            serde_json::from_slice(line).map_err(|cause| SeriesError {
+                line: index + 1,
+                cause,
+            })
         })
         .collect()
 }
@@ -311,27 +322,7 @@ fn moved_pages(tmm: Tmm, rows: &[SeriesRow], outcome: &Outcome) -> [u64; 3] {
     if let Tmm::Peer(peer) = tmm {
         return peer.moved_pages(outcome);
     }
-    moved_by_kernel(outcome, tmm.is_nbt())
-}
-
-/// Pages that the kernel's own promotion and demotion moved, and refused where
-/// `refuses`: else what failed to migrate is not a manager's.
-pub fn moved_by_kernel(outcome: &Outcome, refuses: bool) -> [u64; 3] {
-    let demoted = [
-        "pgdemote_kswapd",
-        "pgdemote_direct",
-        "pgdemote_khugepaged",
-        "pgdemote_proactive",
-    ]
-    .iter()
-    .map(|name| outcome.vmstat_delta(name))
-    .sum();
-    let refused = if refuses {
-        outcome.vmstat_delta("pgmigrate_fail")
-    } else {
-        0
-    };
-    [outcome.vmstat_delta("pgpromote_success"), demoted, refused]
+    outcome.moved_by_kernel(tmm.is_nbt())
 }
 
 fn stages(rows: &[SeriesRow]) -> BTreeMap<String, u64> {

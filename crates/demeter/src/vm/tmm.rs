@@ -11,7 +11,8 @@ use demeter_agent::protocol::BIND_HOT_ENV;
 use demeter_machine::HypervisorConfig;
 use serde::Serialize;
 
-use super::policy::{self, Peer};
+use super::knobs::{self, Knobs};
+use super::policy::Peer;
 use super::{damon, damon_auto};
 use crate::error::Error;
 
@@ -151,7 +152,7 @@ static ALL: LazyLock<Vec<Tmm>> = LazyLock::new(|| {
         Tmm::Ideal,
         Tmm::Ideal2m,
     ];
-    own.into_iter().chain(policy::managers()).collect()
+    own.into_iter().chain(Tmm::published()).collect()
 });
 
 impl ValueEnum for Tmm {
@@ -165,6 +166,11 @@ impl ValueEnum for Tmm {
 }
 
 impl Tmm {
+    /// The rows of published managers, in the order of `--help`.
+    pub fn published() -> impl Iterator<Item = Self> {
+        Peer::all().map(Self::Peer)
+    }
+
     /// Name of its row in tables and results.
     pub fn row(self) -> &'static str {
         match self {
@@ -268,8 +274,8 @@ impl Tmm {
     /// Knobs of NUMA balancing: tuned ones, then the user's.
     pub fn nbt_knobs(self, set: &[(String, String)]) -> Result<Knobs, Error> {
         match self {
-            Self::NbtDefault => knobs("--nbt-set", &NBT_KNOBS, &[], set),
-            Self::Nbt => knobs("--nbt-set", &NBT_KNOBS, &NBT_TUNED, set),
+            Self::NbtDefault => knobs::in_force("--nbt-set", &NBT_KNOBS, &[], set),
+            Self::Nbt => knobs::in_force("--nbt-set", &NBT_KNOBS, &NBT_TUNED, set),
             _ => Ok(Knobs::new()),
         }
     }
@@ -283,7 +289,7 @@ impl Tmm {
                 if !damon::sees_huge_pages(kernel) {
                     base[0] = ("thp", "never");
                 }
-                let knobs = knobs("--damon-set", &damon::KNOBS, &base, set)?;
+                let knobs = knobs::in_force("--damon-set", &damon::KNOBS, &base, set)?;
                 damon::check(&knobs)?;
                 Ok(knobs)
             }
@@ -294,7 +300,7 @@ impl Tmm {
     /// Knobs of DAMON that tunes itself: what it aims at and may not exceed.
     pub fn damon_auto_knobs(self, set: &[(String, String)]) -> Result<Knobs, Error> {
         match self {
-            Self::DamonAuto => knobs(
+            Self::DamonAuto => knobs::in_force(
                 "--damon-auto-set",
                 &damon_auto::KNOBS,
                 &DAMON_AUTO_SCALED,
@@ -303,51 +309,6 @@ impl Tmm {
             _ => Ok(Knobs::new()),
         }
     }
-}
-
-/// Which of Linux's two page lists is in use.
-pub const LRU_GEN: &str = "/sys/kernel/mm/lru_gen/enabled";
-
-/// What is written there: MGLRU is the default of Debian's kernels since 6.12; the
-/// active and inactive lists are what published systems were measured with.
-pub fn lru_word(value: &str) -> &'static str {
-    if value == "lists" { "n" } else { "y" }
-}
-
-/// Values of knobs, by name.
-pub type Knobs = BTreeMap<String, String>;
-
-/// The values in force: `base`, then the user's, each a `known` knob. Values that
-/// the guest's kernel would take for something else are refused here.
-pub fn knobs(
-    option: &str,
-    known: &[&str],
-    base: &[(&str, &str)],
-    set: &[(String, String)],
-) -> Result<Knobs, Error> {
-    let base = (base.iter()).map(|&(name, value)| (name.to_owned(), value.to_owned()));
-    let knobs: Knobs = base.chain(set.iter().cloned()).collect();
-    for (name, value) in &knobs {
-        if !known.contains(&name.as_str()) {
-            return Err(Error::Usage {
-                cause: format!("{option}: there is no knob '{name}'"),
-                next: format!("choose from: {}", known.join(", ")),
-            });
-        }
-        let words: &[&str] = match name.as_str() {
-            "lru" => &["mglru", "lists"],
-            "thp" => &["always", "madvise", "never"],
-            "tuner" => &["consist", "temporal"],
-            _ => continue,
-        };
-        if !words.contains(&value.as_str()) {
-            return Err(Error::Usage {
-                cause: format!("{option}: '{value}' is no value of {name}"),
-                next: format!("choose from: {}", words.join(", ")),
-            });
-        }
-    }
-    Ok(knobs)
 }
 
 #[cfg(test)]
@@ -397,10 +358,10 @@ mod tests {
         for &tmm in all {
             assert_eq!(Tmm::from_str(tmm.row(), false), Ok(tmm));
         }
-        assert_eq!(all.len(), 10 + policy::managers().count());
+        assert_eq!(all.len(), 10 + Tmm::published().count());
         let word = |tmm| serde_json::to_value(tmm).unwrap();
         assert_eq!(word(Tmm::NbtDefault), "nbt_default");
-        assert!(policy::managers().all(|tmm| word(tmm) == tmm.row()));
+        assert!(Tmm::published().all(|tmm| word(tmm) == tmm.row()));
     }
 
     #[test]

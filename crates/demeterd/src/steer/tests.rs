@@ -162,6 +162,40 @@ fn what_the_kernel_holds_is_no_room_for_hot_pages() {
 }
 
 #[test]
+fn a_clock_that_leaps_to_the_end_of_time_and_back_holds_up_nobody() {
+    let at = |name: &str, guest_time_ns: u64| VmView {
+        name: name.into(),
+        ..claims(0, guest_time_ns)
+    };
+    let second = 1_000_000_000;
+    let interval = Duration::from_secs(1);
+    let mut coordinator = Coordinator::default();
+    let learn = |coordinator: &mut Coordinator, name: &str, guest_time_ns: u64| {
+        let memory = coordinator.memories.entry(name.into()).or_default();
+        memory.learn(at(name, guest_time_ns).statistics.as_ref(), 1e6);
+    };
+    for name in ["a", "b"] {
+        learn(&mut coordinator, name, 10 * second);
+    }
+    let came = |coordinator: &Coordinator, a: u64, b: u64| {
+        coordinator.time_has_come([at("a", a), at("b", b)], interval)
+    };
+    // The leap is one decision, and no more while the clock stands there: the others go on
+    // by theirs.
+    assert!(came(&coordinator, u64::MAX, 10 * second));
+    learn(&mut coordinator, "a", u64::MAX);
+    assert!(!came(&coordinator, u64::MAX, 10 * second));
+    assert!(came(&coordinator, u64::MAX, 14 * second));
+    learn(&mut coordinator, "b", 14 * second);
+    // Back again: as one that was rebooted, once, and then as ever.
+    assert!(came(&coordinator, 15 * second, 15 * second));
+    learn(&mut coordinator, "a", 15 * second);
+    learn(&mut coordinator, "b", 15 * second);
+    assert!(!came(&coordinator, 15 * second, 15 * second));
+    assert!(came(&coordinator, 16 * second, 16 * second));
+}
+
+#[test]
 fn one_slow_clock_does_not_hold_up_the_others() {
     let at = |name: &str, seconds: u64| VmView {
         name: name.into(),

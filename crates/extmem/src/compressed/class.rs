@@ -3,8 +3,11 @@
 //! holds a whole number of slots and hardly anything else.
 
 use super::MOST_BYTES;
-use super::slab::{Header, SPAN_BYTES};
 
+/// Bytes of a span.
+pub const SPAN_BYTES: usize = 64 << 10;
+/// What of a slot is before the object: the header of `slab.rs`.
+pub const HEADER_BYTES: usize = 16;
 /// The smallest slot.
 const LEAST_BYTES: usize = 64;
 /// Slots of a span at most.
@@ -34,7 +37,7 @@ const fn next(size_bytes: usize) -> usize {
 const fn count() -> usize {
     let mut size_bytes = LEAST_BYTES;
     let mut count = 1;
-    while size_bytes < MOST_BYTES + size_of::<Header>() {
+    while size_bytes < MOST_BYTES + HEADER_BYTES {
         size_bytes = next(size_bytes);
         count += 1;
     }
@@ -72,7 +75,7 @@ mod tests {
 
     #[test]
     fn little_is_lost_inside_slots_and_at_the_end_of_spans() {
-        let largest = MOST_BYTES + size_of::<Header>();
+        let largest = MOST_BYTES + HEADER_BYTES;
         let (mut lost, mut stored) = (0, 0);
         for bytes in LEAST_BYTES..=largest {
             let class = class_for(bytes);

@@ -10,13 +10,11 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::CompressedError;
-use super::class::{CLASSES, MOST_SLOTS, class_for, slot_bytes, slots};
+use super::class::{CLASSES, HEADER_BYTES, MOST_SLOTS, SPAN_BYTES, class_for, slot_bytes, slots};
 use crate::lock::Lock;
 use crate::region::{Region, carved_bytes};
 use crate::syscall;
 
-/// Bytes of a span.
-pub const SPAN_BYTES: usize = 64 << 10;
 /// Handles have 30 bits.
 const MOST_SPANS: usize = (1 << 30) / MOST_SLOTS;
 /// Spans of a class by how full they are, full ones aside.
@@ -62,6 +60,8 @@ pub struct Header {
     length: AtomicU16,
     unused: u16,
 }
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
 impl Header {
     /// The page the object was stored for.
@@ -254,7 +254,7 @@ impl Slab {
     /// Stores an object; None when the slab may not grow. What is moved within it may take
     /// the last spans, so that there is room to do so.
     pub fn insert(&self, owner: u32, data: &[u8], moved: bool) -> Option<Handle> {
-        let bytes = size_of::<Header>() + data.len();
+        let bytes = HEADER_BYTES + data.len();
         let class = class_for(bytes);
         let handle = self.take(class, moved)?;
         let header = self.header_at(handle, class);
@@ -264,7 +264,7 @@ impl Slab {
         unsafe {
             std::ptr::copy_nonoverlapping(
                 data.as_ptr(),
-                (self.address(handle, class) + size_of::<Header>()) as *mut u8,
+                (self.address(handle, class) + HEADER_BYTES) as *mut u8,
                 data.len(),
             );
         }
@@ -286,7 +286,7 @@ impl Slab {
         let header = self.header(handle).ok_or(corrupt)?;
         let length = usize::from(header.length.load(RELAXED));
         let room = slot_bytes(self.class_of(handle).ok_or(corrupt)?);
-        if size_of::<Header>() + length > room {
+        if HEADER_BYTES + length > room {
             return Err(corrupt);
         }
         let start = std::ptr::from_ref(header).wrapping_add(1).cast::<u8>();
@@ -302,7 +302,7 @@ impl Slab {
         let Some(class) = self.class_of(handle) else {
             return;
         };
-        let bytes = size_of::<Header>() + usize::from(header.length.load(RELAXED));
+        let bytes = HEADER_BYTES + usize::from(header.length.load(RELAXED));
         self.live_bytes.fetch_sub(bytes, RELAXED);
         self.release(handle, class);
     }

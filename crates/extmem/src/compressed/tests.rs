@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::slab::SPAN_BYTES;
+use super::class::SPAN_BYTES;
 use super::*;
 use crate::region::PAGE_BYTES;
 

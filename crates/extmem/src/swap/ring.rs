@@ -13,7 +13,7 @@ use io_uring::{IoUring, Parameters, opcode, types};
 
 use super::polling::Wait;
 use super::{Direction, SwapError, Transfer};
-use crate::pager::yield_now;
+use crate::futex::yield_now;
 use crate::{descriptor, syscall};
 
 /// Transfers that one ring has in flight at most.

@@ -3,13 +3,12 @@
 //! through the kernel, or has the kernel read or write structures, paths and
 //! vectors there.
 
-use std::ffi::CString;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::dice::Dice;
 use super::mapping::{Mapping, PAGE};
-use super::{Check, failed};
+use super::trouble::{Check, Trouble};
 
 /// Pages moved at once by the large transfers.
 const MANY: usize = 48;
@@ -61,8 +60,12 @@ pub const KINDS: [Kind; 13] = [
 fn exactly(call: &str, expected: usize, result: isize) -> Check<()> {
     match usize::try_from(result) {
         Ok(got) if got == expected => Ok(()),
-        Ok(got) => Err(format!("{call} moved {got} bytes instead of {expected}")),
-        Err(_) => Err(failed(call)),
+        Ok(got) => Err(Trouble::Length {
+            call: call.to_owned(),
+            got,
+            expected,
+        }),
+        Err(_) => Err(Trouble::of_call(call)),
     }
 }
 
@@ -104,21 +107,24 @@ impl Channels {
         };
         // SAFETY: the array holds two descriptors.
         if unsafe { libc::pipe2(pair.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-            return Err(failed("pipe2"));
+            return Err(Trouble::of_call("pipe2"));
         }
         let pipe = (owned(pair[0]), owned(pair[1]));
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
         // SAFETY: the array holds two descriptors.
         if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } != 0 {
-            return Err(failed("socketpair"));
+            return Err(Trouble::of_call("socketpair"));
         }
         let sockets = (owned(pair[0]), owned(pair[1]));
         // SAFETY: the name is a constant.
         let file = unsafe { libc::memfd_create(c"torture".as_ptr(), libc::MFD_CLOEXEC) };
         if file < 0 {
-            return Err(failed("memfd_create"));
+            return Err(Trouble::of_call("memfd_create"));
         }
-        let working_directory = std::env::current_dir().map_err(|cause| cause.to_string())?;
+        let working_directory = std::env::current_dir().map_err(|cause| Trouble::Call {
+            call: "getcwd".to_owned(),
+            cause,
+        })?;
         let mut working_directory = working_directory.into_os_string().into_encoded_bytes();
         working_directory.push(0);
         Ok(Self {
@@ -233,7 +239,7 @@ impl Channels {
         let header_page = (0..pages)
             .map(|_| dice.below(pages))
             .find(|page| *page != from && *page != to)
-            .ok_or("too few pages for a message")?;
+            .ok_or(Trouble::Wrong("too few pages for a message"))?;
         mapping.check(header_page)?;
         let header = mapping.at(header_page).cast::<libc::msghdr>();
         let vectors = mapping
@@ -294,14 +300,14 @@ impl Channels {
         let got = unsafe { libc::syscall(libc::SYS_getcwd, target, PAGE) };
         let expected = &self.working_directory;
         if got != expected.len() as i64 {
-            return Err(failed("getcwd"));
+            return Err(Trouble::of_call("getcwd"));
         }
         // SAFETY: as above; that many bytes were written.
         let found = unsafe { std::slice::from_raw_parts(target, expected.len()) };
         if found == expected {
             Ok(())
         } else {
-            Err("getcwd returned another folder".to_owned())
+            Err(Trouble::Wrong("getcwd returned another folder"))
         }
     }
 
@@ -314,9 +320,11 @@ impl Channels {
         let cause = std::io::Error::last_os_error().raw_os_error();
         mapping.protect(&range, libc::PROT_READ | libc::PROT_WRITE)?;
         if result != -1 || cause != Some(libc::EFAULT) {
-            return Err(format!(
-                "a write from memory without access gave {result}, error {cause:?}"
-            ));
+            return Err(Trouble::NotRefused {
+                call: "a write from memory without access",
+                result: result as i64,
+                cause,
+            });
         }
         mapping.check(page)
     }
@@ -325,8 +333,7 @@ impl Channels {
 /// Opens a file whose name lies in paged memory and reads into paged memory.
 fn path(target: *mut u8, mapping: &mut Mapping, into: usize) -> Check<()> {
     mapping.check(into)?;
-    let name = CString::new("/proc/self/comm").map_err(|cause| cause.to_string())?;
-    let bytes = name.as_bytes_with_nul();
+    let bytes = c"/proc/self/comm".to_bytes_with_nul();
     // SAFETY: the page is this thread's own and longer than the name.
     let file = unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
@@ -337,7 +344,7 @@ fn path(target: *mut u8, mapping: &mut Mapping, into: usize) -> Check<()> {
         )
     };
     if file < 0 {
-        return Err(failed("openat"));
+        return Err(Trouble::of_call("openat"));
     }
     // SAFETY: as above; a descriptor of this function.
     let got = unsafe { libc::read(file, mapping.at(into).cast(), PAGE) };
@@ -351,7 +358,7 @@ fn path(target: *mut u8, mapping: &mut Mapping, into: usize) -> Check<()> {
     mapping.renew(into);
     match end {
         Some(b'\n') => Ok(()),
-        _ => Err("the process's name is no line".to_owned()),
+        _ => Err(Trouble::Wrong("the process's name is no line")),
     }
 }
 
@@ -362,10 +369,10 @@ fn structures(target: *mut u8) -> Check<()> {
     unsafe {
         let before = now_s();
         if libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, time) != 0 {
-            return Err(failed("clock_gettime"));
+            return Err(Trouble::of_call("clock_gettime"));
         }
         if (*time).tv_sec < before || (*time).tv_sec > now_s() {
-            return Err("the clock's answer is wrong".to_owned());
+            return Err(Trouble::Wrong("the clock's answer is wrong"));
         }
         time.write(libc::timespec {
             tv_sec: 0,
@@ -375,7 +382,7 @@ fn structures(target: *mut u8) -> Check<()> {
             libc::syscall(libc::SYS_nanosleep, time, std::ptr::null_mut::<u8>()) as isize
         });
         if sleep != 0 {
-            return Err(failed("nanosleep"));
+            return Err(Trouble::of_call("nanosleep"));
         }
         let poll = target.wrapping_add(2048).cast::<libc::pollfd>();
         poll.write(libc::pollfd {
@@ -384,10 +391,10 @@ fn structures(target: *mut u8) -> Check<()> {
             revents: -1,
         });
         if uninterrupted(|| libc::poll(poll, 1, 0) as isize) < 0 {
-            return Err(failed("poll"));
+            return Err(Trouble::of_call("poll"));
         }
         if (*poll).revents == -1 {
-            return Err("poll did not write its answer".to_owned());
+            return Err(Trouble::Wrong("poll did not write its answer"));
         }
     }
     Ok(())
@@ -420,7 +427,11 @@ fn futex(mapping: &Mapping, page: usize) -> Check<()> {
     };
     let cause = std::io::Error::last_os_error().raw_os_error();
     if result != -1 || cause != Some(libc::EAGAIN) {
-        return Err(format!("futex gave {result}, error {cause:?}"));
+        return Err(Trouble::NotRefused {
+            call: "futex",
+            result,
+            cause,
+        });
     }
     Ok(())
 }
@@ -436,7 +447,7 @@ fn random(target: *mut u8) -> Check<()> {
     let after = unsafe { std::slice::from_raw_parts(target, PAGE) };
     let same = before.iter().zip(after).filter(|(a, b)| a == b).count();
     if same > PAGE / 2 {
-        return Err(format!("{same} of {PAGE} random bytes are the old ones"));
+        return Err(Trouble::NotRandom { same, of: PAGE });
     }
     Ok(())
 }

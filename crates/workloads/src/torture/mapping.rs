@@ -5,7 +5,7 @@
 use std::ptr::null_mut;
 
 use super::dice::Dice;
-use super::{Check, failed};
+use super::trouble::{Check, Trouble};
 use crate::page::{Contents, WORDS};
 
 /// Bytes of a page.
@@ -38,7 +38,7 @@ fn map(at: *mut u8, pages: usize, protection: i32, more: i32) -> Check<*mut u8> 
         )
     };
     if base == libc::MAP_FAILED {
-        return Err(failed("mmap"));
+        return Err(Trouble::of_call("mmap"));
     }
     Ok(base.cast())
 }
@@ -47,7 +47,7 @@ fn outcome(call: &str, result: i32) -> Check<()> {
     if result == 0 {
         Ok(())
     } else {
-        Err(failed(call))
+        Err(Trouble::of_call(call))
     }
 }
 
@@ -109,14 +109,15 @@ impl Mapping {
         }
         // SAFETY: inside the mapping.
         let header = unsafe { self.words(page).read_volatile() };
-        Err(format!(
-            "page {page} of {} at {:p} holds {wrong} wrong words; its header is {header:#x}, \
-             of page {:#x} version {}",
-            self.pages(),
-            self.at(page),
-            self.key(page) & 0xffff_ffff,
-            self.versions[page],
-        ))
+        Err(Trouble::Page {
+            page,
+            pages: self.pages(),
+            address: self.at(page) as usize,
+            wrong,
+            header,
+            key: self.key(page) & 0xffff_ffff,
+            version: self.versions[page],
+        })
     }
 
     /// Compares a buffer with what the model says of a page.
@@ -135,7 +136,7 @@ impl Mapping {
         if wrong == 0 {
             Ok(())
         } else {
-            Err(format!("a copy of page {page} holds {wrong} wrong words"))
+            Err(Trouble::Copy { page, wrong })
         }
     }
 
@@ -168,7 +169,7 @@ impl Mapping {
     fn refused() -> Check<()> {
         match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::EFAULT) => Ok(()),
-            _ => Err(failed("mremap")),
+            _ => Err(Trouble::of_call("mremap")),
         }
     }
 
@@ -210,7 +211,10 @@ impl Mapping {
             return Self::refused();
         }
         if base != target.cast() {
-            return Err(format!("mremap to {target:p} went to {base:p}"));
+            return Err(Trouble::Moved {
+                target: target as usize,
+                base: base as usize,
+            });
         }
         self.base = target;
         Ok(())

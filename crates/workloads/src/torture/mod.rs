@@ -8,6 +8,7 @@ mod dice;
 mod mapping;
 mod processes;
 mod signals;
+mod trouble;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -19,16 +20,10 @@ use serde::Serialize;
 use self::calls::Channels;
 use self::dice::Dice;
 use self::mapping::{Mapping, PAGE, PAGE_BITS};
+use self::trouble::Check;
+pub use self::trouble::Trouble;
 use crate::page::Contents;
 use crate::{Error, report};
-
-/// A step that is right, or what was wrong with it.
-type Check<T> = Result<T, String>;
-
-/// The last error of the C library, for a call.
-fn failed(call: &str) -> String {
-    format!("{call}: {}", std::io::Error::last_os_error())
-}
 
 /// Arguments of `torture`.
 #[derive(clap::Args, Debug, Clone)]
@@ -140,7 +135,7 @@ struct Shared {
     arguments: Arguments,
     weights: Vec<(Operation, usize)>,
     stop: AtomicBool,
-    failure: Mutex<Option<String>>,
+    failure: Mutex<Option<Trouble>>,
     threads: Vec<AtomicI32>,
     done: [AtomicU64; WEIGHTS.len()],
 }
@@ -218,14 +213,15 @@ impl<'a> Worker<'a> {
     fn run(&mut self) -> Check<()> {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let operation = self.choose();
-            self.once(operation)
-                .map_err(|what| format!("thread {}, {operation:?}: {what}", self.number))?;
+            self.once(operation).map_err(|trouble| {
+                trouble.during(format!("thread {}, {operation:?}", self.number))
+            })?;
             self.shared.done[operation as usize].fetch_add(1, Ordering::Relaxed);
         }
         self.mappings
             .iter()
             .try_for_each(Mapping::sweep)
-            .map_err(|what| format!("thread {}, at the end: {what}", self.number))
+            .map_err(|trouble| trouble.during(format!("thread {}, at the end", self.number)))
     }
 
     fn once(&mut self, operation: Operation) -> Check<()> {
@@ -300,7 +296,7 @@ impl<'a> Worker<'a> {
                 let other = (page + 1 + dice.below(mapping.pages() - 1)) % mapping.pages();
                 self.channels
                     .call(kind, mapping, (other, page), dice)
-                    .map_err(|what| format!("{kind:?}: {what}"))
+                    .map_err(|trouble| trouble.during(format!("{kind:?}")))
             }
             Operation::Blocked => signals::blocked(|| {
                 (0..8).try_for_each(|_| mapping.rewrite(dice.below(mapping.pages())))
@@ -351,10 +347,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         threads: (0..arguments.threads).map(|_| AtomicI32::new(0)).collect(),
         done: std::array::from_fn(|_| AtomicU64::new(0)),
     };
-    let wrong = |what: String| Error::Torture(what);
-    signals::install().map_err(wrong)?;
+    signals::install()?;
     if chosen(&Operation::Poke) {
-        signals::start_timer().map_err(wrong)?;
+        signals::start_timer()?;
     }
     let began = Instant::now();
     let end = Duration::from_secs(arguments.seconds);
@@ -369,10 +364,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
                     shared.threads[number].store(0, Ordering::Relaxed);
                     outcome
                 });
-                if let Err(what) = outcome {
+                if let Err(trouble) = outcome {
                     shared.stop.store(true, Ordering::Relaxed);
                     if let Ok(mut failure) = shared.failure.lock() {
-                        failure.get_or_insert(what);
+                        failure.get_or_insert(trouble);
                     }
                 }
             });
@@ -382,14 +377,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Error> {
         }
         shared.stop.store(true, Ordering::Relaxed);
     });
-    if let Some(what) = shared.failure.into_inner().unwrap_or_default() {
-        return Err(Error::Torture(what));
+    if let Some(trouble) = shared.failure.into_inner().unwrap_or_default() {
+        return Err(trouble.into());
     }
     let (handled, wrong_words, mended) = signals::counts();
     if wrong_words > 0 {
-        return Err(Error::Torture(format!(
-            "handlers of {handled} signals found {wrong_words} wrong words"
-        )));
+        let wrong = wrong_words;
+        return Err(Trouble::Handlers { handled, wrong }.into());
     }
     let done = |operation: Operation| shared.done[operation as usize].load(Ordering::Relaxed);
     report::line(

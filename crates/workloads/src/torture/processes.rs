@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 
 use super::dice::Dice;
 use super::mapping::Mapping;
-use super::{Check, failed, signals};
+use super::signals;
+use super::trouble::{Check, Trouble};
 
 /// Pages a child looks at and changes.
 const CHILD_PAGES: usize = 200;
@@ -17,7 +18,7 @@ pub fn fork(mappings: &mut [Mapping], dice: &mut Dice) -> Check<()> {
     // fork of a process with threads.
     let child = unsafe { libc::fork() };
     if child < 0 {
-        return Err(failed("fork"));
+        return Err(Trouble::of_call("fork"));
     }
     let is_child = child == 0;
     let mut wrong = 0;
@@ -41,17 +42,17 @@ pub fn fork(mappings: &mut [Mapping], dice: &mut Dice) -> Check<()> {
     let mut status = 0;
     // SAFETY: the child made above; SA_RESTART is set on all handlers.
     if unsafe { libc::waitpid(child, &raw mut status, 0) } != child {
-        return Err(failed("waitpid"));
+        return Err(Trouble::of_call("waitpid"));
     }
     if wrong > 0 {
-        return Err(format!("the parent of a fork found {wrong} wrong pages"));
+        return Err(Trouble::Parent(wrong));
     }
     if status == 0 {
         Ok(())
     } else if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 41 {
-        Err("the child of a fork found wrong pages".to_owned())
+        Err(Trouble::Wrong("the child of a fork found wrong pages"))
     } else {
-        Err(format!("the child of a fork ended with status {status:#x}"))
+        Err(Trouble::Child(status))
     }
 }
 
@@ -61,14 +62,17 @@ pub fn spawn() -> Check<()> {
         .arg("torture")
         .stdin(Stdio::null())
         .output()
-        .map_err(|cause| format!("/bin/echo: {cause}"))?;
+        .map_err(|cause| Trouble::Call {
+            call: "/bin/echo".to_owned(),
+            cause,
+        })?;
     if output.status.success() && output.stdout == b"torture\n" {
         Ok(())
     } else {
-        Err(format!(
-            "/bin/echo gave {:?} and {}",
-            output.stdout, output.status
-        ))
+        Err(Trouble::Program {
+            output: output.stdout,
+            status: output.status,
+        })
     }
 }
 
@@ -81,12 +85,12 @@ pub fn heap(dice: &mut Dice) -> Check<()> {
     block.extend((words as u64..2 * words as u64).map(|word| word ^ salt));
     let right = |block: &[u64]| (0..).zip(block).all(|(word, &value)| word ^ salt == value);
     if !right(&block) {
-        return Err("a grown heap block holds wrong words".to_owned());
+        return Err(Trouble::Wrong("a grown heap block holds wrong words"));
     }
     block.truncate(words / 2);
     block.shrink_to_fit();
     if !right(&block) {
-        return Err("a shrunk heap block holds wrong words".to_owned());
+        return Err(Trouble::Wrong("a shrunk heap block holds wrong words"));
     }
     Ok(())
 }
@@ -105,7 +109,7 @@ pub fn thread(mapping: &mut Mapping, dice: &mut Dice) -> Check<()> {
                 pages.iter().try_for_each(|&page| mapping.rewrite(page))
             })
             .join()
-            .map_err(|_| "a short thread panicked".to_owned())?
+            .map_err(|_| Trouble::Wrong("a short thread panicked"))?
     })
 }
 
@@ -121,11 +125,11 @@ pub fn load_library() -> Check<()> {
     unsafe {
         let handle = libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if handle.is_null() {
-            return Err("dlopen of libm.so.6 failed".to_owned());
+            return Err(Trouble::Wrong("dlopen of libm.so.6 failed"));
         }
         let symbol = libc::dlsym(handle, c"cbrt".as_ptr());
         if symbol.is_null() || libc::dlclose(handle) != 0 {
-            return Err("libm.so.6 has no cbrt or cannot be closed".to_owned());
+            return Err(Trouble::Wrong("libm.so.6 has no cbrt or cannot be closed"));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use super::mapping::PAGE;
-use super::{Check, failed};
+use super::trouble::{Check, Trouble};
 use crate::page::{Contents, WORDS};
 
 /// Pages that handlers read: enough that some have been evicted.
@@ -128,7 +128,7 @@ fn handle(signal: i32, handler: usize, flags: i32) -> Check<()> {
     // SAFETY: the structure is complete; the handlers are safe in signal context.
     match unsafe { libc::sigaction(signal, &raw const action, null_mut()) } {
         0 => Ok(()),
-        _ => Err(failed("sigaction")),
+        _ => Err(Trouble::of_call("sigaction")),
     }
 }
 
@@ -163,7 +163,7 @@ fn anonymous(bytes: usize) -> Check<*mut u8> {
         )
     };
     if base == libc::MAP_FAILED {
-        return Err(failed("mmap"));
+        return Err(Trouble::of_call("mmap"));
     }
     Ok(base.cast())
 }
@@ -188,7 +188,7 @@ pub fn start_timer() -> Check<()> {
         )
     } {
         0 => Ok(()),
-        _ => Err(failed("setitimer")),
+        _ => Err(Trouble::of_call("setitimer")),
     }
 }
 
@@ -210,7 +210,7 @@ impl AlternateStack {
         // SAFETY: the stack stays mapped until this thread has given it up.
         match unsafe { libc::sigaltstack(&raw const stack, null_mut()) } {
             0 => Ok(Self(base)),
-            _ => Err(failed("sigaltstack")),
+            _ => Err(Trouble::of_call("sigaltstack")),
         }
     }
 }
@@ -273,7 +273,9 @@ pub fn mending(
     MENDABLE[thread].1.store(0, Ordering::Release);
     outcome?;
     if MENDED.load(Ordering::Relaxed) == before {
-        return Err("an access error did not reach the program's handler".to_owned());
+        return Err(Trouble::Wrong(
+            "an access error did not reach the program's handler",
+        ));
     }
     Ok(())
 }
@@ -284,20 +286,20 @@ pub fn own_bus_error(thread: usize) -> Check<()> {
     // SAFETY: the name is a constant; the descriptor is closed below.
     let file = unsafe { libc::memfd_create(c"torture".as_ptr(), libc::MFD_CLOEXEC) };
     if file < 0 {
-        return Err(failed("memfd_create"));
+        return Err(Trouble::of_call("memfd_create"));
     }
     // SAFETY: a new mapping of that file.
     let page = unsafe { libc::mmap(null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file, 0) };
     // SAFETY: the mapping keeps the file.
     unsafe { libc::close(file) };
     if page == libc::MAP_FAILED {
-        return Err(failed("mmap of a memfd"));
+        return Err(Trouble::of_call("mmap of a memfd"));
     }
     let outcome = mending(thread, page.cast(), PAGE, || {
         // SAFETY: the handler puts a page there before the read ends.
         match unsafe { page.cast::<u8>().read_volatile() } {
             0 => Ok(()),
-            other => Err(format!("a mended page begins with {other}")),
+            other => Err(Trouble::Mended(other)),
         }
     });
     // SAFETY: mapped above.

@@ -22,11 +22,9 @@ use demeter_agent::protocol::{self, Module, Write};
 use demeter_machine::HypervisorConfig;
 use serde::{Serialize, Serializer};
 
-use super::manager;
+use super::knobs::{self, Knobs};
 use super::outcome::Outcome;
-use super::settings::Settings;
-use super::summary;
-use super::tmm::{self, Knobs, LRU_GEN, Tmm, lru_word};
+use super::writes::{LRU_GEN, THP_ENABLED, lru_word, module_path, of_fmem};
 use crate::error::Error;
 use crate::testbed::Kernel;
 
@@ -143,7 +141,7 @@ pub trait Policy: Sync {
             (Some(promoted), Some(demoted)) => {
                 [promoted, demoted, stat("refused_pages").unwrap_or(0)]
             }
-            _ => summary::moved_by_kernel(outcome, true),
+            _ => outcome.moved_by_kernel(true),
         }
     }
 }
@@ -277,31 +275,37 @@ impl Peer {
                 own.push((name.to_owned(), value.clone()));
             }
         }
-        tmm::knobs(OPTION, &names, &base, &own)
+        knobs::in_force(OPTION, &names, &base, &own)
     }
 
-    /// Completes what the agent does for this manager.
-    pub fn set_up(self, manager: &mut protocol::Manager, settings: &Settings) {
+    /// Completes what the agent does for this manager, with the knobs in force. Of the node
+    /// that FMEM is, COMMAND may use the first number of bytes, and the second is its size.
+    pub fn set_up(
+        self,
+        manager: &mut protocol::Manager,
+        knobs: &Knobs,
+        (fmem_bytes, node_bytes): (u64, u64),
+    ) {
         let Some(module) = self.module() else {
             return;
         };
         let below = |name: &str| format!("{PEER_DIR}/{name}");
         manager.module = Some(Module {
-            path: manager::module_path(module),
+            path: module_path(module),
             params: String::new(),
         });
         for knob in self.0.knobs() {
-            let Some(value) = settings.peer_knobs.get(knob.name) else {
+            let Some(value) = knobs.get(knob.name) else {
                 continue;
             };
             let write = match knob.place {
                 Place::Param => Write::new(below(&format!("params/{}", knob.name)), value),
                 Place::File(path) => Write::new(path, value),
                 Place::Lists => Write::new(LRU_GEN, lru_word(value)),
-                Place::HugePages => Write::new(manager::THP_ENABLED, value),
+                Place::HugePages => Write::new(THP_ENABLED, value),
                 Place::Hypervisor => continue,
                 Place::FmemShareAtRoi(path) => {
-                    let value = manager::of_fmem(value, settings);
+                    let value = of_fmem(value, fmem_bytes, node_bytes);
                     manager.at_roi.push(Write::new(path, value));
                     continue;
                 }
@@ -377,19 +381,15 @@ impl Serialize for Peer {
     }
 }
 
-/// The rows as memory managers.
-pub fn managers() -> impl Iterator<Item = Tmm> {
-    Peer::all().map(Tmm::Peer)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::vm::manager::manager;
     use crate::vm::settings::tests::options;
+    use crate::vm::tmm::Tmm;
 
     fn peer(row: &str) -> Tmm {
-        managers().find(|tmm| tmm.row() == row).unwrap()
+        Tmm::published().find(|tmm| tmm.row() == row).unwrap()
     }
 
     fn set_up(line: &str, row: &str) -> protocol::Manager {
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn rows_and_knobs_are_told_apart() {
-        let mut rows: Vec<&str> = managers().map(Tmm::row).collect();
+        let mut rows: Vec<&str> = Tmm::published().map(Tmm::row).collect();
         rows.sort_unstable();
         rows.dedup();
         assert_eq!(rows.len(), POLICIES.len());
@@ -466,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_is_needed_comes_before_it_is_switched_on() {
-        for tmm in managers().filter(|tmm| tmm.module().is_some()) {
+        for tmm in Tmm::published().filter(|tmm| tmm.module().is_some()) {
             let settings = options("").settings(tmm, &["true".into()]).unwrap();
             let manager = manager(&settings);
             let at = |path: &str| manager.before.iter().rposition(|write| write.path == path);

@@ -3,7 +3,6 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use super::refuse;
 use crate::error::Error;
 
 /// `UFFD_API`.
@@ -71,6 +70,13 @@ pub fn check() -> Result<(), Error> {
             "run a kernel of 5.11 or later",
         )),
         None => Ok(()),
+    }
+}
+
+fn refuse(cause: impl Into<String>, next: &str) -> Error {
+    Error::Usage {
+        cause: cause.into(),
+        next: next.into(),
     }
 }
 
