@@ -11,8 +11,10 @@
 #include <linux/rculist.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
+#include <linux/shmem_fs.h>
 #include <linux/slab.h>
 #include <linux/smp.h>
+#include <linux/userfaultfd_k.h>
 
 #include "scan.h"
 #include "tmm.h"
@@ -357,13 +359,34 @@ void demeter_touch_spaces_drop(void)
 	remove_unwanted();
 }
 
-/*
- * Of what is managed, private anonymous memory: a mark in one address space says
- * nothing of what others do with a page that they share.
+/**
+ * demeter_touch_sees_mapping() - are pages of a mapping armed, of those that are managed
+ * @vma: the mapping, mmap_lock held
+ *
+ * Anonymous and shared memory (shmem, which memfd, System V and shared anonymous
+ * mappings are, too). A mark is in one address space and says nothing of others that
+ * map the page: each of those that are managed has its own, and the samples of all go
+ * to who has the object in its ranges (shared_objects.c).
+ *
+ * Not where userfaultfd tracks writes or accesses, or wants the faults on pages that
+ * are there: it has marks of its own in the same entries, and some take an entry that
+ * faults once for theirs.
+ *
+ * Return: whether they are.
  */
+bool demeter_touch_sees_mapping(const struct vm_area_struct *vma)
+{
+	/* What asks takes no const in all kernels; nothing is changed. */
+	struct vm_area_struct *same = (struct vm_area_struct *)vma;
+
+	if (uffd_disable_fault_around(same))
+		return false;
+	return vma_is_anonymous(same) || (vma->vm_file && shmem_mapping(vma->vm_file->f_mapping));
+}
+
 static bool is_watched(struct vm_area_struct *vma)
 {
-	return demeter_vma_is_managed(vma) && vma_is_anonymous(vma);
+	return demeter_vma_is_managed(vma) && demeter_touch_sees_mapping(vma);
 }
 
 /**
