@@ -3,6 +3,8 @@
 # The part of layout.sh, which reads it, for a guest without a PMU: shared memory, as that
 # of databases, is sampled by page faults, of one process and of several.
 
+sysfs=${sysfs:?layout.sh says where it is}
+
 # A touch says a little later than a sample where its page is now.
 gups() {
 	/demeter/workloads gups --footprint 96M --hot 8M --updates 8000000 "$@"
@@ -25,7 +27,7 @@ echo "ok - holes in shared memory: $touched touches, $lost marks lost"
 passed=$((passed + 1))
 
 log_is_clean
-echo 0 >$sysfs/enabled
+echo 0 >"$sysfs/enabled"
 armed=$(get touch/armed)
 ended=$(($(get touch/touched) + $(get touch/retired) + $(get touch/lost_marks)))
 [ "$armed" = "$ended" ] || fail "$armed pages were armed, $ended accounted for"

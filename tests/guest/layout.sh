@@ -124,6 +124,7 @@ log_is_clean() {
 }
 
 if [ "$(cat $sysfs/sampler)" = touch ]; then
+	# shellcheck disable=SC1091 # In the guest.
 	. /tmp/layout-touch.sh
 	exit
 fi
