@@ -49,8 +49,7 @@ static bool is_unseen(const struct vm_area_struct *vma)
 {
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 
-	return ops && (ops->caps() & DEMETER_SAMPLER_PRIVATE) &&
-	       !vma_is_anonymous((struct vm_area_struct *)vma);
+	return ops && ops->sees_mapping && !ops->sees_mapping(vma);
 }
 
 /**

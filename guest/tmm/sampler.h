@@ -14,6 +14,7 @@
 #include <linux/types.h>
 
 struct mm_struct;
+struct vm_area_struct;
 struct task_struct;
 
 /* Long enough for a cause and a next step. */
@@ -34,10 +35,8 @@ struct demeter_access {
 /* What a backend can tell about a sample. */
 #define DEMETER_SAMPLER_LATENCY 0x1u
 #define DEMETER_SAMPLER_TIER	0x2u
-/* It sees private anonymous memory alone: the rest is left where it is. */
-#define DEMETER_SAMPLER_PRIVATE 0x4u
 /* Its samples are single accesses, so that they tell base pages apart. */
-#define DEMETER_SAMPLER_PAGE	0x8u
+#define DEMETER_SAMPLER_PAGE	0x4u
 
 /**
  * struct demeter_sampler_ops - a sampler backend
@@ -72,10 +71,12 @@ struct demeter_access {
  * @lost: samples lost since @probe before they were pushed
  * @sees: is this address space sampled; what is not would look cold, and is left
  *	alone. NULL when all are.
+ * @sees_mapping: is this mapping sampled, of those that are managed; called under its
+ *	mmap_lock. What is not is left where it is. NULL when all are.
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and
  * CPU hotplug. @caps to @lost are only called between @probe and @release. Only
- * @leave, @set_period, @least_shift, @tick and @sees may be NULL.
+ * @leave, @set_period, @least_shift, @tick, @sees and @sees_mapping may be NULL.
  */
 struct demeter_sampler_ops {
 	const char *name;
@@ -94,6 +95,7 @@ struct demeter_sampler_ops {
 	unsigned int (*alive)(void);
 	u64 (*lost)(void);
 	bool (*sees)(const struct mm_struct *mm);
+	bool (*sees_mapping)(const struct vm_area_struct *vma);
 };
 
 extern const struct demeter_sampler_ops demeter_sampler_pebs;

@@ -541,7 +541,7 @@ static void touch_stop(unsigned int cpu)
 
 static unsigned int touch_caps(void)
 {
-	return DEMETER_SAMPLER_TIER | DEMETER_SAMPLER_PRIVATE;
+	return DEMETER_SAMPLER_TIER;
 }
 
 static const char *touch_delivery(void)
@@ -585,4 +585,5 @@ const struct demeter_sampler_ops demeter_sampler_touch = {
 	.alive = touch_alive,
 	.lost = touch_lost,
 	.sees = touch_sees,
+	.sees_mapping = demeter_touch_sees_mapping,
 };

@@ -197,6 +197,7 @@ struct demeter_touch_space *demeter_touch_space_next(struct demeter_touch_space 
 void demeter_touch_spaces_sync(void);
 void demeter_touch_spaces_drop(void);
 void demeter_touch_space_layout(struct demeter_touch_space *space);
+bool demeter_touch_sees_mapping(const struct vm_area_struct *vma);
 struct vm_area_struct *demeter_touch_vma(struct mm_struct *mm, unsigned long addr);
 struct demeter_touch_granule *demeter_touch_granule_of(struct demeter_touch_space *space,
 						       unsigned long addr);

@@ -154,8 +154,8 @@ static bool page_fits(struct demeter_touch_entry *entry, unsigned long value)
 	if ((value & PLAIN_BITS) != PLAIN || !pfn_valid(pfn))
 		return false;
 	folio = page_folio(pfn_to_page(pfn));
-	/* Not a zero page, nor one of a device. */
-	if (!folio_test_anon(folio))
+	/* Anonymous or shmem: not a zero page, nor one of a device or of another file. */
+	if (!folio_test_anon(folio) && !folio_test_swapbacked(folio))
 		return false;
 	entry->nid = folio_nid(folio);
 	return true;

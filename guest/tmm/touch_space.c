@@ -11,8 +11,10 @@
 #include <linux/rculist.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
+#include <linux/shmem_fs.h>
 #include <linux/slab.h>
 #include <linux/smp.h>
+#include <linux/userfaultfd_k.h>
 
 #include "scan.h"
 #include "tmm.h"
@@ -35,6 +37,13 @@ DEFINE_MUTEX(demeter_touch_lock);
 static DEFINE_HASHTABLE(spaces, 6);
 static LIST_HEAD(all_spaces);
 static u32 nr_spaces;
+
+/*
+ * Addresses of granules while they are laid out, and what is managed while spaces are
+ * compared with it. Made once, where programs lose nothing by it: demeter_touch_lock.
+ */
+static unsigned long *addresses;
+static struct mm_struct *managed[DEMETER_MAX_TARGETS];
 
 /* The space that this CPU runs, as far as its clock is concerned. */
 static DEFINE_PER_CPU(struct demeter_touch_space *, here);
@@ -201,7 +210,7 @@ static bool add(struct mm_struct *mm)
 
 	if (!space)
 		return false;
-	space->follow = kvcalloc(MAX_FOLLOW, sizeof(*space->follow), GFP_KERNEL);
+	space->follow = demeter_table_alloc(MAX_FOLLOW, sizeof(*space->follow));
 	if (!space->follow) {
 		kfree(space);
 		return false;
@@ -311,35 +320,31 @@ static void remove_unwanted(void)
  */
 void demeter_touch_spaces_sync(void)
 {
-	struct mm_struct **mm = kcalloc(DEMETER_MAX_TARGETS, sizeof(*mm), GFP_KERNEL);
 	struct demeter_touch_space *space;
 	bool added = false;
 	u32 nr, i;
 
 	lockdep_assert_held(&demeter_touch_lock);
-	if (!mm)
-		return;
 	list_for_each_entry(space, &all_spaces, link)
 		space->wanted = false;
-	nr = demeter_targets_hold(mm, DEMETER_MAX_TARGETS);
+	nr = demeter_targets_hold(managed, DEMETER_MAX_TARGETS);
 	for (i = 0; i < nr; i++) {
 		rcu_read_lock();
-		space = demeter_touch_space_of(mm[i]);
+		space = demeter_touch_space_of(managed[i]);
 		rcu_read_unlock();
-		if (!atomic_read(&mm[i]->mm_users))
+		if (!atomic_read(&managed[i]->mm_users))
 			continue;
 		if (space)
 			space->wanted = true;
 		else
-			added |= add(mm[i]);
+			added |= add(managed[i]);
 	}
 	/* A thread that never leaves its CPU would not be seen to run. */
 	if (added)
 		on_each_cpu(look_here, NULL, 1);
 	remove_unwanted();
 	for (i = 0; i < nr; i++)
-		mmdrop(mm[i]);
-	kfree(mm);
+		mmdrop(managed[i]);
 }
 
 /**
@@ -355,15 +360,38 @@ void demeter_touch_spaces_drop(void)
 	list_for_each_entry(space, &all_spaces, link)
 		space->wanted = false;
 	remove_unwanted();
+	kvfree(addresses);
+	addresses = NULL;
 }
 
-/*
- * Of what is managed, private anonymous memory: a mark in one address space says
- * nothing of what others do with a page that they share.
+/**
+ * demeter_touch_sees_mapping() - are pages of a mapping armed, of those that are managed
+ * @vma: the mapping, mmap_lock held
+ *
+ * Anonymous and shared memory (shmem, which memfd, System V and shared anonymous
+ * mappings are, too). A mark is in one address space and says nothing of others that
+ * map the page: each of those that are managed has its own, and the samples of all go
+ * to who has the object in its ranges (shared_objects.c).
+ *
+ * Not where userfaultfd tracks writes or accesses, or wants the faults on pages that
+ * are there: it has marks of its own in the same entries, and some take an entry that
+ * faults once for theirs.
+ *
+ * Return: whether they are.
  */
+bool demeter_touch_sees_mapping(const struct vm_area_struct *vma)
+{
+	/* What asks takes no const in all kernels; nothing is changed. */
+	struct vm_area_struct *same = (struct vm_area_struct *)vma;
+
+	if (uffd_disable_fault_around(same))
+		return false;
+	return vma_is_anonymous(same) || (vma->vm_file && shmem_mapping(vma->vm_file->f_mapping));
+}
+
 static bool is_watched(struct vm_area_struct *vma)
 {
-	return demeter_vma_is_managed(vma) && vma_is_anonymous(vma);
+	return demeter_vma_is_managed(vma) && demeter_touch_sees_mapping(vma);
 }
 
 /**
@@ -437,11 +465,15 @@ void demeter_touch_settle(struct demeter_touch_space *space, struct demeter_touc
 {
 	unsigned long armed = READ_ONCE(granule->armed), addr = armed & ~DEMETER_TOUCH_HUGE;
 	enum demeter_touch_state state = DEMETER_TOUCH_UNMARKED;
+	struct vm_area_struct *vma;
 	unsigned long flags;
 
 	if (!armed)
 		return;
-	if (vma_lookup(space->mm, addr))
+	vma = vma_lookup(space->mm, addr);
+	/* Somebody may have other uses for its entries now. */
+	disarm |= vma && !is_watched(vma);
+	if (vma)
 		state = disarm ? demeter_touch_restore_wait(space->mm, addr)
 			       : demeter_touch_peek(space->mm, addr);
 	raw_spin_lock_irqsave(&space->lock, flags);
@@ -639,7 +671,9 @@ void demeter_touch_space_layout(struct demeter_touch_space *space)
 	}
 	if (!layout_changed(space))
 		return;
-	layout.addr = kvmalloc_array(MAX_GRANULES, sizeof(*layout.addr), GFP_KERNEL);
+	if (!addresses)
+		addresses = demeter_table_alloc(MAX_GRANULES, sizeof(*addresses));
+	layout.addr = addresses;
 	if (layout.addr && lay(space->mm, &layout)) {
 		if (!same_layout(space, &layout))
 			take_layout(space, &layout);
@@ -647,5 +681,4 @@ void demeter_touch_space_layout(struct demeter_touch_space *space)
 		/* Another epoch will do. */
 		space->seen_epoch = LAYOUT_EPOCHS;
 	}
-	kvfree(layout.addr);
 }

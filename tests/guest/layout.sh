@@ -102,6 +102,33 @@ insmod /tmp/demeter.ko sample_period=509 epoch_ms=20 split_samples=8 latency_thr
 echo /command >$sysfs/targets/cgroup
 echo 1 >$sysfs/enabled || fail "cannot be enabled"
 
+# left_isolated: whatever was isolated is back
+left_isolated() {
+	# The kernel's own compaction isolates as well, for a while.
+	isolated=
+	for _ in 1 2 3 4 5 6 7 8 9 10; do
+		echo 1 >/proc/sys/vm/stat_refresh # Each CPU holds a part back.
+		isolated=$(awk '/nr_isolated/ { sum += $2 } END { print sum }' /proc/vmstat)
+		[ "$isolated" != 0 ] || break
+		sleep 0.5
+	done
+	[ "$isolated" = 0 ] || fail "$isolated folios are left isolated"
+}
+
+# log_is_clean: MGLRU of Linux 6.12 warns of mappings of the DAX root when it ages them, once
+# a boot.
+log_is_clean() {
+	if dmesg | grep -E 'BUG|WARNING|Oops' | grep -v 'get_pte_pfn'; then
+		fail "the kernel log is not clean"
+	fi
+}
+
+if [ "$(cat $sysfs/sampler)" = touch ]; then
+	# shellcheck disable=SC1091 # In the guest.
+	. /tmp/layout-touch.sh
+	exit
+fi
+
 comes "anonymous" gups
 comes "at 0x80000000" gups --memory low
 comes "a static array" gups --memory bss
@@ -160,19 +187,8 @@ read -r nr most_us </tmp/held
 echo "ok - $mappings mappings: mmap_lock held $nr times, $most_us us at most; $samples samples, $strays strays"
 passed=$((passed + 1))
 
-# MGLRU of Linux 6.12 warns of mappings of the DAX root when it ages them, once a boot.
-if dmesg | grep -E 'BUG|WARNING|Oops' | grep -v 'get_pte_pfn'; then
-	fail "the kernel log is not clean"
-fi
+log_is_clean
 echo 0 >$sysfs/enabled
 rmmod demeter || fail "rmmod"
-# The kernel's own compaction isolates as well, for a while.
-isolated=
-for _ in 1 2 3 4 5 6 7 8 9 10; do
-	echo 1 >/proc/sys/vm/stat_refresh # Each CPU holds a part back.
-	isolated=$(awk '/nr_isolated/ { sum += $2 } END { print sum }' /proc/vmstat)
-	[ "$isolated" != 0 ] || break
-	sleep 0.5
-done
-[ "$isolated" = 0 ] || fail "$isolated folios are left isolated"
+left_isolated
 echo "layout: $passed passed, 0 failed"

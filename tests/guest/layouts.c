@@ -7,6 +7,10 @@
  *					hot last part
  *	layouts objects PROCESSES MS	so many processes for so long, each with shared
  *					memory that no other one maps
+ *	layouts pool ACCESSES		shared memory as of a database, of which one process uses
+ *					all alike and another, which mapped it later, the end
+ *	layouts holes ROUNDS		two processes share memory that is hot in both; one
+ *					of them punches holes into it and truncates it
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -102,6 +106,103 @@ static int objects(unsigned long processes, unsigned int ms)
 	return failed > 0;
 }
 
+#define POOL_BYTES (96ul << 20)
+
+static void use(volatile char *at, unsigned long bytes, uint64_t accesses)
+{
+	while (accesses--)
+		at[random_word() % bytes]++;
+}
+
+static int pool(uint64_t accesses)
+{
+	volatile char *at = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int status;
+	uint64_t i;
+	pid_t child;
+
+	if (at == MAP_FAILED)
+		return 1;
+	for (i = 0; i < POOL_BYTES; i += PAGE)
+		at[i] = 1;
+	child = fork();
+	if (!child) {
+		use(at + POOL_BYTES - HOT_BYTES, HOT_BYTES, accesses - accesses / 10);
+		_exit(0);
+	}
+	use(at, POOL_BYTES, accesses / 10);
+	return waitpid(child, &status, 0) != child || status;
+}
+
+#define HOLES_BYTES (16ul << 20)
+#define WORDS	    (HOLES_BYTES / sizeof(uint64_t))
+
+/*
+ * Does to shared memory that another process uses what takes its pages away: holes, a
+ * file that grows shorter, and longer again. What is taken reads as zero in both and is
+ * written anew; all else must be what it was.
+ */
+static int holes(unsigned int rounds)
+{
+	int fd = memfd_create("holes", 0), status, failed = 0;
+	volatile uint64_t *at, *told;
+	uint64_t i, from, to;
+	unsigned int round;
+	pid_t child;
+
+	if (fd < 0 || ftruncate(fd, HOLES_BYTES))
+		return 1;
+	at = mmap(NULL, HOLES_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	/* When the other one has to stop, as what is cut off must not be touched. */
+	told = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED || told == MAP_FAILED)
+		return 1;
+	for (i = 0; i < WORDS; i++)
+		at[i] = i;
+	child = fork();
+	while (!child) {
+		for (i = 0; i < 4096; i++) {
+			uint64_t word = random_word() % (WORDS / 2);
+			uint64_t value = at[word];
+
+			/* The first half is only punched: each word is there, or a hole. */
+			if (value && value != word)
+				_exit(1);
+		}
+		if (told[0])
+			_exit(0);
+	}
+	for (round = 0; round < rounds; round++) {
+		for (i = 0; i < 200000; i++) {
+			uint64_t word = random_word() % WORDS;
+
+			failed += at[word] != word;
+		}
+		/* Of the first half, a hole with base pages at both ends; the end of the second. */
+		from = random_word() % (WORDS / 4) / 512 * 512;
+		to = from + WORDS / 4;
+		if (round % 2) {
+			failed += fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+					    from * sizeof(*at), (to - from) * sizeof(*at)) != 0;
+		} else {
+			from = WORDS / 2 + from;
+			to = WORDS;
+			failed += ftruncate(fd, from * sizeof(*at)) != 0;
+			failed += ftruncate(fd, HOLES_BYTES) != 0;
+		}
+		for (i = from; i < to; i++) {
+			failed += at[i] != 0;
+			at[i] = i;
+		}
+	}
+	told[0] = 1;
+	if (waitpid(child, &status, 0) != child || status)
+		failed++;
+	printf("%d\n", failed);
+	return failed > 0;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 3 && !strcmp(argv[1], "mappings"))
@@ -110,7 +211,12 @@ int main(int argc, char **argv)
 		return file(argv[2], strtoul(argv[3], NULL, 0));
 	if (argc == 4 && !strcmp(argv[1], "objects"))
 		return objects(strtoul(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));
+	if (argc == 3 && !strcmp(argv[1], "pool"))
+		return pool(strtoul(argv[2], NULL, 0));
+	if (argc == 3 && !strcmp(argv[1], "holes"))
+		return holes(strtoul(argv[2], NULL, 0));
 	fprintf(stderr, "usage: layouts mappings ACCESSES | layouts file PATH ACCESSES |"
-			" layouts objects PROCESSES MS\n");
+			" layouts objects PROCESSES MS | layouts pool ACCESSES |"
+			" layouts holes ROUNDS\n");
 	return 2;
 }

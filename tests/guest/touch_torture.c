@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
  * usage: touch_torture MIB SECONDS | touch_torture swapon DEVICE
- * SIGUSR1 ends it earlier, after the round of everything that it is in.
+ * SIGUSR1 ends it earlier, after the round of everything that it is in. Prints the PID of
+ * a process that shares memory with it.
  * Does to its memory, while the sampler "touch" arms it, everything that changes
  * page tables or reaches memory without them: fork, mprotect, mremap, madvise
  * (DONTNEED, COLLAPSE, PAGEOUT, FREE), mlock, soft-dirty bits,
- * ptrace, pipes, O_DIRECT. A second thread hammers half of it meanwhile. Every
+ * ptrace, pipes, O_DIRECT, userfaultfd (touch_torture_uffd.c). A second thread hammers
+ * half of it meanwhile. Shared memory is in touch_torture_shared.c. Every
  * word is checked after every step; each step is told by name when it fails.
  */
-#define _GNU_SOURCE
+#include "touch_torture.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -26,24 +29,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-#define HUGE (2ul << 20)
-#define PAGE 4096ul
-#define WORDS (PAGE / sizeof(unsigned long))
-
-static unsigned long *memory;
+unsigned long *memory;
 static size_t bytes, words;
 static sigjmp_buf before_fault;
 static atomic_bool pause_hammer, hammer_paused, end_hammer, asked_to_end;
-static int failures;
-
-#define CHECK(condition, what)                                                                     \
-	do {                                                                                       \
-		if (!(condition) && failures++ < 20)                                               \
-			printf("not ok - %s (line %d, errno %d)\n", what, __LINE__, errno);        \
-	} while (0)
+int failures;
 
 static void on_fault(int signal)
 {
@@ -57,8 +47,7 @@ static void on_end(int signal)
 	asked_to_end = true;
 }
 
-/* Does a write to it fault? */
-static bool write_faults(volatile unsigned long *word)
+bool write_faults(volatile unsigned long *word)
 {
 	if (sigsetjmp(before_fault, 1))
 		return true;
@@ -66,7 +55,7 @@ static bool write_faults(volatile unsigned long *word)
 	return false;
 }
 
-static void nap(long ms)
+void nap(long ms)
 {
 	struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
 
@@ -81,7 +70,7 @@ static void fill(void)
 		memory[i] = i;
 }
 
-static void verify(const char *what)
+void verify(const char *what)
 {
 	size_t i;
 
@@ -114,7 +103,7 @@ static void *hammer(void *unused)
 	return NULL;
 }
 
-static void hold_hammer(bool hold)
+void hold_hammer(bool hold)
 {
 	pause_hammer = hold;
 	while (hold && !hammer_paused)
@@ -332,6 +321,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: touch_torture MIB SECONDS, with at least 32 MIB\n");
 		return 2;
 	}
+	/* The other process shall have no copies of what is private. */
+	share();
 	bytes = (atol(argv[1]) << 20) & ~(HUGE - 1);
 	words = bytes / sizeof(*memory);
 	map = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -342,6 +333,7 @@ int main(int argc, char **argv)
 	memory = (void *)(((unsigned long)map + HUGE - 1) & ~(HUGE - 1));
 	fill();
 	signal(SIGSEGV, on_fault);
+	signal(SIGBUS, on_fault);
 	signal(SIGUSR1, on_end);
 	pthread_create(&thread, NULL, hammer, NULL);
 	end = time(NULL) + atol(argv[2]);
@@ -353,8 +345,11 @@ int main(int argc, char **argv)
 		test_soft_dirty();
 		test_mremap();
 		test_ptrace();
+		test_shared(round);
+		test_userfaultfd();
 		round++;
 	}
+	unshare_all();
 	end_hammer = true;
 	pthread_join(thread, NULL);
 	verify("the end");

@@ -143,9 +143,9 @@ def managed(checks: Checks, directory: Path, kept: Path, kernel: str, loads: int
     """Let demeter.ko manage by touch what does to its memory whatever it can."""
     programs = {name: directory / name for name in ("touch_torture", "secondary")}
     for name, program in programs.items():
-        source = TREE / f"tests/guest/{name}.c"
-        words = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread", "-o", program, source]
-        subprocess.run(words, check=True)
+        sources = sorted((TREE / "tests/guest").glob(f"{name}*.c"))
+        words = ["gcc", "-O2", "-Wall", "-Wextra", "-static", "-pthread", "-o", program]
+        subprocess.run([*words, *sources], check=True)
     made = Settings(
         kernel=kernel,
         node_mib=(512, 512),
