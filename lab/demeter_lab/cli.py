@@ -16,6 +16,7 @@ from demeter_lab import loss as losses
 from demeter_lab import peers as published
 from demeter_lab import sensitivity as sweeps
 from demeter_lab import seven as seven_workloads
+from demeter_lab import touch as touches
 from demeter_lab.results import ResultError
 from demeter_lab.workloads import SEVEN, WorkloadError, workload_of
 
@@ -94,6 +95,20 @@ def seven(
         text = seven_workloads.table(times)
         (out / "table.txt").write_text(text)
     except (ResultError, WorkloadError) as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(text, nl=False)
+
+
+@app.command()
+def touch(
+    directory: Annotated[Path, typer.Argument(help="results of `experiments/run.sh touch`")],
+) -> None:
+    """Hold the sampler `touch` against PEBS: a ratio a program, their mean, the least."""
+    try:
+        text = touches.table(*touches.read(directory))
+        (directory / "table.txt").write_text(text)
+    except ResultError as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
     typer.echo(text, nl=False)
