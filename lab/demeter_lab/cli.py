@@ -143,9 +143,17 @@ def sensitivity(
     """Sweep Demeter's parameters on records of the seven workloads; what is done is kept."""
     try:
         workloads = [workload_of(text) for text in workload] if workload else SEVEN
-        swept = sweeps.run(demeter.absolute(), workloads, seed, live, out)
+        swept = sweeps.run(
+            demeter.absolute(),
+            workloads,
+            seed,
+            live,
+            out,
+            shlex.split(guest),
+            shlex.split(replay),
+        )
         text = sweeps.table(swept)
-        (out / "table.txt").write_text(text)
+        (out / table).write_text(text)
     except (ResultError, WorkloadError) as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
@@ -153,4 +161,7 @@ def sensitivity(
 
 
 if __name__ == "__main__":
+    guest: Annotated[str, typer.Option(help="more options of the guests")] = "",
+    replay: Annotated[str, typer.Option(help="more options of `demeter sim`")] = "",
+    table: Annotated[str, typer.Option(help="file of OUT for the table")] = "table.txt",
     app()

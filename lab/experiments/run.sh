@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/run.sh seven|seven-cxl|touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity [OUT]
+# usage: lab/experiments/run.sh seven|seven-cxl|touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity|sensitivity-cxl [OUT]
 # The comparisons of the README beside the demo, each a table on standard output
 # and a results directory. DEMETER_CACHE names the cache if it is not the default.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
-experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity [OUT]}
+experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity|sensitivity-cxl [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
 managers=none,nbt-default,nbt,damon,demeter,ideal,fast
@@ -89,7 +89,14 @@ sensitivity)
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli sensitivity --out "$out"
 	;;
 *)
-	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, touch, redis, liblinear, uniform, loss, spread, vcpus or sensitivity" >&2
+	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, touch, redis, liblinear, uniform, loss, spread, vcpus, sensitivity or sensitivity-cxl" >&2
+sensitivity-cxl)
+	# The same records with the nearer slow memory: no guests but those that record. The
+	# records are `sensitivity`'s, if these are there.
+	testbed/build-modules.sh 7.x
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli sensitivity \
+		--no-live --replay "--slow cxl" --table table-cxl.txt --out "${2:-out/sensitivity}"
+	;;
 	exit 2
 	;;
 esac

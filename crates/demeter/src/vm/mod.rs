@@ -38,7 +38,7 @@ pub use hypervisor::HostPhase;
 pub use ideal::ACCESSES;
 pub use manager::supported as manager_supported;
 pub use policy::{Peer, managers as peer_managers};
-pub use settings::parse_pair;
+pub use settings::{Slow, parse_pair};
 pub use tmm::{DEMETER_SCALED, Tmm};
 pub use workplace::{free_space, to_json, write_atomically};
 
