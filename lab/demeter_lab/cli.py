@@ -17,6 +17,7 @@ from demeter_lab import peers as published
 from demeter_lab import sensitivity as sweeps
 from demeter_lab import seven as seven_workloads
 from demeter_lab import touch as touches
+from demeter_lab import vcpus as vcpu_counts
 from demeter_lab.results import ResultError
 from demeter_lab.workloads import SEVEN, WorkloadError, workload_of
 
@@ -115,6 +116,20 @@ def touch(
 
 
 @app.command()
+def vcpus(
+    directory: Annotated[Path, typer.Argument(help="results of `experiments/run.sh vcpus`")],
+) -> None:
+    """Tell what more vCPUs change: the time, or the rate in the last quarter, too."""
+    try:
+        text = vcpu_counts.table(vcpu_counts.read(directory))
+        (directory / "table.txt").write_text(text)
+    except ResultError as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(text, nl=False)
+
+
+@app.command()
 def loss(
     out: Annotated[Path, typer.Option(help="results directory")] = Path("out/loss"),
     jobs: Annotated[int, typer.Option(help="guests at a time", min=1)] = 2,
@@ -138,6 +153,9 @@ def sensitivity(
     ] = None,
     seed: Annotated[int, typer.Option(help="of each workload")] = 1,
     live: Annotated[bool, typer.Option(help="run Demeter in guests, too")] = True,
+    guest: Annotated[str, typer.Option(help="more options of the guests")] = "",
+    replay: Annotated[str, typer.Option(help="more options of `demeter sim`")] = "",
+    table: Annotated[str, typer.Option(help="file of OUT for the table")] = "table.txt",
     demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
 ) -> None:
     """Sweep Demeter's parameters on records of the seven workloads; what is done is kept."""
@@ -161,7 +179,4 @@ def sensitivity(
 
 
 if __name__ == "__main__":
-    guest: Annotated[str, typer.Option(help="more options of the guests")] = "",
-    replay: Annotated[str, typer.Option(help="more options of `demeter sim`")] = "",
-    table: Annotated[str, typer.Option(help="file of OUT for the table")] = "table.txt",
     app()

@@ -77,19 +77,19 @@ spread)
 	done
 	;;
 vcpus)
-	# The demo's program with a thread on each of 1, 4 and 8 vCPUs.
+	# The demo's program with a thread on each of 1, 4 and 8 vCPUs, so long that the last
+	# quarter shows what was learned (UPDATES for less).
 	for vcpus in 1 4 8; do
 		"$demeter" vm compare --vcpus "$vcpus" --tmm none,demeter,ideal --roi self --out "$out/$vcpus" -- \
-			/demeter/workloads gups --updates 30000000 --threads "$vcpus"
+			/demeter/workloads gups --updates "${UPDATES:-60000000}" --threads "$vcpus" >&2
 	done
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli vcpus "$out"
 	;;
 sensitivity)
 	# Demeter's parameters, one at a time, on records; and Demeter live beside the simulator.
 	testbed/build-modules.sh 7.x
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli sensitivity --out "$out"
 	;;
-*)
-	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, touch, redis, liblinear, uniform, loss, spread, vcpus, sensitivity or sensitivity-cxl" >&2
 sensitivity-cxl)
 	# The same records with the nearer slow memory: no guests but those that record. The
 	# records are `sensitivity`'s, if these are there.
@@ -97,6 +97,8 @@ sensitivity-cxl)
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli sensitivity \
 		--no-live --replay "--slow cxl" --table table-cxl.txt --out "${2:-out/sensitivity}"
 	;;
+*)
+	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, touch, redis, liblinear, uniform, loss, spread, vcpus, sensitivity or sensitivity-cxl" >&2
 	exit 2
 	;;
 esac
