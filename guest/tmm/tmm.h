@@ -343,6 +343,7 @@ int demeter_numa_balancing_mode(void);
 /* sampler.c */
 const struct demeter_sampler_ops *demeter_sampler_active(void);
 const char *demeter_sampler_choice(void);
+u32 demeter_sampler_source(void);
 const char *demeter_sampler_delivery(void);
 void demeter_sampler_look_after(void);
 bool demeter_sampler_sees(const struct mm_struct *mm);

@@ -127,6 +127,8 @@ balanced $gups
 grep -q '"accounts": \[\]' $work/why.json || fail "GUPS has an account and is gone"
 $demeter why $gups | grep -q "is not managed any more" || fail "why of a process that is gone"
 [ "$(cat $stats/gain/open_decisions)" = 0 ] || fail "decisions of a process that is gone are open"
+grep -q '"source": "pebs"' $work/why.json || fail "no decision says what sampled for it"
+$demeter why $gups --last 1 | grep -qE "^ *[0-9]+ +[0-9.]+ +pebs " || fail "why does not tell the source"
 echo "ok - what was done for a process that is gone still adds up"
 
 $demeter top --json --interval 0.05 >$work/lines 2>$work/error &
