@@ -93,8 +93,8 @@ soak: build lab ## ten thousand random operations on real guests under one daemo
 bench-extmem: build lab ## the user-space pager against Linux swap at its best (root, half an hour)
 	lab/experiments/extmem.sh --out out/extmem
 
-experiments: build lab ## the other tables: seven workloads, redis, liblinear, uniform access, losses
-	for experiment in seven redis liblinear uniform loss spread; do lab/experiments/run.sh $$experiment; done
+experiments: build lab ## the other tables: seven workloads, touch, redis, liblinear, uniform access, losses, vCPUs, parameters
+	for experiment in seven seven-cxl touch redis liblinear uniform loss spread vcpus sensitivity sensitivity-cxl; do lab/experiments/run.sh $$experiment; done
 
 evaluate: build lab ## every table and figure of the paper, made again (a day; what is done is kept): out/evaluation/index.html
 	$(EVALUATE) run

@@ -74,6 +74,13 @@ struct demeter_ledger_target {
 #define DEMETER_LEDGER_SWAP   1
 #define DEMETER_LEDGER_DEMOTE 2 /* of a group above its cap: no hot range, nothing predicted */
 
+/* What sampled the accesses that a decision was taken by. */
+#define DEMETER_LEDGER_UNTOLD  0 /* modules before this field was, and management ending */
+#define DEMETER_LEDGER_PEBS    1
+#define DEMETER_LEDGER_IBS     2
+#define DEMETER_LEDGER_TOUCH   3
+#define DEMETER_LEDGER_NOTHING 4 /* the sampler none: by samples from before it */
+
 #define DEMETER_LEDGER_OPEN 0
 #define DEMETER_LEDGER_SETTLED                                                                     \
 	1		       /* its time is over, or its address space gone, or what it placed */
@@ -98,7 +105,7 @@ struct demeter_ledger_decision {
 	__u64 moved_pages;   /* each way; shared out by size where a batch had many steps */
 	__u64 refused_pages; /* of both sides */
 	__u32 reason;	     /* for most of them */
-	__u32 reserved;
+	__u32 source;	     /* was reserved, and 0 */
 	__u64 reason_pages;
 	__u64 lasts_ns;	    /* how long the promise runs */
 	__u64 age_ns;	    /* how long it has run */

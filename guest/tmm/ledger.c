@@ -37,6 +37,7 @@ enum decision_state { FREE, RUNNING, OPEN, SETTLED, EMPTY, DROPPED };
  * @time_ns: when it was taken
  * @epoch: epochs ended before
  * @kind: fill or swap
+ * @source: what sampled then, DEMETER_LEDGER_*
  * @state: where it stands
  * @pid: thread groups of the hot and the cold side
  * @imposed: by a limit of a group, so nothing to judge by
@@ -51,6 +52,7 @@ struct decision {
 	u64 time_ns;
 	u64 epoch;
 	enum demeter_plan_kind kind;
+	u32 source;
 	enum decision_state state;
 	pid_t pid[2];
 	bool imposed;
@@ -244,6 +246,7 @@ static void decide(u64 number, const struct demeter_plan_step *step,
 		.time_ns = now_ns,
 		.epoch = READ_ONCE(demeter_stats.epochs),
 		.kind = step->kind,
+		.source = demeter_sampler_source(),
 		.state = RUNNING,
 		.pid = { account->pid },
 		.imposed = step->imposed,
@@ -659,6 +662,7 @@ static void decision_copy(struct demeter_ledger_decision *to, const struct decis
 		.time_ns = from->time_ns,
 		.epoch = from->epoch,
 		.kind = from->kind,
+		.source = from->source,
 		.state = from->state == SETTLED || from->state == DROPPED ? DEMETER_LEDGER_SETTLED
 			 : !from->placement.pages			  ? DEMETER_LEDGER_EMPTY
 									  : DEMETER_LEDGER_OPEN,

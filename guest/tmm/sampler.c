@@ -10,6 +10,7 @@
 
 #include <linux/cpuhotplug.h>
 #include <linux/mm.h>
+#include <demeter_ledger.h>
 
 #include "finer.h"
 #include "tmm.h"
@@ -60,6 +61,7 @@ static u64 none_lost(void)
 
 static const struct demeter_sampler_ops sampler_none = {
 	.name = "none",
+	.source = DEMETER_LEDGER_NOTHING,
 	.probe = none_probe,
 	.release = none_release,
 	.start = none_start,
@@ -110,6 +112,18 @@ const char *demeter_sampler_choice(void)
 	const struct demeter_sampler_ops *ops = READ_ONCE(active) ?: READ_ONCE(choice);
 
 	return ops ? ops->name : "auto";
+}
+
+/**
+ * demeter_sampler_source() - what samples now, as the ledger tells it
+ *
+ * Return: DEMETER_LEDGER_*.
+ */
+u32 demeter_sampler_source(void)
+{
+	const struct demeter_sampler_ops *ops = READ_ONCE(active);
+
+	return ops ? ops->source : DEMETER_LEDGER_UNTOLD;
 }
 
 /**

@@ -41,6 +41,7 @@ struct demeter_access {
 /**
  * struct demeter_sampler_ops - a sampler backend
  * @name: as written to the file "sampler"
+ * @source: the same as the ledger tells it, DEMETER_LEDGER_*
  * @probe: find the hardware and claim it; on failure say in @reason what is
  *	missing and what to do about it, and return a negative errno
  * @release: undo @probe
@@ -80,6 +81,7 @@ struct demeter_access {
  */
 struct demeter_sampler_ops {
 	const char *name;
+	u32 source;
 	int (*probe)(char *reason, size_t size);
 	void (*release)(void);
 	int (*start)(unsigned int cpu, u64 period, u64 threshold_ns);

@@ -23,6 +23,7 @@
 #include <linux/sched.h>
 #include <asm/processor.h>
 #include <asm/ptrace.h>
+#include <demeter_ledger.h>
 
 #include "cpuid.h"
 #include "sampler_perf.h"
@@ -196,6 +197,7 @@ static const char *ibs_delivery(void)
 
 const struct demeter_sampler_ops demeter_sampler_ibs = {
 	.name = "ibs",
+	.source = DEMETER_LEDGER_IBS,
 	.probe = ibs_probe,
 	.release = demeter_perf_release,
 	.start = ibs_start,

@@ -28,6 +28,7 @@
 #include <asm/msr-index.h>
 #include <asm/processor.h>
 #include <asm/tsc.h>
+#include <demeter_ledger.h>
 
 #include "msr.h"
 #include "perf_context.h"
@@ -357,6 +358,7 @@ static u64 pebs_accesses_per_sample(u64 period)
 
 const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.name = "pebs",
+	.source = DEMETER_LEDGER_PEBS,
 	.probe = pebs_probe,
 	.release = pebs_release,
 	.start = pebs_start,

@@ -31,6 +31,7 @@
 #include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
 #include <linux/workqueue.h>
+#include <demeter_ledger.h>
 
 #include "tmm.h"
 #include "sampler_perf.h"
@@ -573,6 +574,7 @@ static bool touch_sees(const struct mm_struct *mm)
 
 const struct demeter_sampler_ops demeter_sampler_touch = {
 	.name = "touch",
+	.source = DEMETER_LEDGER_TOUCH,
 	.probe = touch_probe,
 	.release = touch_release,
 	.start = touch_start,

@@ -404,28 +404,34 @@ void demeter_targets_regroup(void)
  * @tgid: thread group
  * @origin: why
  * @group: slot of its group
- * @anon_pages: how large it is
+ * @pages: how large it is: anonymous and shared memory that it has mapped in
  */
 struct candidate {
 	struct mm_struct *mm;
 	pid_t tgid;
 	enum demeter_origin origin;
 	u32 group;
-	u64 anon_pages;
+	u64 pages;
 };
 
+/*
+ * Shared memory counts for each process that has mapped it in: nearly all that a database
+ * has lies there, and all that use much of it are wanted, as samples of others would find no
+ * ranges. It lies in the ranges of one of them (shared_objects.c).
+ */
 static bool wanted(struct task_struct *task, u64 min_bytes, struct candidate *candidate)
 {
 	int slot = demeter_cgroups_any() ? demeter_cgroups_slot_of(candidate->mm, task) : -ENOENT;
 
-	candidate->anon_pages = get_mm_counter(candidate->mm, MM_ANONPAGES);
+	candidate->pages = get_mm_counter(candidate->mm, MM_ANONPAGES) +
+			   get_mm_counter(candidate->mm, MM_SHMEMPAGES);
 	if (slot >= 0) {
 		candidate->group = slot;
 		candidate->origin = DEMETER_BY_CGROUP;
 		return true;
 	}
 	candidate->origin = DEMETER_BY_SIZE;
-	return min_bytes && candidate->anon_pages << PAGE_SHIFT >= min_bytes;
+	return min_bytes && candidate->pages << PAGE_SHIFT >= min_bytes;
 }
 
 /* Keep the @max largest of all, largest first; of equals, those found first. */
@@ -434,7 +440,7 @@ static u32 candidates_insert(struct candidate *found, u32 nr, u32 max,
 {
 	u32 at = nr;
 
-	while (at && found[at - 1].anon_pages < candidate->anon_pages)
+	while (at && found[at - 1].pages < candidate->pages)
 		at--;
 	if (at == max)
 		return nr;

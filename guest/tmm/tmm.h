@@ -82,8 +82,8 @@ struct vm_area_struct;
  * @rate_pages_per_s: pages relocated per second at most, 0 = no cap
  * @latency_gap_ns: SMEM latency less FMEM latency, 0 = measure it
  * @batch_pairs: pairs exchanged with one TLB flush
- * @auto_min_bytes: manage every address space with this much anonymous
- *	memory, 0 = none
+ * @auto_min_bytes: manage every address space with this much anonymous and
+ *	shared memory mapped in, 0 = none
  * @finer: place base pages of huge pages whose accesses concentrate: DEMETER_FINER_OFF,
  *	DEMETER_FINER_ON or DEMETER_FINER_AUTO
  * @finer_walk_ns: see struct demeter_finer_params
@@ -344,6 +344,7 @@ int demeter_numa_balancing_mode(void);
 /* sampler.c */
 const struct demeter_sampler_ops *demeter_sampler_active(void);
 const char *demeter_sampler_choice(void);
+u32 demeter_sampler_source(void);
 const char *demeter_sampler_delivery(void);
 void demeter_sampler_look_after(void);
 bool demeter_sampler_sees(const struct mm_struct *mm);

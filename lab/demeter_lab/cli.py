@@ -16,6 +16,8 @@ from demeter_lab import loss as losses
 from demeter_lab import peers as published
 from demeter_lab import sensitivity as sweeps
 from demeter_lab import seven as seven_workloads
+from demeter_lab import touch as touches
+from demeter_lab import vcpus as vcpu_counts
 from demeter_lab.results import ResultError
 from demeter_lab.workloads import SEVEN, WorkloadError, workload_of
 
@@ -100,6 +102,34 @@ def seven(
 
 
 @app.command()
+def touch(
+    directory: Annotated[Path, typer.Argument(help="results of `experiments/run.sh touch`")],
+) -> None:
+    """Hold the sampler `touch` against PEBS: a ratio a program, their mean, the least."""
+    try:
+        text = touches.table(*touches.read(directory))
+        (directory / "table.txt").write_text(text)
+    except ResultError as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(text, nl=False)
+
+
+@app.command()
+def vcpus(
+    directory: Annotated[Path, typer.Argument(help="results of `experiments/run.sh vcpus`")],
+) -> None:
+    """Tell what more vCPUs change: the time, or the rate in the last quarter, too."""
+    try:
+        text = vcpu_counts.table(vcpu_counts.read(directory))
+        (directory / "table.txt").write_text(text)
+    except ResultError as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(text, nl=False)
+
+
+@app.command()
 def loss(
     out: Annotated[Path, typer.Option(help="results directory")] = Path("out/loss"),
     jobs: Annotated[int, typer.Option(help="guests at a time", min=1)] = 2,
@@ -123,14 +153,25 @@ def sensitivity(
     ] = None,
     seed: Annotated[int, typer.Option(help="of each workload")] = 1,
     live: Annotated[bool, typer.Option(help="run Demeter in guests, too")] = True,
+    guest: Annotated[str, typer.Option(help="more options of the guests")] = "",
+    replay: Annotated[str, typer.Option(help="more options of `demeter sim`")] = "",
+    table: Annotated[str, typer.Option(help="file of OUT for the table")] = "table.txt",
     demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
 ) -> None:
     """Sweep Demeter's parameters on records of the seven workloads; what is done is kept."""
     try:
         workloads = [workload_of(text) for text in workload] if workload else SEVEN
-        swept = sweeps.run(demeter.absolute(), workloads, seed, live, out)
+        swept = sweeps.run(
+            demeter.absolute(),
+            workloads,
+            seed,
+            live,
+            out,
+            shlex.split(guest),
+            shlex.split(replay),
+        )
         text = sweeps.table(swept)
-        (out / "table.txt").write_text(text)
+        (out / table).write_text(text)
     except (ResultError, WorkloadError) as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -3,7 +3,7 @@
 
 Each workload is recorded once in a guest (``demeter vm record``); ``demeter sim`` then plays
 the record under other parameters. Beside it Demeter runs live, so that the simulator can be
-held against the guest.
+held against the guest. Another latency of slow memory needs no other record.
 """
 
 import json
@@ -56,44 +56,62 @@ class Swept:
 
 
 def run(
-    demeter: Path, workloads: Sequence[Workload], seed: int, live: bool, out: Path
+    demeter: Path,
+    workloads: Sequence[Workload],
+    seed: int,
+    live: bool,
+    out: Path,
+    guest: Sequence[str] = (),
+    replay: Sequence[str] = (),
 ) -> dict[str, Swept]:
     """Record what is not recorded, and sweep; records and live runs in ``out`` are kept.
 
+    Args:
+        demeter: the command.
+        workloads: in the order of the table.
+        seed: of each workload.
+        live: whether Demeter runs in guests, too.
+        out: records and live runs, one folder a workload.
+        guest: more options of the guests, as ``--slow cxl``.
+        replay: more options of ``demeter sim``, as ``--slow cxl``.
+
     Raises:
-        ResultError: a guest or a replay failed, or ``out`` is of another seed or build.
+        ResultError: a guest or a replay failed, or ``out`` is of another seed, guest or build,
+            or live guests were asked for beside a replay of another machine.
 
     """
-    options = " ".join(GUEST)
+    if live and replay:
+        raise ResultError("live guests are not what is replayed with other options; add --no-live")
+    options = " ".join([*GUEST, *guest])
     plan = {"seed": seed, "guest": options, "inputs_sha256": inputs_of(demeter)}
     claim(out, plan)
     swept = {}
     for workload in workloads:
         place = out / workload.name
-        guest = ["--roi", workload.roi, *GUEST, "--", *workload.command_of(seed)]
+        line = ["--roi", workload.roi, *GUEST, *guest, "--", *workload.command_of(seed)]
         record, managed = place / "record", place / "demeter"
         if not (record / "accesses.bin").is_file():
-            _call([str(demeter), "vm", "record", str(record), *guest])
+            _call([str(demeter), "vm", "record", str(record), *line])
         if live and not (managed / "summary.json").is_file():
-            _call([str(demeter), "vm", "run", "--tmm", "demeter", "--out", str(managed), *guest])
-        swept[workload.name] = sweep(demeter, record, managed if live else None)
+            _call([str(demeter), "vm", "run", "--tmm", "demeter", "--out", str(managed), *line])
+        swept[workload.name] = sweep(demeter, record, managed if live else None, replay)
     return swept
 
 
-def sweep(demeter: Path, record: Path, managed: Path | None) -> Swept:
+def sweep(demeter: Path, record: Path, managed: Path | None, replay: Sequence[str] = ()) -> Swept:
     """Return what the simulator makes of a record, beside the guest's result.
 
     Raises:
         ResultError: the replay failed, or says something else than expected.
 
     """
-    rows = _rows(demeter, record, [])
+    rows = _rows(demeter, record, replay)
     swept: dict[str, float] = {}
     for name, values in GRID.items():
         grid = f"{name}={','.join(map(str, values))}"
         swept.update(
             (str(row["name"]), float(str(row["time_s"])))
-            for row in _rows(demeter, record, ["--sweep", grid])
+            for row in _rows(demeter, record, [*replay, "--sweep", grid])
         )
     try:
         default = rows[0]

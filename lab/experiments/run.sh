@@ -1,16 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/run.sh seven|seven-cxl|seven-touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity [OUT]
+# usage: lab/experiments/run.sh seven|seven-cxl|touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity|sensitivity-cxl [OUT]
 # The comparisons of the README beside the demo, each a table on standard output
 # and a results directory. DEMETER_CACHE names the cache if it is not the default.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
-experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|seven-touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity [OUT]}
+experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|touch|redis|liblinear|uniform|loss|spread|vcpus|sensitivity|sensitivity-cxl [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
 managers=none,nbt-default,nbt,damon,demeter,ideal,fast
+
+# Half of the machine's use is reading, so only that is measured. redis OUT OPTION...
+redis() {
+	"$demeter" vm compare --fmem 96M --smem 384M --roi self --out "$@" \
+		--env KEYS=300000 --env REQUESTS=600000 \
+		--copy lab/experiments/redis-latest.sh:/tmp/redis.sh -- sh /tmp/redis.sh
+}
 
 case $experiment in
 seven)
@@ -24,17 +31,24 @@ seven-cxl)
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
 		--guest "--slow cxl" --out "$out"
 	;;
-seven-touch)
-	# Demeter alone where there is no PMU.
+touch)
+	# Demeter's sampler without a PMU beside PEBS. The seven's plan also holds the build
+	# to be one, so it comes first; what is complete in OUT is kept.
+	testbed/build-modules.sh 6.12
 	testbed/build-modules.sh 7.x
-	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
-		--guest "--pmu none" --managers demeter --out "$out"
+	for pair in pebs:icelake touch:none; do
+		place=$out/${pair%:*} pmu=${pair#*:}
+		PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
+			--guest "--pmu $pmu" --managers demeter --out "$place/seven" >&2
+		[ -e "$place/demo/summary.json" ] ||
+			"$demeter" vm demo --tmm demeter --pmu "$pmu" --out "$place/demo" >&2
+		[ -e "$place/redis/compare.json" ] ||
+			redis "$place/redis" --tmm demeter --pmu "$pmu" >&2
+	done
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli touch "$out"
 	;;
 redis)
-	# Half of the machine's use is reading, so only that is measured.
-	"$demeter" vm compare --tmm "$managers" --fmem 96M --smem 384M --roi self --out "$out" \
-		--env KEYS=300000 --env REQUESTS=600000 \
-		--copy lab/experiments/redis-latest.sh:/tmp/redis.sh -- sh /tmp/redis.sh
+	redis "$out" --tmm "$managers"
 	;;
 liblinear)
 	data=out/data
@@ -63,19 +77,28 @@ spread)
 	done
 	;;
 vcpus)
-	# The demo's program with a thread on each of 1, 4 and 8 vCPUs.
+	# The demo's program with a thread on each of 1, 4 and 8 vCPUs, so long that the last
+	# quarter shows what was learned (UPDATES for less).
 	for vcpus in 1 4 8; do
 		"$demeter" vm compare --vcpus "$vcpus" --tmm none,demeter,ideal --roi self --out "$out/$vcpus" -- \
-			/demeter/workloads gups --updates 30000000 --threads "$vcpus"
+			/demeter/workloads gups --updates "${UPDATES:-60000000}" --threads "$vcpus" >&2
 	done
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli vcpus "$out"
 	;;
 sensitivity)
 	# Demeter's parameters, one at a time, on records; and Demeter live beside the simulator.
 	testbed/build-modules.sh 7.x
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli sensitivity --out "$out"
 	;;
+sensitivity-cxl)
+	# The same records with the nearer slow memory: no guests but those that record. The
+	# records are `sensitivity`'s, if these are there.
+	testbed/build-modules.sh 7.x
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli sensitivity \
+		--no-live --replay "--slow cxl" --table table-cxl.txt --out "${2:-out/sensitivity}"
+	;;
 *)
-	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, seven-touch, redis, liblinear, uniform, loss, spread, vcpus or sensitivity" >&2
+	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, touch, redis, liblinear, uniform, loss, spread, vcpus, sensitivity or sensitivity-cxl" >&2
 	exit 2
 	;;
 esac

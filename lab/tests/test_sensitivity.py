@@ -64,3 +64,26 @@ def test_a_guest_that_fails_is_told(fake: Path) -> None:
     status, output = swept(fake, "--workload", "mine=fails")
     assert status == 1
     assert "failed, as said above; the same command goes on" in output
+
+
+def test_another_guest_is_other_results(fake: Path) -> None:
+    words = ("--workload", "silo", "--guest", "--slow cxl")
+    assert swept(fake, *words)[0] == 0
+    calls = fake.with_name("calls").read_text().splitlines()
+    guests = [call for call in calls if call.startswith("vm ")]
+    assert len(guests) == 2 and all(" --smem 288M --slow cxl -- " in call for call in guests)
+    status, output = swept(fake, "--workload", "silo")
+    assert status == 1 and "another --out" in output
+
+
+def test_other_latencies_are_played_on_the_same_records(fake: Path) -> None:
+    assert swept(fake, "--workload", "silo")[0] == 0
+    before = len(fake.with_name("calls").read_text().splitlines())
+    words = ("--workload", "silo", "--replay", "--slow cxl")
+    status, output = swept(fake, *words)
+    assert status == 1 and "--no-live" in output
+    assert swept(fake, *words, "--no-live", "--table", "cxl.txt")[0] == 0
+    calls = fake.with_name("calls").read_text().splitlines()[before:]
+    assert len(calls) == 1 + len(GRID)
+    assert all(call.startswith("sim ") and " --slow cxl" in call for call in calls)
+    assert fake.with_name("out").joinpath("cxl.txt").read_text() != ""

@@ -138,6 +138,13 @@ comes "shared memory that three map" gups --memory shared --sharers 2
 [ "$(get epoch/compared_mappings)" -gt 0 ] || fail "nobody looked for who else has shared memory"
 objects 48
 
+# A database has next to no memory but shared one: it is found by that.
+echo >$sysfs/targets/cgroup
+echo 67108864 >$sysfs/targets/auto_min_bytes
+comes "shared memory of a process found by its size" gups --memory shared
+echo 0 >$sysfs/targets/auto_min_bytes
+echo /command >$sysfs/targets/cgroup
+
 # A block device is the only file here that the page cache keeps.
 comes "a mapped file" in_model /tmp/layouts file /dev/pmem0 9000000
 echo 1 >/proc/sys/vm/drop_caches # It fills FMEM, and nobody maps it any more.

@@ -54,6 +54,16 @@ balanced() {
 echo n >/sys/kernel/mm/lru_gen/enabled
 dmesg -C
 
+# traced EVENT EXPRESSION: it fired, and all of its lines are such
+traced() {
+	sed -n "s/^.* $1: //p" $work/trace >$work/lines
+	[ -s $work/lines ] || fail "no $1 was traced"
+	if grep -vxE "$2" $work/lines >$work/odd; then
+		fail "$1 cannot be read: $(head -n 3 $work/odd)"
+	fi
+	echo "$1 fired $(wc -l <$work/lines) times: $(head -n 1 $work/lines)"
+}
+
 refused "is not loaded" status
 refused "is not loaded" why 1
 refused "is not loaded" metrics
@@ -64,10 +74,29 @@ refused "cannot reach" status --socket $work/none
 echo "ok - without the module each verb says so"
 
 insmod /tmp/demeter.ko
+tracing=/sys/kernel/tracing
+events=$tracing/events/demeter
+mountpoint -q $tracing || mount -t tracefs tracefs $tracing
+echo 8192 >$tracing/buffer_size_kb
+# The handbook lists each event, and its examples use fields that are there.
+for event in "$events"/demeter_*; do
+	grep -qx "${event##*/}" /tmp/tracepoints || fail "docs/observing.md lists no ${event##*/}"
+done
+fields=0
+while read -r event field; do
+	[ -e "$events/$event" ] || fail "there is no event $event"
+	[ -n "$field" ] || continue
+	grep -qE "field:.*[ *]$field;" "$events/$event/format" || fail "$event has no field $field"
+	fields=$((fields + 1))
+done </tmp/tracepoints
+[ $fields -ge 12 ] || fail "only $fields fields of examples were found"
+echo "ok - docs/observing.md lists the tracepoints; $fields fields of its examples are there"
 echo auto >$sysfs/sampler
 echo 20 >$sysfs/params/epoch_ms
 echo 509 >$sysfs/params/sample_period
 echo 1000 >$sysfs/params/horizon_ms
+: >$tracing/trace
+echo 1 >$events/enable
 $demeter status | grep -q "nothing is managed" || fail "status of nothing"
 refused "process 1 is not managed" why 1
 /demeter/workloads gups --footprint 256M --hot 16M --updates 4000000000 >/dev/null &
@@ -98,6 +127,8 @@ $demeter status
 echo "--- why"
 $demeter why $gups --last 12
 balanced $gups
+grep -q '"source": "pebs"' $work/why.json || fail "no decision says what sampled for it"
+$demeter why $gups --last 1 | grep -qE "^ *[0-9]+ +[0-9.]+ +pebs " || fail "why does not tell the source"
 echo "ok - accounts of a managed process add up to the module's totals"
 
 cat $work/metrics >$work/shown
@@ -128,6 +159,26 @@ grep -q '"accounts": \[\]' $work/why.json || fail "GUPS has an account and is go
 $demeter why $gups | grep -q "is not managed any more" || fail "why of a process that is gone"
 [ "$(cat $stats/gain/open_decisions)" = 0 ] || fail "decisions of a process that is gone are open"
 echo "ok - what was done for a process that is gone still adds up"
+
+echo 0 >$events/enable
+cat $tracing/trace >$work/trace
+grep -q 'entries-in-buffer/entries-written: \([0-9]*\)/\1 ' $work/trace || fail "the trace has overflown"
+n='[0-9]+' range='[0-9]+:[0-9a-f]+-[0-9a-f]+ density=[0-9]+'
+traced demeter_target "(add|remove) space=$n pid=$n by=pid"
+grep -q "^remove " $work/lines || fail "nobody was traced to go"
+traced demeter_classify "epoch=$n space=$n samples=$n splits=$n merges=$n ranges=$n"
+traced demeter_plan "epoch=$n steps=$n fill_pages=$n swap_pages=$n end=(done|no_gain|no_tokens|full)"
+traced demeter_step "(fill|swap) pages=$n hot=$range cold=$range"
+traced demeter_exchange "wanted_pages=$n moved_pages=$n ns=$n"
+# Pages are not refused in every run: then there are no lines, and the count is 0.
+[ "$(cat $stats/refused_pages)" = 0 ] || traced demeter_refused "reason=$n pages=$n"
+pages=$(sed -n 's/^.* demeter_refused: .* pages=//p' $work/trace | awk '{ sum += $1 } END { print sum + 0 }')
+[ "$pages" = "$(cat $stats/refused_pages)" ] || fail "of refused pages $pages were traced"
+traced demeter_settled "decision=$n space=$n pages=$n predicted_ns=$n realised_ns=-?$n"
+# Each as often as the module counts it. What does not come here: demeter_fill (there is no
+# free FMEM), demeter_demote (no group), demeter_stopped (it pays).
+[ "$(wc -l <$work/lines)" = "$(cat $stats/gain/settled_decisions)" ] || fail "not each settled decision was traced"
+echo "ok - tracepoints fire and can be read"
 
 $demeter top --json --interval 0.05 >$work/lines 2>$work/error &
 top=$!

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::table;
-use crate::vm::{ACCESSES, DEMETER_SCALED, Peer, parse_pair};
+use crate::vm::{ACCESSES, DEMETER_SCALED, Peer, Slow, parse_pair};
 
 /// Arguments of `sim`.
 #[derive(clap::Args)]
@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Fast memory that COMMAND can use [default: as recorded]
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     fmem: Option<u64>,
+    /// Kind of slow memory, its latency and bandwidth [default: as recorded]
+    #[arg(long, value_enum)]
+    slow: Option<Slow>,
     /// Latency of slow memory, in nanoseconds [default: as recorded]
     #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     smem_latency: Option<u64>,
@@ -179,6 +182,9 @@ fn sweep(arguments: &Arguments) -> Result<(Option<&str>, Vec<Option<&str>>), Err
 /// The recorded machine, less what is to differ.
 fn machine_of(arguments: &Arguments, header: &Header) -> MachineConfig {
     let mut machine = header.machine.clone();
+    if let Some(slow) = arguments.slow {
+        slow.put_into(&mut machine);
+    }
     if let Some(ns) = arguments.smem_latency {
         machine.smem_latency_ps = ns * 1000;
     }

@@ -94,6 +94,47 @@ pub enum Kind {
     Other,
 }
 
+/// What sampled the accesses that a decision was taken by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Intel PEBS.
+    Pebs,
+    /// AMD IBS.
+    Ibs,
+    /// Pages made to fault.
+    Touch,
+    /// Nothing at that time: samples from before it.
+    None,
+    /// A source that this version does not know.
+    Other,
+}
+
+impl Source {
+    /// None where the module did not tell.
+    fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => return None,
+            1 => Self::Pebs,
+            2 => Self::Ibs,
+            3 => Self::Touch,
+            4 => Self::None,
+            _ => Self::Other,
+        })
+    }
+
+    /// As a word, as in the file `sampler`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pebs => "pebs",
+            Self::Ibs => "ibs",
+            Self::Touch => "touch",
+            Self::None => "none",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// Where a decision stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -130,6 +171,9 @@ pub struct Decision {
     pub epoch: u64,
     /// Fill or swap.
     pub kind: Kind,
+    /// What sampled the accesses that it was taken by; modules of before do not tell.
+    #[serde(default)]
+    pub source: Option<Source>,
     /// Where it stands.
     pub standing: Standing,
     /// Whose pages were to be promoted.
@@ -282,8 +326,7 @@ fn decision(record: &[u8], reasons: &[String]) -> Decision {
     };
     let (hot, cold) = (side(), side());
     let (planned_pages, moved_pages, refused_pages) = (fields.u64(), fields.u64(), fields.u64());
-    let reason = fields.u32();
-    fields.u32();
+    let (reason, source) = (fields.u32(), fields.u32());
     Decision {
         number,
         time_ns,
@@ -294,6 +337,7 @@ fn decision(record: &[u8], reasons: &[String]) -> Decision {
             2 => Kind::Demote,
             _ => Kind::Other,
         },
+        source: Source::of(source),
         standing: match state {
             0 => Standing::Open,
             1 => Standing::Settled,

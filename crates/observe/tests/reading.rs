@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use demeter_observe::ledger::{Kind, Ledger, Origin, Standing};
+use demeter_observe::ledger::{Kind, Ledger, Origin, Source, Standing};
 use demeter_observe::{Error, Module, State, heat, ledger, metrics};
 use proptest::prelude::*;
 
@@ -93,7 +93,7 @@ fn books(more: u32) -> Vec<u8> {
         .u32s(&[3, PID])
         .u64s(&[1 << 30, (1 << 30) + (4 << 20)])
         .u64s(&[100, 90, 20])
-        .u32s(&[2, 0])
+        .u32s(&[2, 3])
         .u64s(&[18, 1000, 250, 1500, (-1500_i64) as u64])
         .zeros(pad);
     bytes.0
@@ -249,6 +249,7 @@ fn everything_is_read() {
         (decision.kind, decision.standing),
         (Kind::Swap, Standing::Open)
     );
+    assert_eq!(decision.source, Some(Source::Touch));
     assert_eq!((decision.hot.start, decision.hot.pid), (1 << 31, PID));
     assert_eq!(decision.cold.as_ref().unwrap().start, 1 << 30);
     assert_eq!((decision.planned_pages, decision.moved_pages), (100, 90));
@@ -267,6 +268,29 @@ fn everything_is_read() {
     // What a socket carries is what was read.
     let json = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state);
+}
+
+/// The field was reserved and 0 before; numbers of later versions are no error.
+#[test]
+fn a_source_that_is_not_told_or_not_known() {
+    let bytes = books(0);
+    let at = bytes.len() - 44;
+    for (number, source) in [
+        (0, None),
+        (1, Some(Source::Pebs)),
+        (2, Some(Source::Ibs)),
+        (4, Some(Source::None)),
+        (99, Some(Source::Other)),
+    ] {
+        let mut bytes = bytes.clone();
+        bytes[at..at + 4].copy_from_slice(&u32::to_ne_bytes(number));
+        assert_eq!(Ledger::parse(&bytes).unwrap().decisions[0].source, source);
+    }
+    let mut json = serde_json::to_value(&Ledger::parse(&bytes).unwrap().decisions[0]).unwrap();
+    assert_eq!(json["source"], "touch");
+    json.as_object_mut().unwrap().remove("source");
+    let decision: ledger::Decision = serde_json::from_value(json).unwrap();
+    assert_eq!(decision.source, None);
 }
 
 #[test]

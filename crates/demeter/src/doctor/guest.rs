@@ -17,7 +17,12 @@ pub fn applies() -> bool {
 }
 
 pub fn checks() -> Checks {
-    let mut checks = vec![module(), signatures(), sampling(), tracing()];
+    let mut checks = vec![
+        module(),
+        signatures(Path::new("/sys")),
+        sampling(),
+        tracing(),
+    ];
     checks.extend(machine::memory());
     checks.extend([balancing(), huge_pages(), cgroups(), balloon()]);
     checks
@@ -66,10 +71,10 @@ fn module() -> Check {
 }
 
 /// Who may load a module that nobody signed?
-fn signatures() -> Check {
+fn signatures(sys: &Path) -> Check {
     let name = "signatures";
     let next = "enrol the key that DKMS signs with (docs/packages.md)";
-    let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    let lockdown = fs::read_to_string(sys.join("kernel/security/lockdown")).unwrap_or_default();
     if lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]") {
         return Check::limited(
             name,
@@ -77,7 +82,7 @@ fn signatures() -> Check {
             next,
         );
     }
-    match word("/sys/module/module/parameters/sig_enforce").as_deref() {
+    match word(sys.join("module/module/parameters/sig_enforce")).as_deref() {
         Some("Y") => Check::limited(name, "modules without one are refused", next),
         _ => Check::ok(name, "not enforced"),
     }
@@ -190,5 +195,69 @@ fn balloon() -> Check {
             format!("{} has no driver", path.display()),
             "install the package demeter-balloon-dkms, or `modprobe demeter_balloon`",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    /// The check on a machine whose files say this; none where there is no file.
+    fn signatures_of(lockdown: Option<&str>, sig_enforce: Option<&str>) -> Check {
+        let sys = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("kernel/security/lockdown", lockdown),
+            ("module/module/parameters/sig_enforce", sig_enforce),
+        ] {
+            let path = sys.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            if let Some(text) = text {
+                fs::write(path, text).unwrap();
+            }
+        }
+        signatures(sys.path())
+    }
+
+    #[test]
+    fn a_kernel_that_is_locked_down_says_how_far() {
+        for (file, cause) in [
+            (
+                "none [integrity] confidentiality\n",
+                "(none [integrity] confidentiality)",
+            ),
+            (
+                "none integrity [confidentiality]\n",
+                "(none integrity [confidentiality])",
+            ),
+        ] {
+            // Lockdown asks for signatures whatever the parameter says.
+            let check = signatures_of(Some(file), Some("N\n"));
+            assert_eq!(check.state, State::Limited, "{file}");
+            assert_eq!(check.finding, format!("the kernel is locked down {cause}"));
+            assert!(check.next.unwrap().contains("enrol the key"), "{file}");
+        }
+    }
+
+    #[test]
+    fn unsigned_modules_are_refused_without_lockdown_too() {
+        for lockdown in [None, Some("[none] integrity confidentiality\n")] {
+            let check = signatures_of(lockdown, Some("Y\n"));
+            assert_eq!(check.state, State::Limited);
+            assert_eq!(check.finding, "modules without one are refused");
+            assert!(check.next.unwrap().contains("enrol the key"));
+        }
+    }
+
+    #[test]
+    fn nothing_enforces_signatures() {
+        for (lockdown, sig_enforce) in [
+            (None, None),
+            (None, Some("N\n")),
+            (Some("[none] integrity confidentiality\n"), Some("N\n")),
+        ] {
+            let check = signatures_of(lockdown, sig_enforce);
+            assert_eq!((check.state, &*check.finding), (State::Ok, "not enforced"));
+        }
     }
 }

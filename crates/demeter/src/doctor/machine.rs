@@ -45,7 +45,7 @@ pub fn is_virtual() -> bool {
 }
 
 /// The first word of a file; none where it cannot be read or is empty.
-pub fn word(path: &str) -> Option<String> {
+pub fn word(path: impl AsRef<Path>) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.split_whitespace().next().map(str::to_owned)
 }

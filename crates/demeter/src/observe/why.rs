@@ -3,7 +3,7 @@
 //! what it gained.
 
 use demeter_observe::State;
-use demeter_observe::ledger::{Account, Decision, Kind, Ledger, Standing};
+use demeter_observe::ledger::{Account, Decision, Kind, Ledger, Source, Standing};
 use serde::Serialize;
 
 use super::{mib, ms, source, status};
@@ -183,6 +183,7 @@ fn of_decisions(decisions: &[&Decision], answer: &Answer<'_>) -> String {
             vec![
                 decision.number.to_string(),
                 format!("{:.1}", ago_ns as f64 * 1e-9),
+                decision.source.map_or("-", Source::word).to_owned(),
                 what(decision, answer.pid),
                 decision.planned_pages.to_string(),
                 decision.moved_pages.to_string(),
@@ -209,6 +210,7 @@ fn of_decisions(decisions: &[&Decision], answer: &Answer<'_>) -> String {
     let header = [
         "number",
         "s ago",
+        "source",
         "what",
         "planned",
         "moved",
@@ -262,6 +264,7 @@ mod tests {
             time_ns: 1_000_000_000,
             epoch: 3,
             kind: Kind::Swap,
+            source: Some(Source::Touch),
             standing: Standing::Open,
             hot: side(1, 10, 1 << 30),
             cold: Some(side(2, 20, 2 << 30)),
@@ -293,7 +296,7 @@ mod tests {
         };
         let text = of_decisions(&answer.decisions, &answer);
         for part in [
-            "2.5",
+            "2.5   touch  0x",
             "0x40000000+4M of 10 for 0x80000000+4M",
             "24 (pinned, …)",
             "-1.5",

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use demeter_agent::protocol::{Roi, Tier};
 use demeter_agent::size;
 use demeter_machine::HypervisorConfig;
-use demeter_machine::config::MachineConfig;
+use demeter_machine::config::{MachineConfig, Preset};
 use demeter_machine::pmu::Kind;
 use serde::Serialize;
 
@@ -121,6 +121,20 @@ pub enum Slow {
     Pmem,
     /// DRAM behind CXL.
     Cxl,
+}
+
+impl Slow {
+    /// The machine with this slow memory: its latency and bandwidth are the kind's.
+    pub fn put_into(self, machine: &mut MachineConfig) {
+        let preset = match self {
+            Self::Pmem => Preset::Pmem,
+            Self::Cxl => Preset::Cxl,
+        };
+        let of = MachineConfig::preset(preset);
+        machine.preset = preset;
+        machine.smem_latency_ps = of.smem_latency_ps;
+        machine.smem_bandwidth_bytes_per_s = of.smem_bandwidth_bytes_per_s;
+    }
 }
 
 /// Transparent huge pages.
@@ -456,6 +470,21 @@ pub mod tests {
     /// Options as given on a command line.
     pub fn options(line: &str) -> Options {
         Line::parse_from(std::iter::once("x").chain(line.split_whitespace())).options
+    }
+
+    #[test]
+    fn slow_memory_of_another_kind_differs_in_latency_and_bandwidth() {
+        let pmem = MachineConfig::preset(Preset::Pmem);
+        let mut machine = pmem.clone();
+        Slow::Cxl.put_into(&mut machine);
+        assert_eq!(machine.smem_latency_ps, 121_900);
+        assert!(machine.smem_bandwidth_bytes_per_s > pmem.smem_bandwidth_bytes_per_s);
+        Slow::Pmem.put_into(&mut machine);
+        assert_eq!(machine, pmem);
+        // What was set by hand elsewhere stays.
+        machine.llc_bytes *= 2;
+        Slow::Cxl.put_into(&mut machine);
+        assert_eq!(machine.llc_bytes, 2 * pmem.llc_bytes);
     }
 
     #[test]
