@@ -6,7 +6,8 @@
  * judged together, by sums. A stop is called when these lose more than a
  * JUDGE_LOSS_PART of the horizon, so that what is small change is let be, and when
  * they save less than they cost: not when they save less than was promised, which is
- * no loss.
+ * no loss. What a step saves beyond JUDGE_CREDIT times its cost is not heard: one that
+ * brought a program's hot memory home must not pay for all that come after it.
  */
 #include <demeter/judge.h>
 #include <demeter/math.h>
@@ -15,6 +16,8 @@
 /* A running step is heard when it has run for so long: a lull proves nothing. */
 #define JUDGE_HEARING_EPOCHS 4U
 #define JUDGE_HEARING_PART   16U
+/* Of what a step saves, so many times its cost counts. */
+#define JUDGE_CREDIT	     4U
 /* Gains this many times the cost put an end to the doubling of stops. */
 #define JUDGE_ACQUITTAL	     2
 #define JUDGE_S64_MAX	     (DEMETER_U64_MAX >> 1)
@@ -25,6 +28,15 @@ static s64 judge_bound(s64 ns)
 	s64 most = (s64)(JUDGE_S64_MAX / 8);
 
 	return ns > most ? most : ns < -most ? -most : ns;
+}
+
+/* What counts of a step's gain. */
+static s64 judge_credit(const struct demeter_placement *placement, s64 gain_ns)
+{
+	s64 most = (s64)demeter_min(demeter_mul_sat(placement->cost_ns, JUDGE_CREDIT),
+				    JUDGE_S64_MAX / 8);
+
+	return judge_bound(gain_ns > most ? most : gain_ns);
 }
 
 /**
@@ -45,8 +57,9 @@ void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placem
 	if (taken_ns < judge->since_ns || placement->age_ns < least_ns)
 		return;
 	judge->heard_cost_ns = demeter_min(cost_ns, JUDGE_S64_MAX / 8);
-	judge->heard_gain_ns = judge_bound(judge->heard_gain_ns +
-					   judge_bound(demeter_placement_outlook_ns(placement)));
+	judge->heard_gain_ns =
+		judge_bound(judge->heard_gain_ns +
+			    judge_credit(placement, demeter_placement_outlook_ns(placement)));
 }
 
 static void judge_add(struct demeter_judge *judge, const struct demeter_placement *placement,
@@ -56,7 +69,7 @@ static void judge_add(struct demeter_judge *judge, const struct demeter_placemen
 		return;
 	judge->cost_ns =
 		demeter_min(demeter_add_sat(judge->cost_ns, placement->cost_ns), JUDGE_S64_MAX / 8);
-	judge->gain_ns = judge_bound(judge->gain_ns + judge_bound(gain_ns));
+	judge->gain_ns = judge_bound(judge->gain_ns + judge_credit(placement, gain_ns));
 }
 
 /**

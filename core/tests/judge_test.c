@@ -140,6 +140,20 @@ static void jt_test_stops(struct test_tally *tally)
 	test_free(m);
 }
 
+/* One step paid a hundredfold: that is no credit for what comes after it. */
+static void jt_test_credit(struct test_tally *tally)
+{
+	struct demeter_placement p = { .pages = 1, .lasts_ns = JT_HORIZON_NS };
+	struct jt_machine *m = jt_new();
+
+	p.cost_ns = JT_COST_NS;
+	p.realised_ns = 100 * JT_COST_NS;
+	demeter_judge_settle(&m->judge, &p, 0);
+	CHECK(jt_run(m, 200, 20, 0, 0, JT_COST_NS) > 0);
+	CHECK(m->nr <= 7);
+	test_free(m);
+}
+
 /* What makes things worse is a loss, too. */
 static void jt_test_harm(struct test_tally *tally)
 {
@@ -222,6 +236,7 @@ static const struct test_case judge_tests[] = {
 	{ "judge: steps that are too many to be followed are heard", jt_test_crowd },
 	{ "judge: what does not is stopped, longer each time", jt_test_stops },
 	{ "judge: what does harm is stopped", jt_test_harm },
+	{ "judge: no step pays for others", jt_test_credit },
 	{ "judge: small change is let be", jt_test_small },
 	{ "judge: no more returns than went", jt_test_return },
 	{ "judge: any numbers at all", jt_test_nasty },
