@@ -19,6 +19,8 @@
 #define PACE_KINDS	  (DEMETER_TIERS + 1U)
 /* Epochs of a pace that bring nothing before the next one takes twice as long. */
 #define PACE_QUIET_EPOCHS 8U
+/* More of them where samples are made of what is known: what is not known yet is quiet, too. */
+#define PACE_SLOW_FACTOR  8U
 /* Part of a tick in the mean of what is usual, as a power of two. */
 #define PACE_USUAL_SHIFT  5U
 #define PACE_SIGNIFICANCE 4ULL
@@ -167,6 +169,7 @@ void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace
 	bool learned = epoch->splits && epoch->splits >= epoch->ranges / PACE_SPLIT_PART;
 	u32 least = (u32)demeter_min(pace->least, pace->most);
 	bool changed = pace->changed;
+	u32 quiet_epochs = PACE_QUIET_EPOCHS * (pace->by_share_alone ? PACE_SLOW_FACTOR : 1);
 
 	pace->changed = false;
 	pace->ticks = 0;
@@ -179,11 +182,11 @@ void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace
 		if (pace->shift > least)
 			pace_set(pace, pace->shift - 1);
 		pace->quiet_epochs = 0;
-	} else if (++pace->quiet_epochs >= PACE_QUIET_EPOCHS) {
+	} else if (++pace->quiet_epochs >= quiet_epochs) {
 		if (pace->shift < pace->most)
 			pace_set(pace, pace->shift + 1);
 		else
-			pace->quiet_epochs = PACE_QUIET_EPOCHS;
+			pace->quiet_epochs = quiet_epochs;
 	}
 	if (pace->shift > pace->most)
 		pace_set(pace, pace->most);

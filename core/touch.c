@@ -71,12 +71,13 @@
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
 /* Part of the time that looking may take; leaves room for what a fault costs unseen. */
 #define TOUCH_TIME_SHARE   160U
-/* Of what that leaves unspent, that of so much time can be saved; and it is spent in a second. */
-#define TOUCH_SAVE_NS	   (10 * TOUCH_NS_PER_S)
+/* What that leaves unspent is saved, up to that of ten seconds, and spent in one. */
+#define TOUCH_SAVED_NS	   (10 * TOUCH_NS_PER_S / TOUCH_TIME_SHARE)
 /* While there is something to learn, so much denser than usual. */
 #define TOUCH_DENSER	   4U
-/* Pages a second grow at most by this factor at once: an epoch may have cost little by chance. */
-#define TOUCH_GROWTH	   8U
+/* What a page costs is a mean over so many epochs, as a shift. */
+#define TOUCH_COST_SHIFT   3
+#define TOUCH_COST_MAX_PS  (1000 * TOUCH_NS_PER_S)
 /* Fewer looks a second would learn nothing. */
 #define TOUCH_LEAST_PER_S  50U
 
@@ -344,37 +345,76 @@ u64 demeter_touch_passed(u64 *before_ns, u64 now_ns)
 	return passed_ns;
 }
 
+/* No more can be saved than that, and no more be owed. */
+static s64 touch_purse(s64 ns)
+{
+	s64 most_ns = TOUCH_SAVED_NS;
+
+	return ns > most_ns ? most_ns : ns < -most_ns ? -most_ns : ns;
+}
+
+/* What is saved, or owed, and so may be spent beside the share, in so much time. */
+static s64 touch_extra_ns(s64 saved_ns, u64 elapsed_ns, u64 share_ns)
+{
+	u64 size_ns;
+
+	size_ns = (u64)(saved_ns < 0 ? -saved_ns : saved_ns);
+	size_ns = demeter_mul_div(size_ns, demeter_min(elapsed_ns, TOUCH_NS_PER_S), TOUCH_NS_PER_S);
+	if (saved_ns < 0)
+		return -(s64)demeter_min(size_ns, share_ns - share_ns / TOUCH_DENSER);
+	return (s64)demeter_min(size_ns, demeter_mul_sat(share_ns, TOUCH_DENSER - 1));
+}
+
+/* The mean of what an armed page costs, in picoseconds, with one epoch more. */
+static void touch_learn_cost(struct demeter_touch_purse *purse, u64 spent_ns, u64 elapsed_ns)
+{
+	u64 pages = demeter_mul_div(purse->pages_per_s, elapsed_ns, TOUCH_NS_PER_S), now_ps;
+
+	if (!pages)
+		return;
+	now_ps = demeter_min(demeter_mul_div(spent_ns, 1000, pages), TOUCH_COST_MAX_PS);
+	if (purse->page_ps)
+		now_ps = purse->page_ps - (purse->page_ps >> TOUCH_COST_SHIFT) +
+			 (now_ps >> TOUCH_COST_SHIFT);
+	purse->page_ps = demeter_max(now_ps, 1);
+}
+
 /**
  * demeter_touch_budget - how many pages may be armed
  * @purse: what looking may cost; @purse->pages_per_s is the answer
  * @spent_ns: CPU time spent on arming, on faults, and on the arithmetic
- * @elapsed_ns: in how much time
+ * @elapsed_ns: in how much time of programs, of all together
  * @usual_per_s: where samples are as dense as usual, never more pages a second than this
  * @shift: log2 of how much sparser they are, as there is nothing to gain; 0: there is
  *	something to learn, and what was saved may be spent on learning it soon
  *
- * Over any ten seconds the cost stays below 1/80 of the time, and below 1/160 in the long run:
- * who has been sparse, or has just begun, may cost four times that for a while.
+ * In the long run the cost is below 1/160 of the time, as what was spent beyond that is owed;
+ * over any ten seconds below 1/80: who has been sparse, or has just begun, has saved as much.
+ * (What becomes dear at once is noticed when it has been paid.)
  */
 void demeter_touch_budget(struct demeter_touch_purse *purse, u64 spent_ns, u64 elapsed_ns,
 			  u64 usual_per_s, u32 shift)
 {
-	const u64 most_ns = TOUCH_SAVE_NS / TOUCH_TIME_SHARE;
 	u64 most_per_s = demeter_max(demeter_mul_sat(usual_per_s, TOUCH_DENSER), 1);
 	u64 share_ns = elapsed_ns / TOUCH_TIME_SHARE, allowed_ns, next;
+	s64 left_ns;
 
 	if (purse->pages_per_s == 0) {
 		purse->pages_per_s = most_per_s;
-		purse->saved_ns = most_ns;
+		purse->saved_ns = TOUCH_SAVED_NS;
 		return;
 	}
-	purse->saved_ns = demeter_min(demeter_add_sat(purse->saved_ns, share_ns), most_ns);
-	purse->saved_ns = demeter_sub_sat(purse->saved_ns, spent_ns);
-	allowed_ns = demeter_mul_div(purse->saved_ns, elapsed_ns, TOUCH_NS_PER_S);
-	allowed_ns = demeter_min(allowed_ns, share_ns * (TOUCH_DENSER - 1)) + share_ns;
+	left_ns = share_ns > spent_ns ? (s64)demeter_min(share_ns - spent_ns, 2 * TOUCH_SAVED_NS)
+				      : -(s64)demeter_min(spent_ns - share_ns, 2 * TOUCH_SAVED_NS);
+	purse->saved_ns = touch_purse(touch_purse(purse->saved_ns) + left_ns);
+	/* Where pages are few, what they cost is mostly that of the arithmetic beside. */
+	if (!shift)
+		touch_learn_cost(purse, spent_ns, elapsed_ns);
+	allowed_ns = share_ns + (u64)touch_extra_ns(purse->saved_ns, elapsed_ns, share_ns);
 	if (shift)
 		most_per_s = usual_per_s >> demeter_min(shift, 63U);
-	next = demeter_mul_div(purse->pages_per_s, allowed_ns, demeter_max(spent_ns, 1));
-	next = demeter_min(next, demeter_mul_sat(purse->pages_per_s, TOUCH_GROWTH));
+	/* allowed / cost, in a second */
+	next = demeter_mul_div(allowed_ns, TOUCH_NS_PER_S, demeter_max(elapsed_ns, 1));
+	next = demeter_mul_div(next, 1000, demeter_max(purse->page_ps, 1));
 	purse->pages_per_s = demeter_max(demeter_min(next, most_per_s), TOUCH_LEAST_PER_S);
 }

@@ -69,6 +69,14 @@ static void pc_test_sparse(struct test_tally *tally)
 	program.samples *= 2;
 	CHECK(pc_ticks(&pace, &program, 1000) > 1000 / 8 + 5);
 	program.samples /= 4;
+	/* Where samples are made of what is known, quiet is believed later. */
+	memset(&pace, 0, sizeof(pace));
+	pace.most = DEMETER_PACE_MAX_SHIFT;
+	pace.by_share_alone = true;
+	pc_ticks(&pace, &program, 60);
+	CHECK_EQ(pace.shift, 0);
+	pc_ticks(&pace, &program, 600);
+	CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
 	/* Whose sampler cannot be slowed is never stretched. */
 	memset(&pace, 0, sizeof(pace));
 	CHECK_EQ(pc_ticks(&pace, &program, 500), 500);

@@ -200,10 +200,12 @@ static u32 earned(struct demeter_touch_space *space)
 {
 	u64 ran_ns = demeter_touch_passed(&space->tick_ran_ns, demeter_touch_ran(space)), pages;
 
+	/* What a tick cannot do is left to the next ones, up to a second's worth. */
 	space->owed += demeter_touch_now.pages_per_s * min_t(u64, ran_ns, NSEC_PER_SEC);
-	pages = div_u64(space->owed, NSEC_PER_SEC);
+	space->owed = min(space->owed, demeter_touch_now.pages_per_s * NSEC_PER_SEC);
+	pages = min_t(u64, div_u64(space->owed, NSEC_PER_SEC), TICK_PAGES);
 	space->owed -= pages * NSEC_PER_SEC;
-	return min_t(u64, pages, TICK_PAGES);
+	return pages;
 }
 
 static void tick_space(struct demeter_touch_space *space, bool *ran)
@@ -362,7 +364,7 @@ static void follow(struct demeter_touch_space *space, u64 counted, u64 ran_ns)
 	u64 most = demeter_touch_accesses(space->most_per_s, ran_ns);
 	u64 pages = div_u64(demeter_touch_now.pages_per_s * min_t(u64, ran_ns, 10 * NSEC_PER_SEC),
 			    2 * NSEC_PER_SEC);
-	u64 ticks = div_u64(ran_ns, TICK_MS * NSEC_PER_MSEC) + 1;
+	u64 ticks = (div_u64(ran_ns, TICK_MS * NSEC_PER_MSEC) >> demeter_pacing_shift()) + 1;
 	u64 carry = 0, unit, nr;
 	u32 i;
 
@@ -391,6 +393,11 @@ static void estimate_space(struct demeter_touch_space *space, u64 ran_ns,
 	struct demeter_touch_sum sum = {};
 
 	inspect(space);
+	if (!ran_ns) {
+		/* It has no accesses to share out; what is known of it stays. */
+		space->estimated = false;
+		return;
+	}
 	estimate(space, ran_ns, &sum);
 	if (!space->mean_per_s) {
 		/* Rates that were made without a mean say nothing. */
@@ -440,6 +447,8 @@ static bool epoch(void)
 						     EPOCH_SAMPLES));
 	/* An epoch of several ticks is known no better than one of a tick. */
 	unit = demeter_touch_now.accesses_per_sample << demeter_pacing_shift();
+	/* Left over from epochs in which a sample stood for more, it would be several now. */
+	sample_carry = min(sample_carry, unit - 1);
 	while ((space = demeter_touch_space_next(space)))
 		if (space->estimated)
 			emit(space, unit);

@@ -21,8 +21,13 @@
 #include "touch.h"
 #include "vma.h"
 
-/* Granules of a space; a larger one has larger granules. */
+/*
+ * Granules of a space; a larger one has larger granules. All of them are looked at in each
+ * epoch, so that there are 2^16 in all: beside many, a space has fewer.
+ */
 #define MAX_GRANULES  16384u
+#define FULL_SPACES   4u
+#define LEAST_SHIFT   5u /* of MAX_GRANULES: 512 are left of them */
 /* Pages to arm in proportion to rates, in an epoch. */
 #define MAX_FOLLOW    4096u
 /* The layout is looked at again after this many epochs, changed or not. */
@@ -34,7 +39,7 @@
 DEFINE_MUTEX(demeter_touch_lock);
 
 /* The same spaces twice: to be found by mm, and one after the other. */
-static DEFINE_HASHTABLE(spaces, 6);
+static DEFINE_HASHTABLE(spaces, 10);
 static LIST_HEAD(all_spaces);
 static u32 nr_spaces;
 
@@ -495,14 +500,22 @@ void demeter_touch_settle(struct demeter_touch_space *space, struct demeter_touc
 /**
  * struct layout - granules over what is watched
  * @addr: where they begin, ascending
- * @nr: their number, at most MAX_GRANULES
+ * @nr: their number, at most @most
+ * @most: see granules_each()
  * @shift: log2 of their size
  */
 struct layout {
 	unsigned long *addr;
 	u32 nr;
+	u32 most;
 	u32 shift;
 };
+
+/* Granules that a space may have, a power of two, so that few spaces lose what they know. */
+static u32 granules_each(void)
+{
+	return MAX_GRANULES >> min((u32)fls(nr_spaces / (FULL_SPACES + 1)), LEAST_SHIFT);
+}
 
 /* Granules twice as large are fewer. */
 static void coarsen(struct layout *layout)
@@ -530,7 +543,7 @@ static void lay_one(struct layout *layout, unsigned long start, unsigned long en
 			addr = max(addr, layout->addr[layout->nr - 1] + BIT(layout->shift));
 		if (addr >= end)
 			return;
-		if ((end - addr - 1) >> layout->shift < MAX_GRANULES - layout->nr)
+		if ((end - addr - 1) >> layout->shift < layout->most - layout->nr)
 			break;
 		coarsen(layout);
 	}
@@ -660,7 +673,7 @@ static void take_layout(struct demeter_touch_space *space, const struct layout *
 void demeter_touch_space_layout(struct demeter_touch_space *space)
 {
 	enum demeter_touch_secondary other = demeter_touch_secondary_of(space->mm);
-	struct layout layout = { .shift = PMD_SHIFT };
+	struct layout layout = { .shift = PMD_SHIFT, .most = granules_each() };
 
 	space->secondary = other == DEMETER_TOUCH_KVM;
 	space->skipped = other == DEMETER_TOUCH_OTHERS ||

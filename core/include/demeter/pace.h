@@ -55,7 +55,8 @@ struct demeter_pace_epoch {
  * @ticks: ticks of the running epoch so far
  * @quiet_epochs: epochs in a row that brought nothing
  * @changed: accesses are not what they were, seen in the running epoch
- * @by_share_alone: how many samples there are says nothing of how much is accessed
+ * @by_share_alone: how many samples there are says nothing of how much is accessed, and
+ *	that they show nothing is sooner for want of samples
  * @usual: samples of a tick if none were left out, a slow mean by tier, fixed point;
  *	the last is those of no known tier
  * @recent: samples of the last few ticks, decayed, fixed point, likewise

@@ -60,11 +60,13 @@ struct demeter_touch_sum {
 /**
  * struct demeter_touch_purse - what looking may cost; all zero to begin with
  * @pages_per_s: pages that may be armed in a second
- * @saved_ns: CPU time that was not spent
+ * @page_ps: what one costs, in the mean; 0 while not known
+ * @saved_ns: CPU time that was not spent; negative: that is owed
  */
 struct demeter_touch_purse {
 	u64 pages_per_s;
-	u64 saved_ns;
+	u64 page_ps;
+	s64 saved_ns;
 };
 
 u64 demeter_touch_exposure(u64 watched_ns, u64 bytes, u64 granule_bytes);
