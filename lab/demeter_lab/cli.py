@@ -6,6 +6,8 @@ What a verb draws or prints is a pure function of recorded results; ``seven``, `
 """
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +27,23 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 app.add_typer(extmem_cli.app, name="extmem")
 
 
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Say what cannot be done, in a line, and end with status 1."""
+    try:
+        yield
+    except (ResultError, WorkloadError) as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def tell(table: str, file: Path | None = None) -> None:
+    """Print a table, and keep it in a file."""
+    if file:
+        file.write_text(table)
+    typer.echo(table, nl=False)
+
+
 @app.callback()
 def lab() -> None:
     """Run experiments on Demeter; figures and tables of what they recorded."""
@@ -36,11 +55,8 @@ def demo(
     out: Annotated[Path, typer.Option(help="SVG file to write")],
 ) -> None:
     """Draw throughput over time of `make demo`."""
-    try:
+    with refusals():
         figures.demo_throughput(directory).save(out)
-    except ResultError as error:
-        typer.echo(f"demeter-lab: error: {error}", err=True)
-        raise typer.Exit(1) from None
     typer.echo(out)
 
 
@@ -61,12 +77,8 @@ def peers(
     directory: Annotated[Path, typer.Argument(help="results of experiments/peers.sh")],
 ) -> None:
     """Hold published managers against what is published of them."""
-    try:
-        text = published.table(published.read_runs(directory))
-    except ResultError as error:
-        typer.echo(f"demeter-lab: error: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(text, nl=False)
+    with refusals():
+        tell(published.table(published.read_runs(directory)))
 
 
 @app.command()
@@ -82,7 +94,7 @@ def seven(
     demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
 ) -> None:
     """Compare managers on the seven workloads; a comparison that is complete is kept."""
-    try:
+    with refusals():
         workloads = [workload_of(text) for text in workload] if workload else SEVEN
         times = seven_workloads.run(
             demeter.absolute(),
@@ -93,12 +105,7 @@ def seven(
             shlex.split(guest),
             managers.split(","),
         )
-        text = seven_workloads.table(times)
-        (out / "table.txt").write_text(text)
-    except (ResultError, WorkloadError) as error:
-        typer.echo(f"demeter-lab: error: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(text, nl=False)
+        tell(seven_workloads.table(times), out / "table.txt")
 
 
 @app.command()
@@ -106,13 +113,18 @@ def touch(
     directory: Annotated[Path, typer.Argument(help="results of `experiments/run.sh touch`")],
 ) -> None:
     """Hold the sampler `touch` against PEBS: a ratio a program, their mean, the least."""
-    try:
-        text = touches.table(*touches.read(directory))
-        (directory / "table.txt").write_text(text)
-    except ResultError as error:
-        typer.echo(f"demeter-lab: error: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(text, nl=False)
+    with refusals():
+        tell(touches.table(*touches.read(directory)), directory / "table.txt")
+
+
+@app.command()
+def inputs(
+    file: Annotated[Path, typer.Argument(help="file to write")],
+    demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
+) -> None:
+    """Write digests of all that a guest is made of now, for `touch` to hold against others."""
+    with refusals():
+        touches.claim(file, demeter.absolute())
 
 
 @app.command()
@@ -120,13 +132,8 @@ def vcpus(
     directory: Annotated[Path, typer.Argument(help="results of `experiments/run.sh vcpus`")],
 ) -> None:
     """Tell what more vCPUs change: the time, or the rate in the last quarter, too."""
-    try:
-        text = vcpu_counts.table(vcpu_counts.read(directory))
-        (directory / "table.txt").write_text(text)
-    except ResultError as error:
-        typer.echo(f"demeter-lab: error: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(text, nl=False)
+    with refusals():
+        tell(vcpu_counts.table(vcpu_counts.read(directory)), directory / "table.txt")
 
 
 @app.command()
@@ -136,13 +143,11 @@ def loss(
     demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
 ) -> None:
     """Compare with `none` where there is little to gain; a comparison that is complete is kept."""
-    try:
-        text = losses.table(losses.run(demeter.absolute(), losses.PROGRAMS, jobs, out))
-        (out / "table.txt").write_text(text)
-    except ResultError as error:
-        typer.echo(f"demeter-lab: error: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(text, nl=False)
+    with refusals():
+        tell(
+            losses.table(losses.run(demeter.absolute(), losses.PROGRAMS, jobs, out)),
+            out / "table.txt",
+        )
 
 
 @app.command()
@@ -159,7 +164,7 @@ def sensitivity(
     demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
 ) -> None:
     """Sweep Demeter's parameters on records of the seven workloads; what is done is kept."""
-    try:
+    with refusals():
         workloads = [workload_of(text) for text in workload] if workload else SEVEN
         swept = sweeps.run(
             demeter.absolute(),
@@ -170,12 +175,7 @@ def sensitivity(
             shlex.split(guest),
             shlex.split(replay),
         )
-        text = sweeps.table(swept)
-        (out / table).write_text(text)
-    except (ResultError, WorkloadError) as error:
-        typer.echo(f"demeter-lab: error: {error}", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(text, nl=False)
+        tell(sweeps.table(swept), out / table)
 
 
 if __name__ == "__main__":

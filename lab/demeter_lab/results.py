@@ -6,6 +6,7 @@ modelling was first switched on; times are the guest's modelled clock in ns.
 """
 
 import json
+import math
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,19 @@ import polars as pl
 
 class ResultError(Exception):
     """A result directory that cannot be used; the message says what to do."""
+
+
+def positive(value: float) -> float:
+    """Return a time or a rate as a number: ratios and logarithms are taken of it.
+
+    Raises:
+        ValueError: it is not above zero, is not finite, or is no number.
+
+    """
+    number = float(value)
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{number} where a time or a rate must be")
+    return number
 
 
 def read_summary(directory: Path) -> dict[str, dict[str, float]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from demeter_lab.inputs import inputs_of
-from demeter_lab.results import ResultError
+from demeter_lab.results import ResultError, positive
 from demeter_lab.table import aligned
 from demeter_lab.workloads import GUEST, Workload
 
@@ -84,12 +84,12 @@ def read_times(path: Path, managers: Sequence[str] = MANAGERS) -> Times:
     """Return the time of each row of a comparison.
 
     Raises:
-        ResultError: the file is damaged, or lacks a row.
+        ResultError: the file is damaged, lacks a row, or has a time that is none.
 
     """
     try:
         rows = json.loads(path.read_text())["rows"]
-        return {name: float(rows[name]["time_s"]) for name in managers}
+        return {name: positive(rows[name]["time_s"]) for name in managers}
     except FileNotFoundError:
         raise ResultError(f"{path} is missing; run `lab/experiments/run.sh seven`") from None
     except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:

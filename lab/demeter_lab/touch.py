@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
+from demeter_lab.inputs import inputs_of
 from demeter_lab.results import ResultError
 from demeter_lab.seven import read_times
 from demeter_lab.table import aligned
@@ -14,7 +15,8 @@ from demeter_lab.workloads import SEVEN
 
 #: Folders of the results, by what the guest's CPU samples with.
 PEBS, TOUCH = "pebs", "touch"
-#: Beside the seven: the comparison's file in its own folder.
+#: Beside the seven, whose plan says what they are made of: the comparison's file in its own
+#: folder. What it is made of is in a file beside that folder, by its name.
 OTHERS = {"demo": "summary.json", "redis": "compare.json"}
 
 #: Seconds of each workload.
@@ -28,17 +30,41 @@ def read(directory: Path) -> tuple[Seconds, Seconds]:
         ResultError: something is missing or damaged, or the two are of different builds.
 
     """
-    if _inputs(directory / PEBS) != _inputs(directory / TOUCH):
-        raise ResultError(f"{directory} has results of two builds; choose another directory")
+    inputs = {path: _inputs(path) for of in (PEBS, TOUCH) for path in _plans(directory / of)}
+    first, *others = inputs
+    for path in others:
+        if inputs[path] != inputs[first]:
+            raise ResultError(
+                f"{path} and {first} are of two builds; choose another directory,"
+                " or remove what is of the old one"
+            )
     return _seconds(directory / PEBS), _seconds(directory / TOUCH)
 
 
-def _inputs(of: Path) -> object:
-    path = of / "seven" / "plan.json"
+def claim(path: Path, demeter: Path) -> None:
+    """Say in a file what the results will be made of that are about to be made beside it.
+
+    Raises:
+        ResultError: the testbed is damaged.
+
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plan = {"inputs_sha256": inputs_of(demeter)}
+    path.write_text(json.dumps(plan, indent=2, sort_keys=True) + "\n")
+
+
+def _plans(of: Path) -> list[Path]:
+    return [of / "seven" / "plan.json", *(of / f"{name}.json" for name in OTHERS)]
+
+
+def _inputs(path: Path) -> object:
     try:
         return json.loads(path.read_text())["inputs_sha256"]
     except FileNotFoundError:
-        raise ResultError(f"{path} is missing; run `lab/experiments/run.sh touch`") from None
+        raise ResultError(
+            f"{path} is missing, which says what build is beside it; remove that"
+            " and run `lab/experiments/run.sh touch`"
+        ) from None
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ResultError(f"{path} is damaged ({error}); remove its folder and go on") from None
 

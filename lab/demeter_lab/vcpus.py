@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demeter_lab.results import ResultError
+from demeter_lab.results import ResultError, positive
 from demeter_lab.table import aligned
 
 ROWS = ("none", "demeter", "ideal")
@@ -33,7 +33,7 @@ def read(directory: Path, counts: Sequence[int] = COUNTS) -> Runs:
     """Return the comparisons in the folders named by numbers of vCPUs.
 
     Raises:
-        ResultError: one is missing or damaged.
+        ResultError: one is missing or damaged, or has a time or a rate that is none.
 
     """
     return {count: _comparison(directory / str(count) / "compare.json") for count in counts}
@@ -43,7 +43,9 @@ def _comparison(path: Path) -> dict[str, Row]:
     try:
         rows = json.loads(path.read_text())["rows"]
         return {
-            name: Row(float(rows[name]["time_s"]), float(rows[name]["updates_per_s_last_quarter"]))
+            name: Row(
+                positive(rows[name]["time_s"]), positive(rows[name]["updates_per_s_last_quarter"])
+            )
             for name in ROWS
         }
     except FileNotFoundError:

@@ -19,6 +19,11 @@ redis() {
 		--copy lab/experiments/redis-latest.sh:/tmp/redis.sh -- sh /tmp/redis.sh
 }
 
+# What the guests that come next are made of. inputs FILE
+inputs() {
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli inputs "$1"
+}
+
 case $experiment in
 seven)
 	# The evaluation's workloads; what is complete in OUT is kept.
@@ -32,18 +37,22 @@ seven-cxl)
 		--guest "--slow cxl" --out "$out"
 	;;
 touch)
-	# Demeter's sampler without a PMU beside PEBS. The seven's plan also holds the build
-	# to be one, so it comes first; what is complete in OUT is kept.
+	# Demeter's sampler without a PMU beside PEBS; what is complete in OUT is kept. Of one
+	# build: the seven's plan says which, and a file beside the demo's and redis' folders.
 	testbed/build-modules.sh 6.12
 	testbed/build-modules.sh 7.x
 	for pair in pebs:icelake touch:none; do
 		place=$out/${pair%:*} pmu=${pair#*:}
 		PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
 			--guest "--pmu $pmu" --managers demeter --out "$place/seven" >&2
-		[ -e "$place/demo/summary.json" ] ||
+		if [ ! -e "$place/demo/summary.json" ]; then
+			inputs "$place/demo.json"
 			"$demeter" vm demo --tmm demeter --pmu "$pmu" --out "$place/demo" >&2
-		[ -e "$place/redis/compare.json" ] ||
+		fi
+		if [ ! -e "$place/redis/compare.json" ]; then
+			inputs "$place/redis.json"
 			redis "$place/redis" --tmm demeter --pmu "$pmu" >&2
+		fi
 	done
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli touch "$out"
 	;;

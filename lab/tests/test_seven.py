@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The table of the seven workloads, from comparisons of a made command."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,8 @@ def test_damaged_comparisons_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "compare.json"
     with pytest.raises(ResultError, match="missing"):
         read_times(path)
-    for text in ("{", "{}", '{"rows": {"none": {"time_s": 1}}}', "[]"):
+    no_time = json.dumps({"rows": {name: {"time_s": 0} for name in MANAGERS}})
+    for text in ("{", "{}", '{"rows": {"none": {"time_s": 1}}}', "[]", no_time):
         path.write_text(text)
         with pytest.raises(ResultError, match="damaged"):
             read_times(path)

@@ -9,8 +9,19 @@ from typer.testing import CliRunner
 
 from demeter_lab.cli import app
 from demeter_lab.results import ResultError
-from demeter_lab.touch import OTHERS, read, table
+from demeter_lab.touch import OTHERS, PEBS, TOUCH, read, table
 from demeter_lab.workloads import SEVEN
+
+#: As JSON has them: of none can a ratio or a logarithm be told.
+NO_TIMES = ("0", "-1", "NaN", "Infinity")
+FAKE = """#!{python}
+import json, sys, pathlib
+words = sys.argv[1:]
+out = pathlib.Path(words[words.index("--out") + 1])
+out.mkdir(parents=True)
+(out / "compare.json").write_text(json.dumps({{"rows": {{"demeter": {{"time_s": 1}}}}}}))
+"""
+PLANS = ("seven/plan.json", *(f"{name}.json" for name in OTHERS))
 
 
 def made(of: Path, seconds: float, build: str = "one") -> None:
@@ -20,8 +31,8 @@ def made(of: Path, seconds: float, build: str = "one") -> None:
     for path in files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"rows": {"demeter": {"time_s": seconds}}}))
-    plan = {"inputs_sha256": {"demeter": build}}
-    (of / "seven" / "plan.json").write_text(json.dumps(plan))
+    for plan in PLANS:
+        (of / plan).write_text(json.dumps({"inputs_sha256": {"demeter": build}}))
 
 
 def test_ratios_their_mean_and_the_least() -> None:
@@ -65,6 +76,43 @@ def test_two_builds_and_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "touch/redis/compare.json").unlink()
     with pytest.raises(ResultError, match="missing"):
         read(tmp_path)
-    (tmp_path / "touch/redis/compare.json").write_text("{}")
-    done = CliRunner().invoke(app, ["touch", str(tmp_path)])
-    assert done.exit_code == 1 and "damaged" in done.output
+    for text in ("{}", *(f'{{"rows": {{"demeter": {{"time_s": {time}}}}}}}' for time in NO_TIMES)):
+        (tmp_path / "touch/redis/compare.json").write_text(text)
+        done = CliRunner().invoke(app, ["touch", str(tmp_path)])
+        assert done.exit_code == 1 and "damaged" in done.output
+        assert isinstance(done.exception, SystemExit)
+
+
+@pytest.mark.parametrize("of", [PEBS, TOUCH])
+@pytest.mark.parametrize("plan", PLANS)
+def test_each_part_is_of_the_one_build(tmp_path: Path, of: str, plan: str) -> None:
+    for each in (PEBS, TOUCH):
+        made(tmp_path / each, 4.5)
+    read(tmp_path)
+    (tmp_path / of / plan).write_text(json.dumps({"inputs_sha256": {"demeter": "old"}}))
+    with pytest.raises(ResultError, match="two builds"):
+        read(tmp_path)
+    (tmp_path / of / plan).unlink()
+    with pytest.raises(ResultError, match="what build"):
+        read(tmp_path)
+    (tmp_path / of / plan).write_text("{")
+    with pytest.raises(ResultError, match="damaged"):
+        read(tmp_path)
+
+
+def test_inputs_are_those_of_the_sevens_plan(fake: Path) -> None:
+    """Written alike, or nothing would ever be of one build."""
+    place = fake.with_name("out")
+    words = ["--demeter", str(fake)]
+    seven = ["seven", *words, "--workload", "one=well", "--managers", "demeter"]
+    done = CliRunner().invoke(app, [*seven, "--out", str(place / "seven")], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    file = place / "demo.json"
+    done = CliRunner().invoke(app, ["inputs", *words, str(file)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    plan = json.loads((place / "seven/plan.json").read_text())
+    wanted = plan["inputs_sha256"]
+    assert wanted and json.loads(file.read_text())["inputs_sha256"] == wanted
+    fake.write_text(fake.read_text() + "# rebuilt\n")
+    CliRunner().invoke(app, ["inputs", *words, str(file)], catch_exceptions=False)
+    assert json.loads(file.read_text())["inputs_sha256"] != wanted

@@ -39,7 +39,9 @@ def test_what_is_missing_or_tells_no_rate(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["vcpus", str(tmp_path)])
     assert done.exit_code == 1 and "run.sh vcpus" in done.output
     made(tmp_path, dict.fromkeys(COUNTS, (4, 12e6)))
-    rows = {name: {"time_s": 9, "updates_per_s_last_quarter": None} for name in ROWS}
-    (tmp_path / "8" / "compare.json").write_text(json.dumps({"rows": rows}))
-    done = CliRunner().invoke(app, ["vcpus", str(tmp_path)])
-    assert done.exit_code == 1 and "damaged" in done.output
+    for time_s, rate in ((9, None), (9, 0), (0, 3e6), (9, float("nan")), (-1, 3e6)):
+        rows = {name: {"time_s": time_s, "updates_per_s_last_quarter": rate} for name in ROWS}
+        (tmp_path / "8" / "compare.json").write_text(json.dumps({"rows": rows}))
+        done = CliRunner().invoke(app, ["vcpus", str(tmp_path)])
+        assert done.exit_code == 1 and "damaged" in done.output
+        assert isinstance(done.exception, SystemExit)

@@ -252,3 +252,11 @@ impl Error {
         }
     }
 }
+
+/// A refusal before anything was started: exit status 2.
+pub fn refuse(cause: impl Into<String>, next: impl Into<String>) -> Error {
+    Error::Usage {
+        cause: cause.into(),
+        next: next.into(),
+    }
+}

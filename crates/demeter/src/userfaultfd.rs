@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::error::Error;
+use crate::error::{Error, refuse};
 
 /// `UFFD_API`.
 const API: u64 = 0xaa;
@@ -70,13 +70,6 @@ pub fn check() -> Result<(), Error> {
             "run a kernel of 5.11 or later",
         )),
         None => Ok(()),
-    }
-}
-
-fn refuse(cause: impl Into<String>, next: &str) -> Error {
-    Error::Usage {
-        cause: cause.into(),
-        next: next.into(),
     }
 }
 

@@ -32,11 +32,3 @@ impl Verb {
         }
     }
 }
-
-/// A refusal before anything was started: exit status 2.
-fn refuse(cause: impl Into<String>, next: impl Into<String>) -> Error {
-    Error::Usage {
-        cause: cause.into(),
-        next: next.into(),
-    }
-}

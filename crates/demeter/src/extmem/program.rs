@@ -10,8 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::refuse;
-use crate::error::Error;
+use crate::error::{Error, refuse};
 
 /// Scripts may name scripts; the kernel follows this many.
 const SCRIPT_DEPTH: usize = 5;

@@ -12,8 +12,8 @@ use demeter_agent::size;
 use demeter_extmem_statistics::Summary;
 
 use super::tree::{Dram, Tree};
-use super::{forward, program, refuse, swap};
-use crate::error::Error;
+use super::{forward, program, swap};
+use crate::error::{Error, refuse};
 use crate::{testbed, userfaultfd};
 
 /// Less leaves no room for the pager's own buffers.

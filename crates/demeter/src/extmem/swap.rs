@@ -7,8 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use super::refuse;
-use crate::error::Error;
+use crate::error::{Error, refuse};
 use demeter_agent::size;
 
 /// The absolute path, if it is a directory, file or block device that we may write.

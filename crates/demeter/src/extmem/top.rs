@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use demeter_extmem_statistics::{Board, BoardError, Process, Summary};
 
-use super::refuse;
-use crate::error::Error;
+use crate::error::{Error, refuse};
 use crate::{interrupt, table};
 
 /// Arguments of `extmem top`.

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use demeter_extmem_statistics::{Board, BoardError};
 use demeter_extmem_tree::{Clerk, CreateError, Handed, Ledger, SwapFile, lowest_descriptor};
 
-use super::refuse;
-use crate::error::Error;
+use crate::error::{Error, refuse};
 
 /// How often space of programs that ended is freed while others run.
 const GIVE_BACK_PERIOD: Duration = Duration::from_millis(500);
