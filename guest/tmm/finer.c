@@ -466,7 +466,11 @@ static void watch(unsigned long mode)
 		return;
 	}
 	demeter_finer_gate_epoch(&gate, &epoch, demeter_finer_table);
-	WRITE_ONCE(stats.looks, stats.looks + (gate.open && !was_open));
+	if (!gate.open || was_open)
+		return;
+	WRITE_ONCE(stats.looks, stats.looks + 1);
+	/* The pace is full as from the next epoch, if it is looked at. */
+	table_ready(mode);
 }
 
 /**
