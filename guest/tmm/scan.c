@@ -225,6 +225,14 @@ static int demeter_isolate_folio(struct demeter_isolate *iso, struct folio *foli
 	reason = demeter_folio_check(folio);
 	if (reason == DEMETER_OK && (vma->vm_flags & VM_LOCKED))
 		reason = DEMETER_REFUSED_MLOCKED;
+	/*
+	 * A private mapping of shared memory, such as that of a snapshot which many clones
+	 * of a VM begin with: what is not written yet belongs to all of them alike. It is
+	 * in the ranges of each, and whoever finds it cold would demote it for all.
+	 */
+	if (reason == DEMETER_OK && !(vma->vm_flags & VM_SHARED) && !folio_test_anon(folio) &&
+	    demeter_folio_is_mapped_often(folio))
+		reason = DEMETER_REFUSED_SHARED;
 	if (reason == DEMETER_OK && !demeter_binding_allows(&iso->binding, vma, addr))
 		reason = DEMETER_REFUSED_POLICY;
 	/* The mapping's reference keeps the folio: its page-table lock is held. */
