@@ -193,6 +193,24 @@ struct demeter_target *demeter_shared_place(struct demeter_target *target, u64 *
 }
 
 /**
+ * demeter_shared_any_elsewhere() - is anything that it maps left out of its walks
+ * @target: the address space
+ *
+ * For the worker.
+ *
+ * Return: whether the kernel's count of its pages holds more than its ranges do.
+ */
+bool demeter_shared_any_elsewhere(const struct demeter_target *target)
+{
+	u32 i;
+
+	for (i = 0; i < target->shared.nr; i++)
+		if (target->shared.part[i].owner_space)
+			return true;
+	return false;
+}
+
+/**
  * demeter_shared_elsewhere() - has another target this mapping in its ranges
  * @vma: the mapping, mmap_lock held
  *
