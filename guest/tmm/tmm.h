@@ -241,6 +241,7 @@ struct demeter_refused_class {
  * @seen_map_count: number of its mappings then
  * @seen_epoch: epoch of that
  * @refused: by class and tier
+ * @is_divided: some of its granules are (finer.h), as published last
  * @is_stopped: nothing of it is promoted now, but for @returns
  * @returns: see demeter_ledger_is_stopped()
  */
@@ -276,6 +277,7 @@ struct demeter_target {
 	int seen_map_count;
 	u32 seen_epoch;
 	struct demeter_refused_class refused[DEMETER_FINER_CLASSES][DEMETER_TIERS];
+	bool is_divided;
 	bool is_stopped;
 	struct demeter_ledger_returns returns;
 };
