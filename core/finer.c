@@ -47,6 +47,9 @@
 /* Denser samples: an epoch of them takes so much credit, one without gives one. */
 #define FINER_DENSE_PRICE  8U
 #define FINER_CREDIT	   512U
+/* Epochs for which they are asked for in vain, and for which they then are not. */
+#define FINER_VAIN	   16U
+#define FINER_VAIN_PAUSE   128U
 /* Part of all samples that must be of what is undecided. */
 #define FINER_DENSE_PART   8U
 /* Pairs of samples on one page that are no chance: times their number if uniform. */
@@ -430,13 +433,30 @@ static bool finer_is_suspect(const struct finer_sums *sums)
 	       sums->repeats > chance + FINER_EXCESS_LEAST;
 }
 
+/*
+ * What denser samples cost is only paid where there are any. The sampler may not be able
+ * to: then it is no use to keep asking, as who asks wants the full pace.
+ */
+static void finer_pay(struct demeter_finer *f)
+{
+	if (f->dense)
+		f->credit = (u32)demeter_sub_sat(f->credit, FINER_DENSE_PRICE);
+	else
+		f->credit = (u32)demeter_min(f->credit + 1, FINER_CREDIT);
+	f->pause -= f->pause > 0;
+	f->vain = f->denser && !f->dense ? f->vain + 1 : 0;
+	if (f->vain == FINER_VAIN)
+		f->pause = FINER_VAIN_PAUSE;
+}
+
 /**
  * demeter_finer_end_epoch - an epoch is over
  * @f: the granules
  * @passed_ns: how long it was
  * @horizon_ns: no window is longer
  *
- * @f->denser then says whether samples should be denser in the next one.
+ * @f->denser then says whether samples should be denser in the next one, and the caller
+ * in @f->dense whether they are.
  *
  * Return: whether a window has ended with it.
  */
@@ -449,8 +469,7 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	f->window_ns = demeter_add_sat(f->window_ns, passed_ns);
 	f->due = 0;
 	f->epochs++;
-	if (!f->denser)
-		f->credit = (u32)demeter_min(f->credit + 1, FINER_CREDIT);
+	finer_pay(f);
 	if (!f->denser && !f->divided && f->epochs < FINER_STRIDE)
 		return false;
 	finer_age(f, f->epochs, &sums);
@@ -458,10 +477,8 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	f->epochs = 0;
 	f->pairs = sums.pairs;
 	over = f->window_samples >= wanted || f->window_ns >= horizon_ns;
-	if (f->denser)
-		f->credit = (u32)demeter_sub_sat(f->credit, FINER_DENSE_PRICE);
 	/* Once begun it goes on while there is any; to begin takes a quarter of it. */
-	f->denser = f->credit >= (f->denser ? FINER_DENSE_PRICE : FINER_CREDIT / 4) &&
+	f->denser = !f->pause && f->credit >= (f->denser ? FINER_DENSE_PRICE : FINER_CREDIT / 4) &&
 		    finer_is_suspect(&sums);
 	if (over)
 		finer_end_window(f);

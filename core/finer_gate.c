@@ -64,7 +64,7 @@ static void gate_shut(struct demeter_finer_gate *gate)
 /**
  * demeter_finer_gate_is_looking - is it open, and nothing has come of it yet
  * @gate: the gate
- * @f: what is looked at, NULL for nothing
+ * @f: what is looked at, NULL for nothing: without memory for it there is no look
  *
  * Such a look should be over soon, so samples should be no sparser than they can be.
  *
@@ -73,7 +73,7 @@ static void gate_shut(struct demeter_finer_gate *gate)
 bool demeter_finer_gate_is_looking(const struct demeter_finer_gate *gate,
 				   const struct demeter_finer *f)
 {
-	return gate->open && !(f && f->divided);
+	return gate->open && f && !f->divided;
 }
 
 /**

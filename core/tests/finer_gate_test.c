@@ -29,16 +29,19 @@ static u32 fg_opens(struct demeter_finer_gate *gate, u64 fast, u64 slow, u32 eve
 
 static void fg_test_opens(struct test_tally *tally)
 {
+	struct demeter_finer *f = test_alloc(sizeof(*f));
 	struct demeter_finer_gate gate = { 0 };
 
 	/* Some epochs without a promotion, and then it does. */
 	CHECK(fg_opens(&gate, 50, 50, 0, 100) < 20);
-	CHECK(demeter_finer_gate_is_looking(&gate, NULL));
+	CHECK(demeter_finer_gate_is_looking(&gate, f));
+	/* Without memory for the counts nothing is looked at, and no pace held for it. */
+	CHECK(!demeter_finer_gate_is_looking(&gate, NULL));
 	/* Not while ranges still find something, not even now and then. */
 	gate = (struct demeter_finer_gate){ 0 };
 	CHECK_EQ(fg_opens(&gate, 50, 50, 1, 1000), 1000);
 	CHECK_EQ(fg_opens(&gate, 50, 50, 5, 1000), 1000);
-	CHECK(!demeter_finer_gate_is_looking(&gate, NULL));
+	CHECK(!demeter_finer_gate_is_looking(&gate, f));
 	/* Once they have, soon. */
 	CHECK(fg_opens(&gate, 50, 50, 0, 100) < 20);
 	/* Not where FMEM serves most, or where there is next to no sample. */
@@ -49,6 +52,7 @@ static void fg_test_opens(struct test_tally *tally)
 	CHECK_EQ(fg_opens(&gate, 0, 0, 0, 1000), 1000);
 	/* Until the accesses change. */
 	CHECK(fg_opens(&gate, 20, 80, 0, 100) < 20);
+	test_free(f);
 }
 
 static void fg_test_shuts(struct test_tally *tally)

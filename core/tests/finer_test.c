@@ -316,17 +316,33 @@ static void ft_test_window(struct test_tally *tally)
 static void ft_test_denser(struct test_tally *tally)
 {
 	struct ft_machine *m = ft_new(4, 1);
-	u32 dense = 0, i;
+	u32 dense = 0, run = 0, most = 0, i;
 
 	ft_run(m, 20, 40, 1, 36, true);
 	CHECK(m->finer.denser);
 	/* Where estimates lead to nothing, it ends. */
 	m->params.cut_density = 0;
 	for (i = 0; i < 2000; i++) {
+		m->finer.dense = m->finer.denser;
 		ft_run(m, 1, 40, 1, 36, true);
 		dense += m->finer.denser;
 	}
-	CHECK(dense < 600);
+	CHECK(dense > 100 && dense < 600);
+	test_free(m);
+	/* Where they cannot be denser it costs no credit, and is soon no longer asked for. */
+	m = ft_new(4, 1);
+	m->params.cut_density = 0;
+	for (dense = 0, i = 0; i < 2000; i++) {
+		u32 before = m->finer.credit;
+
+		ft_run(m, 1, 40, 1, 36, true);
+		CHECK(m->finer.credit >= before);
+		dense += m->finer.denser;
+		run = m->finer.denser ? run + 1 : 0;
+		most = run > most ? run : most;
+	}
+	CHECK(dense > 16 && dense < 2000 / 8);
+	CHECK_EQ(most, 16);
 	test_free(m);
 }
 

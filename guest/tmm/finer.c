@@ -26,6 +26,8 @@
 #define LOCATE_EPOCHS	64u
 /* Windows that what cannot be divided is left alone. */
 #define UNFIT_WINDOWS	8u
+/* Epochs of denser samples for which ranges wait, see demeter_finer_holds(). */
+#define HOLD_EPOCHS	16u
 #define FIRST_SPLIT_NS	100000u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */
 #define SECOND_SAMPLES	32768u
@@ -35,6 +37,8 @@ struct demeter_finer *demeter_finer_table;
 
 /* By what the samples of a CPU are denser, as a power of two; the worker's. */
 static u32 dense_shift;
+/* Epochs in a row that they have been. */
+static u32 dense_run;
 static u32 dense_turn;
 static u64 samples_before;
 /* Hottest of what finds no room in FMEM. */
@@ -98,6 +102,7 @@ static void stop_looking(void)
 {
 	table_free();
 	WRITE_ONCE(dense_shift, 0);
+	dense_run = 0;
 }
 
 /* Is there a table? As wanted: without memory there is none, and it is tried again. */
@@ -191,6 +196,25 @@ bool demeter_finer_is_denser(void)
 }
 
 /**
+ * demeter_finer_holds() - should ranges wait with what they would promote
+ *
+ * Once granules are divided, their cold pages in FMEM are the first to make room. While
+ * others are about to be divided it is for their hot pages: a lukewarm granule that came
+ * to it whole would soon be divided too, and most of it go back. That is soon known, or
+ * not at all.
+ *
+ * For the worker.
+ *
+ * Return: whether those of address spaces with divided granules should, as denser samples
+ * are about to tell what is worth dividing.
+ */
+bool demeter_finer_holds(void)
+{
+	return demeter_finer_table && demeter_finer_table->divided && dense_run &&
+	       dense_run <= HOLD_EPOCHS;
+}
+
+/**
  * demeter_finer_wants_pace() - must the pace be full for it
  *
  * Return: whether denser samples are wanted, or a look should soon be over.
@@ -243,6 +267,8 @@ static void set_density(void)
 			shift--;
 	}
 	WRITE_ONCE(dense_shift, shift);
+	dense_run = shift ? dense_run + 1 : 0;
+	demeter_finer_table->dense = shift;
 	WRITE_ONCE(stats.dense_epochs, stats.dense_epochs + (shift > 0));
 }
 
@@ -466,7 +492,11 @@ static void watch(unsigned long mode)
 		return;
 	}
 	demeter_finer_gate_epoch(&gate, &epoch, demeter_finer_table);
-	WRITE_ONCE(stats.looks, stats.looks + (gate.open && !was_open));
+	if (!gate.open || was_open)
+		return;
+	WRITE_ONCE(stats.looks, stats.looks + 1);
+	/* The pace is full as from the next epoch, if it is looked at. */
+	table_ready(mode);
 }
 
 /**

@@ -32,13 +32,14 @@ bool demeter_finer_takes(struct demeter_target *target, u64 gva, u16 tier);
 void demeter_finer_epoch(struct demeter_context *ctx);
 void demeter_finer_set_cut(const struct demeter_rank_entry *entries, u32 nr);
 bool demeter_finer_is_denser(void);
+bool demeter_finer_holds(void);
 bool demeter_finer_wants_pace(void);
 u64 demeter_finer_period(u64 period);
 u64 demeter_finer_extra(u32 kind);
 
 /* finer_place.c */
 u32 demeter_finer_room(void);
-u32 demeter_finer_publish(const struct demeter_target *target, struct demeter_rank_entry *entries,
+u32 demeter_finer_publish(struct demeter_target *target, struct demeter_rank_entry *entries,
 			  u32 own, u32 room);
 void demeter_finer_warm(const struct demeter_target *target, struct demeter_count *counts, u32 nr);
 u64 demeter_finer_isolate(const struct demeter_rank_entry *entry, enum demeter_tier tier, u64 pages,
@@ -49,7 +50,6 @@ bool demeter_finer_skip(const struct demeter_target *target, u64 *at, u64 *stop)
 void demeter_finer_outcome(const struct demeter_rank_entry *entry, enum demeter_tier tier,
 			   bool moved);
 void demeter_finer_back_off(struct demeter_rank_entry *entry);
-bool demeter_finer_holds(void);
 const struct demeter_rank_entry *demeter_finer_classes_of(u32 space);
 
 /* Between the two: what is looked at, NULL while nothing is. */

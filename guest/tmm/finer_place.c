@@ -61,17 +61,18 @@ u32 demeter_finer_room(void)
  *
  * Return: how many entries were added.
  */
-u32 demeter_finer_publish(const struct demeter_target *target, struct demeter_rank_entry *entries,
+u32 demeter_finer_publish(struct demeter_target *target, struct demeter_rank_entry *entries,
 			  u32 own, u32 room)
 {
 	const struct demeter_rank_entry *of = demeter_finer_classes_of(target->space);
 	u32 i, nr = 0;
 
+	target->is_divided = of && of->part;
 	if (!demeter_finer_table)
 		return 0;
 	demeter_finer_hide(demeter_finer_table, target->space, &target->resident[0], entries, own);
 	/* Without room for all of them they stay where they are. */
-	if (!of || !of->part || room < DEMETER_FINER_CLASSES)
+	if (!target->is_divided || room < DEMETER_FINER_CLASSES)
 		return 0;
 	for (i = 0; i < DEMETER_FINER_CLASSES; i++) {
 		if (!(of[i].pages[DEMETER_FMEM] | of[i].pages[DEMETER_SMEM]))
@@ -269,20 +270,4 @@ void demeter_finer_back_off(struct demeter_rank_entry *entry)
 	for (tier = 0; target && tier < DEMETER_TIERS; tier++)
 		if (target->refused[class_of(entry)][tier].retry_epoch > demeter_stats.epochs)
 			entry->pages[tier] = 0;
-}
-
-/**
- * demeter_finer_holds() - should ranges wait with what they would promote
- *
- * Once granules are divided, their cold pages in FMEM are the first to make room. While
- * others are about to be divided it is for their hot pages: a lukewarm granule that came
- * to it whole would soon be divided too, and most of it go back.
- *
- * For the worker.
- *
- * Return: whether they should, until denser samples have told what is worth dividing.
- */
-bool demeter_finer_holds(void)
-{
-	return demeter_finer_is_denser() && demeter_finer_table->divided;
 }

@@ -42,6 +42,14 @@ static inline bool demeter_file_migrates(struct folio *folio)
 	return mapping && mapping->a_ops->migrate_folio;
 }
 
+/* Is this folio mapped more often than one mapping of all of it takes? */
+static inline bool demeter_folio_is_mapped_often(struct folio *folio)
+{
+	bool by_page = folio_test_large(folio) && !folio_entire_mapcount(folio);
+
+	return demeter_folio_mapcount(folio) > (by_page ? folio_nr_pages(folio) : 1);
+}
+
 /*
  * State that rules a folio out, whichever way it would move. Callers hold a lock
  * that keeps it mapped, or have it isolated and locked.
@@ -49,7 +57,6 @@ static inline bool demeter_file_migrates(struct folio *folio)
 static inline enum demeter_refusal demeter_folio_check(struct folio *folio)
 {
 	bool anon = folio_test_anon(folio);
-	int mapcount, once;
 
 	if (folio_test_ksm(folio))
 		return DEMETER_REFUSED_KSM;
@@ -75,18 +82,17 @@ static inline enum demeter_refusal demeter_folio_check(struct folio *folio)
 	if (folio_maybe_dma_pinned(folio))
 		return DEMETER_REFUSED_PINNED;
 
-	mapcount = demeter_folio_mapcount(folio);
-	if (!mapcount)
+	if (!demeter_folio_mapcount(folio))
 		return DEMETER_REFUSED_UNMAPPED;
 	if (!anon && !demeter_file_migrates(folio))
 		return DEMETER_REFUSED_FILE;
 	/*
 	 * What was meant to be shared is moved for all who map it. Copies on write
 	 * and page cache that several map could be moved too, but who pays for them
-	 * and who benefits is another question, and each mapping costs a flush.
+	 * and who benefits is another question, and each mapping costs a flush. Who
+	 * maps it to write copies is asked by the scan, which knows the mapping.
 	 */
-	once = folio_test_large(folio) && !folio_entire_mapcount(folio) ? folio_nr_pages(folio) : 1;
-	if (mapcount > once && (anon || !folio_test_swapbacked(folio)))
+	if ((anon || !folio_test_swapbacked(folio)) && demeter_folio_is_mapped_often(folio))
 		return DEMETER_REFUSED_SHARED;
 	return DEMETER_OK;
 }

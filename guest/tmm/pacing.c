@@ -125,6 +125,7 @@ u64 demeter_pacing_passed_ns(void)
 	return max(pace.ticks, 1u) * READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC;
 }
 
+/* Each page once, however many processes map it. */
 static u64 resident_pages(void)
 {
 	struct demeter_target *target;
@@ -132,7 +133,7 @@ static u64 resident_pages(void)
 	u32 space = 0;
 
 	while ((target = demeter_target_next(&space)))
-		pages += target->resident_pages;
+		pages += target->own_pages;
 	return pages;
 }
 

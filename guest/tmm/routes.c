@@ -57,10 +57,22 @@ static void see_route(struct demeter_context *ctx, u32 nr)
 	}
 }
 
+static u64 free_fmem_pages(u32 column)
+{
+	int nid = demeter_tiers.node[column][DEMETER_FMEM];
+	u64 room = demeter_relocate_room(nid);
+	u64 fillable = demeter_fillable_pages(column, room);
+	u64 headroom = NODE_DATA(nid)->node_present_pages >> HEADROOM_SHIFT;
+
+	return room > headroom ? min(room - headroom, fillable) : 0;
+}
+
 /* Hide from the planner what would only be refused again. */
 static void apply_back_off(struct demeter_context *ctx, u32 nr)
 {
-	bool far = demeter_route_is_far(&ctx->route), hold = demeter_finer_holds();
+	bool far = demeter_route_is_far(&ctx->route);
+	/* Nobody needs what is free. */
+	bool hold = demeter_finer_holds() && !free_fmem_pages(ctx->route.to);
 	u32 i, tier;
 
 	for (i = 0; i < nr; i++) {
@@ -76,21 +88,11 @@ static void apply_back_off(struct demeter_context *ctx, u32 nr)
 		for (tier = 0; count && tier < DEMETER_TIERS; tier++)
 			if ((s32)(count->retry_epoch[far][tier] - target->ranges.epoch) > 0)
 				entry->pages[tier] = 0;
-		if (hold)
+		if (hold && target && target->is_divided)
 			entry->pages[DEMETER_SMEM] = 0;
 		if (!(i % 256))
 			cond_resched();
 	}
-}
-
-static u64 free_fmem_pages(u32 column)
-{
-	int nid = demeter_tiers.node[column][DEMETER_FMEM];
-	u64 room = demeter_relocate_room(nid);
-	u64 fillable = demeter_fillable_pages(column, room);
-	u64 headroom = NODE_DATA(nid)->node_present_pages >> HEADROOM_SHIFT;
-
-	return room > headroom ? min(room - headroom, fillable) : 0;
 }
 
 static void make_plan(struct demeter_context *ctx, u32 nr)

@@ -30,6 +30,9 @@
 /* What the visit of a mapping costs, in entries of a page table. */
 #define DEMETER_SCAN_MAPPING_ENTRIES 4
 
+/* Pages that are looked at to compare how much of two mappings is there. */
+#define DEMETER_SCAN_PROBES 64
+
 /* Some ten milliseconds. */
 #define DEMETER_SCAN_LOCK_TRIES 128
 
@@ -225,6 +228,14 @@ static int demeter_isolate_folio(struct demeter_isolate *iso, struct folio *foli
 	reason = demeter_folio_check(folio);
 	if (reason == DEMETER_OK && (vma->vm_flags & VM_LOCKED))
 		reason = DEMETER_REFUSED_MLOCKED;
+	/*
+	 * A private mapping of shared memory, such as that of a snapshot which many clones
+	 * of a VM begin with: what is not written yet belongs to all of them alike. It is
+	 * in the ranges of each, and whoever finds it cold would demote it for all.
+	 */
+	if (reason == DEMETER_OK && !(vma->vm_flags & VM_SHARED) && !folio_test_anon(folio) &&
+	    demeter_folio_is_mapped_often(folio))
+		reason = DEMETER_REFUSED_SHARED;
 	if (reason == DEMETER_OK && !demeter_binding_allows(&iso->binding, vma, addr))
 		reason = DEMETER_REFUSED_POLICY;
 	/* The mapping's reference keeps the folio: its page-table lock is held. */
@@ -404,6 +415,47 @@ int demeter_scan_isolate_pages(struct mm_struct *mm, u64 start, u64 *pages, int 
 	}
 	memcpy(pages, iso.got, sizeof(iso.got));
 	return ret == DEMETER_SCAN_STOP ? 0 : ret;
+}
+
+/* ---- a few pages of many ---- */
+
+static int demeter_probe_folio(struct mm_walk *walk, struct folio *folio, u64 pages,
+			       unsigned long addr)
+{
+	u32 *found = walk->private;
+
+	(*found)++;
+	return 0;
+}
+
+static int demeter_probe_pmd(pmd_t *pmdp, unsigned long addr, unsigned long next,
+			     struct mm_walk *walk)
+{
+	return demeter_visit_pmd(pmdp, addr, next, walk, demeter_probe_folio);
+}
+
+static int demeter_probe_pte(pte_t *ptep, unsigned long addr, unsigned long next,
+			     struct mm_walk *walk)
+{
+	u32 *found = walk->private;
+
+	*found += pte_present(ptep_get(ptep));
+	return 0;
+}
+
+static const struct mm_walk_ops demeter_probe_ops = { .pmd_entry = demeter_probe_pmd,
+						      .pte_entry = demeter_probe_pte,
+						      DEMETER_WALK_RDLOCK };
+
+u32 demeter_scan_probe(struct mm_struct *mm, u64 start, u64 end)
+{
+	u64 stride = max_t(u64, (end - start) / DEMETER_SCAN_PROBES & PAGE_MASK, PAGE_SIZE);
+	u32 found = 0, i;
+
+	for (i = 0; i < DEMETER_SCAN_PROBES && start < end; i++, start += stride)
+		demeter_call(walk_page_range)(mm, start, start + PAGE_SIZE, &demeter_probe_ops,
+					      &found);
+	return found;
 }
 
 /* ---- base pages of a granule ---- */

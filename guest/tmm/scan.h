@@ -143,6 +143,19 @@ int demeter_scan_isolate_pages(struct mm_struct *mm, u64 start, u64 *pages, int 
 			       struct demeter_refusals *why);
 
 /**
+ * demeter_scan_probe() - how much of a mapping is in its page tables
+ * @mm: address space, mmap_lock held
+ * @start: first byte
+ * @end: one past the last
+ *
+ * Some pages are looked at, at equal distances.
+ *
+ * Return: how many of them are there; of parts of the same length the same number were
+ * looked at.
+ */
+u32 demeter_scan_probe(struct mm_struct *mm, u64 start, u64 end);
+
+/**
  * struct demeter_scan_granule - where the base pages of a granule of 2 MiB are
  * @where: by tier: bit for each page
  * @tier: of a huge page

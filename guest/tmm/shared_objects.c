@@ -10,6 +10,11 @@
  * through the page tables of that one target. When it is gone, the next target whose
  * areas are looked at takes over.
  *
+ * One process may map an object more than once, too: ring buffers, emulators, collectors
+ * of garbage. The largest such view has the object in its ranges, of equals the first by
+ * address, unless another has more than twice as many of its pages in its page tables. What
+ * of an address space does not fit its list of objects counts for each view.
+ *
  * An object is known by the address of its mapping, which is only compared. Should
  * it be reused before the areas are looked at again, samples go astray until then.
  */
@@ -18,6 +23,7 @@
 #include <linux/mm.h>
 #include <linux/mutex.h>
 
+#include "scan.h"
 #include "tmm.h"
 #include "vma.h"
 
@@ -81,6 +87,60 @@ static const struct demeter_shared *find_owner(const struct demeter_target *targ
 	return found;
 }
 
+/* Where @part begins in @whole, which has all of it. */
+static u64 start_in(const struct demeter_shared *whole, const struct demeter_shared *part)
+{
+	return whole->start + ((u64)(part->first_page - whole->first_page) << PAGE_SHIFT);
+}
+
+/*
+ * Can @view, which has all of @part, stand for it? Both are of one address space, mmap_lock
+ * held. Not where its page tables have less than half of what those of @part have.
+ */
+static bool can_lead(struct demeter_target *target, const struct demeter_shared *view,
+		     const struct demeter_shared *part)
+{
+	u64 start = start_in(view, part), bytes = part->end - part->start;
+
+	return 2 * demeter_scan_probe(target->mm, start, start + bytes) >=
+	       demeter_scan_probe(target->mm, part->start, part->end);
+}
+
+/* Leave @part to a view of the same address space that is before it on the list, if any. */
+static bool follow_view(struct demeter_target *target, const struct demeter_shared_list *list,
+			struct demeter_shared *part)
+{
+	const struct demeter_shared *view;
+
+	for (view = list->part; view < part; view++) {
+		if (view->owner_space || !same_object(part, view) || !can_lead(target, view, part))
+			continue;
+		part->owner_space = target->space;
+		part->owner_start = start_in(view, part);
+		return true;
+	}
+	return false;
+}
+
+/* Leave to @view, the last on the list, what is before it and part of it. */
+static void lead_views(struct demeter_target *target, struct demeter_shared_list *list,
+		       const struct demeter_shared *view)
+{
+	struct demeter_shared *part, *other;
+
+	for (part = list->part; part < view; part++) {
+		if (part->owner_space || !same_object(part, view) || !can_lead(target, view, part))
+			continue;
+		part->owner_space = target->space;
+		part->owner_start = start_in(view, part);
+		/* So are those that were left to it. */
+		for (other = list->part; other < view; other++)
+			if (other != part && other->owner_space == target->space &&
+			    other->owner_start >= part->start && other->owner_start < part->end)
+				other->owner_start += part->owner_start - part->start;
+	}
+}
+
 static void forget_owned(struct demeter_target *target)
 {
 	u32 i;
@@ -139,7 +199,8 @@ void demeter_shared_forget(struct demeter_target *target)
  * For the worker. What is below a granule, or does not fit on the list, counts for
  * everybody.
  *
- * Return: whether another target has it in its ranges.
+ * Return: whether another target has it in its ranges, or another mapping of this one
+ * that was found before.
  */
 bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_list *list,
 			 const struct vm_area_struct *vma)
@@ -159,12 +220,15 @@ bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_li
 		.end = vma->vm_end,
 		.first_page = vma->vm_pgoff,
 	};
+	if (follow_view(target, list, part))
+		return true;
 	theirs = find_owner(target, part, &space);
-	if (!theirs)
+	if (!theirs) {
+		lead_views(target, list, part);
 		return false;
+	}
 	part->owner_space = space;
-	part->owner_start =
-		theirs->start + ((u64)(part->first_page - theirs->first_page) << PAGE_SHIFT);
+	part->owner_start = start_in(theirs, part);
 	return true;
 }
 
@@ -193,7 +257,25 @@ struct demeter_target *demeter_shared_place(struct demeter_target *target, u64 *
 }
 
 /**
- * demeter_shared_elsewhere() - has another target this mapping in its ranges
+ * demeter_shared_any_elsewhere() - is anything that it maps left out of its walks
+ * @target: the address space
+ *
+ * For the worker.
+ *
+ * Return: whether the kernel's count of its pages holds more than its ranges do.
+ */
+bool demeter_shared_any_elsewhere(const struct demeter_target *target)
+{
+	u32 i;
+
+	for (i = 0; i < target->shared.nr; i++)
+		if (target->shared.part[i].owner_space)
+			return true;
+	return false;
+}
+
+/**
+ * demeter_shared_elsewhere() - is this mapping in the ranges of another one, or target
  * @vma: the mapping, mmap_lock held
  *
  * For page-table walks of the worker, which alone changes what is asked here.

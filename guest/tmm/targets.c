@@ -552,10 +552,35 @@ static void refresh_params(struct demeter_target *target,
 		demeter_recount_forget(target);
 }
 
+/* What walks have counted. */
+static u64 counted_pages(const struct demeter_target *target)
+{
+	u64 pages = 0;
+	u32 column, tier, i;
+
+	for (column = 0; column < demeter_tiers.columns; column++)
+		for (i = 0; i < target->resident[column].nr; i++)
+			for (tier = 0; tier < DEMETER_TIERS; tier++)
+				pages += target->resident[column].leaf[i]->sum[tier];
+	return pages;
+}
+
+/*
+ * Resident pages that lie in the ranges of @target. The kernel counts shared memory for
+ * each process that maps it: a pool would count a hundred times, its owner would get a
+ * hundredth of the ranges, and whoever connects or exits would look like a great change. So
+ * where a part is left to others it is what walks have counted, which is an epoch old.
+ */
+static u64 own_pages(const struct demeter_target *target)
+{
+	return demeter_shared_any_elsewhere(target) ? counted_pages(target)
+						    : target->resident_pages;
+}
+
 /* Room for all splits of the next epoch, as far as the target's share goes. */
 static void refresh_room(struct demeter_target *target, u64 all_pages)
 {
-	u64 share = mul_u64_u64_div_u64(ALL_RANGES, target->resident_pages, max(all_pages, 1ull));
+	u64 share = mul_u64_u64_div_u64(ALL_RANGES, target->own_pages, max(all_pages, 1ull));
 	u32 most = clamp_t(u64, share, LEAST_RANGES, MOST_RANGES);
 	u32 capacity = demeter_ranges_room_wanted(&target->ranges, most);
 	struct demeter_range *range;
@@ -580,20 +605,20 @@ void demeter_targets_refresh(void)
 
 	ranges_params_now(&params);
 	while ((target = demeter_target_next(&space))) {
-		target->resident_pages = get_mm_rss(target->mm);
-		all_pages += target->resident_pages;
-	}
-	space = 0;
-	while ((target = demeter_target_next(&space))) {
 		if (!mmget_not_zero(target->mm)) {
 			targets_forget_dead();
 			continue;
 		}
+		target->resident_pages = get_mm_rss(target->mm);
 		refresh_params(target, &params);
 		demeter_target_refresh_areas(target);
-		refresh_room(target, all_pages);
 		mmput_async(target->mm);
+		target->own_pages = own_pages(target);
+		all_pages += target->own_pages;
 	}
+	space = 0;
+	while ((target = demeter_target_next(&space)))
+		refresh_room(target, all_pages);
 }
 
 /**

@@ -231,7 +231,8 @@ struct demeter_refused_class {
  * @pass: the walk that corrects @resident
  * @samples_seen: samples of @ranges at the end of the last epoch
  * @denied_seen: denied splits of @ranges then
- * @resident_pages: resident pages at the beginning of the epoch
+ * @resident_pages: resident pages now, as the kernel counts them
+ * @own_pages: of them, those that lie in its own ranges
  * @shared: memory that others may map too, as seen with the areas
  * @owned: where parts of @shared are found by others; under the lock of shared_objects.c
  * @is_forgotten: none will be found any more; likewise
@@ -240,6 +241,7 @@ struct demeter_refused_class {
  * @seen_map_count: number of its mappings then
  * @seen_epoch: epoch of that
  * @refused: by class and tier
+ * @is_divided: some of its granules are (finer.h), as published last
  * @is_stopped: nothing of it is promoted now, but for @returns
  * @returns: see demeter_ledger_is_stopped()
  */
@@ -266,6 +268,7 @@ struct demeter_target {
 	u64 samples_seen;
 	u64 denied_seen;
 	u64 resident_pages;
+	u64 own_pages;
 	struct demeter_shared_list shared;
 	struct demeter_shared_owned owned[DEMETER_MAX_SHARED];
 	bool is_forgotten;
@@ -274,6 +277,7 @@ struct demeter_target {
 	int seen_map_count;
 	u32 seen_epoch;
 	struct demeter_refused_class refused[DEMETER_FINER_CLASSES][DEMETER_TIERS];
+	bool is_divided;
 	bool is_stopped;
 	struct demeter_ledger_returns returns;
 };
@@ -398,6 +402,7 @@ void demeter_recount_forget(struct demeter_target *target);
 void demeter_target_refresh_areas(struct demeter_target *target);
 
 /* shared_objects.c */
+bool demeter_shared_any_elsewhere(const struct demeter_target *target);
 bool demeter_shared_elsewhere(const struct vm_area_struct *vma);
 bool demeter_shared_note(struct demeter_target *target, struct demeter_shared_list *list,
 			 const struct vm_area_struct *vma);

@@ -97,6 +97,18 @@ objects() {
 	passed=$((passed + 1))
 }
 
+# clones ACCESSES: what private mappings of several read is moved for none of them
+clones() {
+	shared=$(get refused/shared)
+	measure in_model /tmp/layouts clones "$1"
+	shared=$(($(get refused/shared) - shared))
+	[ "$samples" -gt 200 ] || fail "clones: only $samples samples, $strays strays"
+	[ "$promoted" -lt 512 ] || fail "clones: $promoted pages were promoted"
+	[ "$shared" -ge 512 ] || fail "clones: only $shared pages were refused as shared"
+	echo "ok - private mappings of two: $shared pages refused as shared, $promoted promoted"
+	passed=$((passed + 1))
+}
+
 insmod /tmp/demeter.ko sample_period=509 epoch_ms=20 split_samples=8 latency_threshold_ns=64 ||
 	fail "insmod"
 echo /command >$sysfs/targets/cgroup
@@ -137,6 +149,10 @@ comes "shared memory" gups --memory shared
 comes "shared memory that three map" gups --memory shared --sharers 2
 [ "$(get epoch/compared_mappings)" -gt 0 ] || fail "nobody looked for who else has shared memory"
 objects 48
+comes "shared memory mapped twice, the first view used" in_model /tmp/layouts views first 9000000
+comes "shared memory mapped twice, the last view used" in_model /tmp/layouts views last 9000000
+comes "shared memory with half of it mapped again" in_model /tmp/layouts alias 9000000
+clones 9000000
 
 # A database has next to no memory but shared one: it is found by that.
 echo >$sysfs/targets/cgroup

@@ -9,11 +9,16 @@
  *					memory that no other one maps
  *	layouts pool ACCESSES		shared memory as of a database, of which one process uses
  *					all alike and another, which mapped it later, the end
+ *	layouts views WHICH ACCESSES	one memfd mapped twice, and the first or the last view by
+ *					address used; the other one was read once
+ *	layouts alias ACCESSES		the same, where the one not used is half of it
+ *	layouts clones ACCESSES		two processes read what both have mapped privately
  *	layouts holes ROUNDS		two processes share memory that is hot in both; one
  *					of them punches holes into it and truncates it
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,6 +140,78 @@ static int pool(uint64_t accesses)
 	return waitpid(child, &status, 0) != child || status;
 }
 
+static void read_all(const volatile char *at, unsigned long bytes)
+{
+	unsigned long i;
+
+	for (i = 0; i < bytes; i += PAGE)
+		(void)at[i];
+}
+
+/*
+ * Memory mapped twice, @other_bytes of it at the other address: above the one that is used,
+ * or below. The hot part is at the end, which both have, and so in SMEM.
+ */
+static int views(bool above, unsigned long other_bytes, uint64_t accesses)
+{
+	int fd = memfd_create("views", 0);
+	volatile char *used, *other;
+	unsigned long i;
+	char *room;
+
+	if (fd < 0 || ftruncate(fd, POOL_BYTES))
+		return 1;
+	/* With a gap, so that they are areas of their own. */
+	room = mmap(NULL, 3 * POOL_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (room == MAP_FAILED)
+		return 1;
+	used = mmap(room + (above ? 0 : 2 * POOL_BYTES), POOL_BYTES, PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_FIXED, fd, 0);
+	other = mmap(room + (above ? 2 * POOL_BYTES : 0), other_bytes, PROT_READ,
+		     MAP_SHARED | MAP_FIXED, fd, (off_t)(POOL_BYTES - other_bytes));
+	if (used == MAP_FAILED || other == MAP_FAILED)
+		return 1;
+	for (i = 0; i < POOL_BYTES; i += PAGE)
+		used[i] = 1;
+	read_all(other, other_bytes);
+	use(used + POOL_BYTES - HOT_BYTES, HOT_BYTES, accesses);
+	return 0;
+}
+
+/* Clones of a snapshot: what they read of it is that of all. */
+static int clones(uint64_t accesses)
+{
+	int fd = memfd_create("clones", 0), status, failed = 0, i;
+	volatile char *at;
+	unsigned long k;
+
+	if (fd < 0 || ftruncate(fd, POOL_BYTES))
+		return 1;
+	at = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (at == MAP_FAILED)
+		return 1;
+	for (k = 0; k < POOL_BYTES; k += PAGE)
+		at[k] = 1;
+	munmap((void *)at, POOL_BYTES);
+	at = mmap(NULL, POOL_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	if (at == MAP_FAILED)
+		return 1;
+	for (i = 0; i < 2; i++) {
+		pid_t pid = fork();
+
+		if (!pid) {
+			read_all(at, POOL_BYTES);
+			for (; accesses; accesses--)
+				(void)at[POOL_BYTES - 1 - random_word() % HOT_BYTES];
+			_exit(0);
+		}
+		failed += pid < 0;
+	}
+	while (wait(&status) > 0)
+		failed += status != 0;
+	return failed > 0;
+}
+
 #define HOLES_BYTES (16ul << 20)
 #define WORDS	    (HOLES_BYTES / sizeof(uint64_t))
 
@@ -213,10 +290,18 @@ int main(int argc, char **argv)
 		return objects(strtoul(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));
 	if (argc == 3 && !strcmp(argv[1], "pool"))
 		return pool(strtoul(argv[2], NULL, 0));
+	if (argc == 4 && !strcmp(argv[1], "views"))
+		return views(!strcmp(argv[2], "first"), POOL_BYTES, strtoul(argv[3], NULL, 0));
+	if (argc == 3 && !strcmp(argv[1], "alias"))
+		return views(false, POOL_BYTES / 2, strtoul(argv[2], NULL, 0));
+	if (argc == 3 && !strcmp(argv[1], "clones"))
+		return clones(strtoul(argv[2], NULL, 0));
 	if (argc == 3 && !strcmp(argv[1], "holes"))
 		return holes(strtoul(argv[2], NULL, 0));
 	fprintf(stderr, "usage: layouts mappings ACCESSES | layouts file PATH ACCESSES |"
 			" layouts objects PROCESSES MS | layouts pool ACCESSES |"
+			" layouts views first|last ACCESSES | layouts alias ACCESSES |"
+			" layouts clones ACCESSES |"
 			" layouts holes ROUNDS\n");
 	return 2;
 }

@@ -102,6 +102,9 @@ struct demeter_finer_granule {
  * @pairs: of samples on one granule that is undecided, when they were
  * @credit: epochs of denser samples that may follow
  * @denser: denser samples would tell more
+ * @dense: they are denser; the caller's
+ * @vain: epochs in a row in which they would have told more, and were not
+ * @pause: epochs for which they are not asked for
  * @denied: samples of granules for which there was no room, since initialisation
  * @refused: by hash of the granule: not looked at before this window
  *
@@ -123,6 +126,9 @@ struct demeter_finer {
 	u64 pairs;
 	u32 credit;
 	bool denser;
+	bool dense;
+	u32 vain;
+	u32 pause;
 	u64 denied;
 	u32 refused[DEMETER_FINER_REFUSED];
 };
