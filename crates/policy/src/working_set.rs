@@ -17,9 +17,9 @@
 //! Nobody can check what a guest says of its hot set, of what it uses and of what it suffers,
 //! so FMEM beyond its share is paid for, see `account`: without credit it has what no
 //! other guest needs. Memory as a whole is bounded by what the host was told to give it. What a
-//! kernel has set aside (a pool of huge pages) was never touched either, and cannot be given; so
-//! a guest counts as one that lacks memory unless it leaves more than an eighth untouched beside what it
-//! did not call free from the start, or could not give when it was asked.
+//! kernel has set aside (a pool of huge pages) was never touched either, and cannot be given. So
+//! a guest that leaves more than an eighth untouched is not believed to lack memory, beside what it
+//! did not call free when it first spoke, or stopped with when it was asked for memory.
 
 use demeter_balloon::view::Why;
 
