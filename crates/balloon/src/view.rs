@@ -189,6 +189,8 @@ impl Why {
 pub enum Short {
     /// Others have a right to the rest of the pool.
     Pool,
+    /// It has its share, and has spent its credit: others need the rest.
+    Credit,
     /// It may not have more.
     Ceiling,
 }

@@ -384,15 +384,22 @@ async fn resize(
         // Not there yet is an answer as well: the view says so.
         let _ = tokio::time::timeout(limit, ended).await;
         // Somebody took the machine away meanwhile, and maybe added another one of that name.
-        if !Arc::ptr_eq(&vm, &find(&fleet, &name)?) {
-            return Err(Failure::new(
-                StatusCode::NOT_FOUND,
-                format!("machine '{name}' was removed, and another one added"),
-                "ask again for the new one",
-            ));
-        }
+        same_machine(&vm, &find(&fleet, &name)?)?;
     }
     Ok(Json(fleet.view_of(&vm).await))
+}
+
+/// Is that the machine of this name still?
+fn same_machine(asked: &Arc<Vm>, now: &Arc<Vm>) -> Answer<()> {
+    if Arc::ptr_eq(asked, now) {
+        return Ok(());
+    }
+    let name = &asked.spec.name;
+    Err(Failure::new(
+        StatusCode::NOT_FOUND,
+        format!("machine '{name}' was removed, and another one added"),
+        "ask again for the new one",
+    ))
 }
 
 /// One line a machine at first, then one for each that changed.
@@ -472,5 +479,24 @@ async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
             "report it",
         )
         .into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_machine_of_the_same_name_is_not_the_one_that_was_asked_for() {
+        let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [old, new] = directories
+            .each_ref()
+            .map(|directory| crate::pair::driven(directory.path(), "web").vm);
+        assert!(same_machine(&old, &old.clone()).is_ok());
+        let failure = same_machine(&old, &new).unwrap_err();
+        assert_eq!(
+            failure.words().0,
+            "machine 'web' was removed, and another one added"
+        );
     }
 }

@@ -109,6 +109,13 @@ fn take_descriptors() {
 
 fn run(arguments: Arguments) -> Result<(), Error> {
     let settings = arguments.settings()?;
+    // Before anything is made that a daemon which has the state already would miss, and until the
+    // process ends: what writes ledgers may go on when nobody is served any more.
+    if let Some(directory) = &settings.state_dir {
+        std::fs::create_dir_all(directory)
+            .map_err(|cause| Error::file("create", directory, cause))?;
+        Lock::take(directory)?.keep();
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -124,15 +131,6 @@ fn run(arguments: Arguments) -> Result<(), Error> {
 }
 
 async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Error> {
-    // Before anything is made that a daemon which has the state already would miss.
-    let _lock = match &settings.state_dir {
-        Some(directory) => {
-            std::fs::create_dir_all(directory)
-                .map_err(|cause| Error::file("create", directory, cause))?;
-            Some(Lock::take(directory)?)
-        }
-        None => None,
-    };
     let system = |action| move |cause| Error::System { action, cause };
     // Before the machines' sockets: whoever finds another daemon there must not
     // have taken its machines away.

@@ -2,21 +2,26 @@
 //! Asks the policy, and makes it so: those who lose first, so that the guests
 //! together never have more than the pool.
 
+mod passed;
+mod told;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use demeter_balloon::view::{PolicyClock, Short, Sizing, Stage, TierView, VmView, Why};
-use demeter_balloon::wire::{Outcome, PAGE_SHIFT};
+use demeter_balloon::wire::PAGE_SHIFT;
 
 use crate::fleet::Fleet;
 use crate::policy::{
-    self, DEAD_BAND, Entitled, FINE_BAND, Guest, Held, MOST_SAMPLES_PER_S, Memory, Policy, Told,
+    self, DEAD_BAND, Entitled, FINE_BAND, Guest, Held, MOST_SAMPLES_PER_S, Memory, Policy,
     held_pages,
 };
 use crate::spec::Share;
 use crate::vm::Vm;
+use passed::Passed;
+use told::{Quiet, resident_pages, told};
 
 const FMEM: u16 = 0;
 const SMEM: u16 = 1;
@@ -28,14 +33,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// By their own clocks, it comes when somebody has gone on for so many intervals, too:
 /// nor must one whose clock is slow.
 const AHEAD: u128 = 4;
-/// What a kernel may have set aside and never touched (a crash kernel's memory, huge pages):
-/// at most this part of a tier is believed to be neither free nor allocated.
-const SET_ASIDE: u64 = 8;
 /// A guest that stopped before its size is asked again after so many decisions.
 const RETRY_ROUNDS: u32 = 10;
 /// Statistics of a guest that has said nothing for so long are not believed any
 /// more; more if they come seldom, see [`stale_after`].
 const STALE: Duration = Duration::from_secs(10);
+
 /// Decides for ever.
 pub async fn run(fleet: Arc<Fleet>) {
     let mut coordinator = Coordinator::default();
@@ -127,8 +130,10 @@ fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32, dead_band: u64
 #[derive(Default)]
 struct Coordinator {
     memories: BTreeMap<String, Memory>,
+    quiet: BTreeMap<String, Quiet>,
     /// The last decision.
     decided: Option<Instant>,
+    passed: Passed,
 }
 
 impl Coordinator {
@@ -163,6 +168,7 @@ impl Coordinator {
         let mut known = Vec::new();
         let mut kept_pages = 0;
         (self.memories).retain(|name, _| seen.iter().any(|(vm, _)| vm.spec.name == *name));
+        (self.quiet).retain(|name, _| self.memories.contains_key(name));
         let sizes_memory = (orders.policy.as_ref()).is_some_and(|policy| policy.sizes_memory());
         for (vm, mut view) in seen {
             let memory = self.memories.entry(view.name.clone()).or_default();
@@ -196,13 +202,20 @@ impl Coordinator {
             return false;
         };
         let pool_pages = (orders.fmem_pool_bytes >> PAGE_SHIFT).saturating_sub(kept_pages);
+        let speak = known.iter().filter(|known| known.view.statistics.is_some());
+        let told_s = speak.filter_map(|known| {
+            let (name, memory) = self.memories.get_key_value(&known.view.name)?;
+            Some((name.as_str(), memory.news.elapsed_s))
+        });
+        let passed_s = self.passed.next(orders, since, told_s);
         let mut guests = Vec::new();
         let mut reasons = Vec::new();
         for known in &mut known {
             let memory = self.memories.entry(known.view.name.clone()).or_default();
             let mut guest = guest(&known.vm.share(), &known.view, known.wanted_pages, memory);
             if sizes_memory {
-                let told = told(&known.vm.share(), &known.view, memory);
+                let quiet = self.quiet.entry(known.view.name.clone()).or_default();
+                let told = told(&known.vm.share(), &known.view, memory, quiet, passed_s);
                 let wanted = memory.probe.next(told.as_ref());
                 known.dead_band = FINE_BAND;
                 known.memory_pages = wanted.map(|(pages, _)| pages).or(known.memory_pages);
@@ -217,87 +230,22 @@ impl Coordinator {
         let fleet = policy::Fleet { pool_pages, guests };
         let sizes = policy.sizes(&fleet);
         let shares = policy::divide(pool_pages, &fleet.claims());
-        let speak = known.iter().filter(|known| known.view.statistics.is_some());
-        let told_s = speak
-            .filter_map(|known| self.memories.get(&known.view.name))
-            .map(|memory| memory.news.elapsed_s)
-            .collect();
-        let elapsed_s = passed_s(orders, since, told_s);
-        for (known, share_pages) in known.iter().zip(shares) {
-            let memory = self.memories.entry(known.view.name.clone()).or_default();
-            (memory.account).settle(known.held_pages(), share_pages, elapsed_s);
+        if policy.believes() {
+            for (known, &share_pages) in known.iter().zip(&shares) {
+                let memory = self.memories.entry(known.view.name.clone()).or_default();
+                (memory.account).settle(known.held_pages(), share_pages, passed_s);
+            }
         }
-        for (((known, why), guest), &size) in
-            (known.iter().zip(&reasons)).zip(&fleet.guests).zip(&sizes)
-        {
-            known.vm.set_sizing(Some(sizing(known, guest, size, *why)));
+        for (at, (known, why)) in known.iter().zip(&reasons).enumerate() {
+            let sizing = sizing(known, &fleet.guests[at], sizes[at], shares[at], *why);
+            known.vm.set_sizing(Some(sizing));
         }
         let causes: Vec<String> = (fleet.guests.iter().enumerate())
-            .map(|(at, guest)| cause(policy.name(), guest, reasons.get(at)))
+            .map(|(at, guest)| cause(policy.as_ref(), guest, reasons.get(at)))
             .collect();
         apply(&known, &sizes, &causes, pool_pages);
         true
     }
-}
-
-/// Time since the last decision, for which guests pay: decisions are late, early, or come when
-/// one guest is ahead. `told_s` is what went by on the guests' clocks, `since` on the host's.
-/// However long nobody looked, it is bounded.
-fn passed_s(orders: &Orders, since: Duration, mut told_s: Vec<f64>) -> f64 {
-    let most_s = AHEAD as f64 * orders.interval_ms as f64 / 1000.0;
-    match orders.clock {
-        PolicyClock::Host => (since.as_secs_f64()).min(most_s.max(PATIENCE.as_secs_f64())),
-        PolicyClock::Guests => {
-            // The middle one's: one clock that stands still or runs ahead changes nothing.
-            told_s.sort_by(f64::total_cmp);
-            told_s.get(told_s.len() / 2).map_or(0.0, |s| s.min(most_s))
-        }
-    }
-}
-
-/// What a guest has told of all its memory since the last decision, as far as it agrees with
-/// what the host has allocated.
-fn told(share: &Share, view: &VmView, memory: &Memory) -> Option<Told> {
-    let statistics = view.statistics.as_ref()?;
-    let mut told = Told {
-        elapsed_s: memory.news.elapsed_s,
-        refaults: memory.news.refaults,
-        oom: memory.news.oom,
-        stall_permille: memory.stall_permille,
-        ..Told::default()
-    };
-    let mut all_pages = 0;
-    for (tier, node) in view.tiers.iter().zip(&statistics.nodes) {
-        let pages = |bytes: u64| bytes >> PAGE_SHIFT;
-        let (total, size) = (pages(tier.total_bytes), pages(tier.size_bytes));
-        let wanted = tier.wanted_size_bytes.map_or(size, pages);
-        let mut held = held_pages(total, node);
-        let mut untouched = 0;
-        // While a balloon changes, its size and what is allocated are of two moments.
-        if let (Some(bytes), false) = (tier.backing_bytes, tier.busy) {
-            let set_aside = held.min(total / SET_ASIDE);
-            held = held.min(pages(bytes).saturating_add(set_aside));
-            untouched = size.saturating_sub(pages(bytes).saturating_add(set_aside));
-        }
-        all_pages += total;
-        told.size_pages += size.max(wanted);
-        told.untouched_pages += untouched;
-        told.free_pages += node.free_pages.max(untouched);
-        told.held_pages += held;
-        told.demand_pages += held + node.anon_pages;
-        // Words of before the last change say nothing of what is free now.
-        told.is_busy |= tier.busy || node.balloon_pages != pages(tier.balloon_bytes);
-        told.has_stopped |= (tier.last).is_some_and(|last| {
-            let early = matches!(last.outcome, Outcome::Floor | Outcome::Oom);
-            early && tier.ended_ticket == tier.ticket && size > wanted
-        });
-    }
-    let resident = resident_pages(view).unwrap_or(u64::MAX);
-    told.demand_pages = told.demand_pages.min(resident);
-    told.most_pages =
-        (share.memory_bytes).map_or(all_pages, |bytes| (bytes >> PAGE_SHIFT).min(all_pages));
-    told.hot_pages = (statistics.has_tmm).then(|| (statistics.hot_wanted_pages).min(resident));
-    Some(told)
 }
 
 /// Memory of a guest that cannot be moved into FMEM: what its kernel holds of SMEM.
@@ -311,11 +259,17 @@ fn elsewhere(known: &Known) -> u64 {
         .sum()
 }
 
-fn sizing(known: &Known, guest: &Guest, fmem_pages: u64, why: Why) -> Sizing {
+fn sizing(known: &Known, guest: &Guest, fmem_pages: u64, share_pages: u64, why: Why) -> Sizing {
     let useful_pages = policy::useful_pages(guest);
     let wished = (guest.hot_pages.unwrap_or(u64::MAX)).min(guest.memory_pages.unwrap_or(0));
     let fmem_short = if fmem_pages < useful_pages {
-        Some(Short::Pool)
+        // With its share it has all that is not lent.
+        let has_share = fmem_pages >= share_pages.min(useful_pages);
+        Some(if has_share && !guest.may_borrow {
+            Short::Credit
+        } else {
+            Short::Pool
+        })
     } else {
         (wished > guest.claim.ceiling_pages).then_some(Short::Ceiling)
     };
@@ -356,13 +310,6 @@ fn most_samples_per_s(vcpus: Option<u32>) -> f64 {
     vcpus.map_or_else(host, f64::from) * MOST_SAMPLES_PER_S
 }
 
-/// Memory of the guest that the host has allocated: it can have no more that is
-/// hot. None: that cannot be seen.
-fn resident_pages(view: &VmView) -> Option<u64> {
-    let bytes: Option<u64> = view.tiers.iter().map(|tier| tier.backing_bytes).sum();
-    Some(bytes? >> PAGE_SHIFT)
-}
-
 fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Guest {
     let pages = |bytes: u64| bytes >> PAGE_SHIFT;
     let entitled = Entitled {
@@ -383,8 +330,8 @@ fn guest(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Gues
 }
 
 /// For the ledger: who decided, and what it knew of the guest.
-fn cause(policy: &str, guest: &Guest, why: Option<&Why>) -> String {
-    let mut words = format!("policy {policy}");
+fn cause(policy: &dyn Policy, guest: &Guest, why: Option<&Why>) -> String {
+    let mut words = format!("policy {}", policy.name());
     let mut tell = |what: std::fmt::Arguments<'_>| {
         let _ = write!(words, ", {what}");
     };
@@ -403,7 +350,7 @@ fn cause(policy: &str, guest: &Guest, why: Option<&Why>) -> String {
     if let Some(permille) = guest.stall_permille {
         tell(format_args!("stalled {permille} of 1000"));
     }
-    if !guest.may_borrow {
+    if policy.believes() && !guest.may_borrow {
         tell(format_args!("no credit"));
     }
     words

@@ -28,6 +28,10 @@ impl Policy for Guaranteed {
         "guaranteed"
     }
 
+    fn believes(&self) -> bool {
+        true
+    }
+
     fn sizes(&self, fleet: &Fleet) -> Vec<u64> {
         let floors: Vec<Claim> = (fleet.claims().into_iter())
             .map(|claim| Claim { weight: 0, ..claim })

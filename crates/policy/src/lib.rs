@@ -128,6 +128,10 @@ pub trait Policy: Send + Sync {
     fn name(&self) -> &'static str;
     /// The size of every guest, in the fleet's order.
     fn sizes(&self, fleet: &Fleet) -> Vec<u64>;
+    /// Does it go by what guests say, so that they pay for it?
+    fn believes(&self) -> bool {
+        false
+    }
     /// Does a guest's [`Probe`] decide its memory as a whole?
     fn sizes_memory(&self) -> bool {
         false

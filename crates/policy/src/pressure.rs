@@ -37,6 +37,10 @@ impl Policy for Pressure {
         "pressure"
     }
 
+    fn believes(&self) -> bool {
+        true
+    }
+
     fn sizes(&self, fleet: &Fleet) -> Vec<u64> {
         // Now within everybody's bounds and the pool.
         let now: Vec<Claim> = fleet

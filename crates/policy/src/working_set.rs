@@ -16,8 +16,10 @@
 //!
 //! Nobody can check what a guest says of its hot set, of what it uses and of what it suffers,
 //! so FMEM beyond its share is paid for, see `account`: without credit it has what no
-//! other guest needs. Memory as a whole is bounded by what the host was told to give it, and who
-//! has not touched an eighth of that is not believed to lack any.
+//! other guest needs. Memory as a whole is bounded by what the host was told to give it. What a
+//! kernel has set aside (a pool of huge pages) was never touched either, and cannot be given. So
+//! a guest that leaves more than an eighth untouched is not believed to lack memory, beside what it
+//! did not call free when it first spoke, or stopped with when it was asked for memory.
 
 use demeter_balloon::view::Why;
 
@@ -60,9 +62,10 @@ pub struct Told {
     pub most_pages: u64,
     /// What it has, or was promised if that is more.
     pub size_pages: u64,
-    /// Free, of what it has.
+    /// Free, of what it has, as it says.
     pub free_pages: u64,
-    /// Surely free, whatever it says: the host has never allocated it.
+    /// Surely not used, whatever it says: the host has never allocated it. Not surely free:
+    /// huge pages that were set aside look the same.
     pub untouched_pages: u64,
     /// Anonymous memory, and what the kernel holds.
     pub demand_pages: u64,
@@ -88,10 +91,12 @@ impl Told {
         (self.most_pages / RESERVE).max(1)
     }
 
-    /// What it uses, and the reserve: who holds on to free memory has no use for FMEM for it.
+    /// What it uses, and the reserve: who holds on to free memory has no use for FMEM for it,
+    /// nor for what it never touched.
     #[must_use]
     pub fn used_pages(&self) -> u64 {
-        (self.size_pages.saturating_sub(self.free_pages)).saturating_add(self.reserve_pages())
+        let unused = self.free_pages.max(self.untouched_pages);
+        (self.size_pages.saturating_sub(unused)).saturating_add(self.reserve_pages())
     }
 }
 
@@ -116,6 +121,9 @@ pub struct Probe {
     lost_s: f64,
     /// What was taken from it when it last spoke.
     unheard_pages: u64,
+    /// What it has never touched, and did not call free when it first spoke, or stopped with when
+    /// it was asked for memory: it cannot be given, as far as is known.
+    set_aside_pages: Option<u64>,
 }
 
 impl Default for Probe {
@@ -133,6 +141,7 @@ impl Default for Probe {
             next_wait_s: WAIT_S.0,
             lost_s: 0.0,
             unheard_pages: 0,
+            set_aside_pages: None,
         }
     }
 }
@@ -170,18 +179,24 @@ impl Probe {
             .map_or(0, |before| told.demand_pages.saturating_sub(before));
         self.wait_s = (self.wait_s - told.elapsed_s).max(0.0);
         self.again_s = (self.again_s - told.elapsed_s).max(0.0);
+        let idle = told.untouched_pages - self.set_aside(told);
+        // It has not even used what it is given when it says that it lacks memory.
+        let is_believed = idle <= told.most_pages / RESCUE;
         let stall_permille = (told.stall_permille.unwrap_or(0)).saturating_sub(STALL_PERMILLE.1);
-        let lost_s = self.lost_s
-            + told.refaults as f64 * REFAULT_S
-            + told.elapsed_s * f64::from(stall_permille) / 1000.0;
-        self.lost_s = (lost_s - SEARCH_PART * told.elapsed_s).clamp(0.0, SEARCH_PART * WAIT_S.1);
+        let lost_s = if is_believed {
+            told.refaults as f64 * REFAULT_S + told.elapsed_s * f64::from(stall_permille) / 1000.0
+        } else {
+            0.0
+        };
+        self.lost_s = (self.lost_s + lost_s - SEARCH_PART * told.elapsed_s)
+            .clamp(0.0, SEARCH_PART * WAIT_S.1);
         let size = told.size_pages;
         let used = size.saturating_sub(told.free_pages);
-        if self.suffers(told) {
+        if is_believed && self.suffers(told) {
             let missed = (2 * told.refaults.min(told.most_pages)).saturating_add(grown);
             // What is free has room for what comes back; it may take its time.
             let more = if told.oom {
-                (told.most_pages / RESCUE).saturating_sub(told.untouched_pages)
+                (told.most_pages / RESCUE).saturating_sub(idle)
             } else {
                 missed.max(reserve).saturating_sub(told.free_pages)
             };
@@ -262,11 +277,26 @@ impl Probe {
         (told.size_pages - step, Why::Cold)
     }
 
+    /// Of what it has never touched, what it cannot give, as far as is known: at first what it does
+    /// not call free; less when it has touched more; more when it stopped before the size that it
+    /// was asked for. One that stops for no reason keeps memory by that, as it does anyway, and gains
+    /// no FMEM.
+    fn set_aside(&mut self, told: &Told) -> u64 {
+        let not_free = told.untouched_pages.saturating_sub(told.free_pages);
+        let before = self.set_aside_pages.unwrap_or(not_free);
+        let now = if told.is_busy {
+            // Its size, its words and what is allocated are of different moments.
+            before
+        } else if told.has_stopped {
+            before.min(told.untouched_pages).max(not_free)
+        } else {
+            before.min(told.untouched_pages)
+        };
+        self.set_aside_pages = Some(now);
+        now.min(told.untouched_pages)
+    }
+
     fn suffers(&self, told: &Told) -> bool {
-        if told.untouched_pages > told.most_pages / RESCUE {
-            // It has not even used what it is given when it runs out of memory.
-            return false;
-        }
         let lost_part = told.refaults as f64 * REFAULT_S / told.elapsed_s;
         let is_warm = told.refaults > self.step_pages / WARM;
         let bound = if is_warm {
@@ -303,6 +333,10 @@ pub struct WorkingSet;
 impl Policy for WorkingSet {
     fn name(&self) -> &'static str {
         "working-set"
+    }
+
+    fn believes(&self) -> bool {
+        true
     }
 
     fn sizes_memory(&self) -> bool {
@@ -670,20 +704,61 @@ mod tests {
             oom: true,
             ..told()
         };
-        let after = |resident_pages: u64| {
+        let after = |resident_pages: u64, free_pages: fn(u64) -> u64| {
             let (mut probe, mut now) = (Probe::default(), suffers);
             for _ in 0..1000 {
                 now.untouched_pages = now.size_pages.saturating_sub(resident_pages);
-                now.free_pages = now.untouched_pages;
+                now.free_pages = free_pages(now.untouched_pages);
                 now.size_pages = probe.next(Some(&now)).unwrap().0;
             }
             now.size_pages
         };
         // An eighth more than it has used, and not all that it may have.
-        let size = after(20_000);
-        assert!((20_000..=28_000).contains(&size), "{size}");
+        for says_free in [|untouched| untouched, |_| 0] {
+            let size = after(20_000, says_free);
+            assert!((20_000..=28_000).contains(&size), "{size}");
+        }
         // Who uses what it is given gets more.
-        assert_eq!(after(64_000), 64_000);
+        assert_eq!(after(64_000, |untouched| untouched), 64_000);
+    }
+
+    #[test]
+    fn who_cannot_give_what_it_has_set_aside_is_believed_to_suffer() {
+        // Huge pages from the start; or set aside later, and it stopped when asked for them.
+        for later in [false, true] {
+            let mut probe = Probe::default();
+            let mut now = Told {
+                size_pages: 40_000,
+                untouched_pages: if later { 0 } else { 20_000 },
+                ..told()
+            };
+            probe.next(Some(&now));
+            now.refaults = 1_000;
+            if later {
+                now.untouched_pages = 20_000;
+                assert_ne!(probe.next(Some(&now)).unwrap().1, Why::Suffers);
+                now.has_stopped = true;
+            }
+            assert_eq!(probe.next(Some(&now)), Some((42_000, Why::Suffers)));
+            now.has_stopped = false;
+            now.oom = true;
+            assert_eq!(probe.next(Some(&now)), Some((48_000, Why::Suffers)));
+        }
+    }
+
+    #[test]
+    fn what_was_set_aside_is_no_room_to_grow() {
+        let mut probe = Probe::default();
+        let mut now = Told {
+            size_pages: 40_000,
+            untouched_pages: 20_000,
+            free_pages: 1_000,
+            ..told()
+        };
+        probe.next(Some(&now));
+        now.demand_pages += 800;
+        now.free_pages = 200;
+        assert_eq!(probe.next(Some(&now)), Some((41_400, Why::Grows)));
     }
 
     #[test]

@@ -152,6 +152,7 @@ fn reasons(sizing: &Sizing) -> String {
     let mut text = format!("memory {:.1}: {why}", mib(sizing.memory_bytes));
     let short = sizing.fmem_short.map(|short| match short {
         Short::Pool => "the pool has no more for it",
+        Short::Credit => "it has its share, and its credit is spent",
         Short::Ceiling => "it may not have more",
     });
     if let Some(short) = short {

@@ -5,6 +5,9 @@ use super::*;
 use demeter_balloon::statistics::Trigger;
 use demeter_balloon::{NodeStatistics, Statistics};
 
+use crate::policy::Told;
+use told::MOVING_S;
+
 fn tier(total_pages: u64) -> TierView {
     TierView {
         tier: "fmem".into(),
@@ -235,13 +238,25 @@ fn grasps(resident_pages: [u64; 2], held_pages: u64) -> Told {
     for (tier, pages) in view.tiers.iter_mut().zip(resident_pages) {
         tier.backing_bytes = Some(pages << PAGE_SHIFT);
     }
-    told(&share(), &view, &Memory::default()).unwrap()
+    judged(&view)
+}
+
+fn judged(view: &VmView) -> Told {
+    told(
+        &share(),
+        view,
+        &Memory::default(),
+        &mut Quiet::default(),
+        0.25,
+    )
+    .unwrap()
 }
 
 #[test]
-fn what_the_host_has_not_allocated_is_free_whoever_says_what() {
+fn what_the_host_has_not_allocated_is_not_used_whoever_says_what() {
     let told = grasps([400, 600], 0);
-    assert_eq!((told.size_pages, told.free_pages), (4000, 3000));
+    // What cannot be given is not used either: it is free only where the guest says so.
+    assert_eq!((told.size_pages, told.free_pages), (4000, 0));
     assert_eq!((told.untouched_pages, told.demand_pages), (3000, 1000));
     assert_eq!(told.hot_pages, Some(1000));
     assert!(told.used_pages() <= 1000 + 4000 / 64);
@@ -252,54 +267,47 @@ fn what_the_host_has_not_allocated_is_free_whoever_says_what() {
 }
 
 #[test]
-fn what_a_kernel_has_set_aside_is_neither_free_nor_allocated_up_to_an_eighth() {
+fn what_a_kernel_has_set_aside_is_neither_untouched_nor_allocated_up_to_an_eighth() {
     let told = grasps([400, 600], 100);
-    assert_eq!((told.free_pages, told.held_pages), (2800, 200));
+    assert_eq!((told.untouched_pages, told.held_pages), (2800, 200));
     // One that says so of all.
     let told = grasps([400, 600], 3000);
-    assert_eq!(told.free_pages, 600 - 125 + 2400 - 375);
+    assert_eq!(told.untouched_pages, 600 - 125 + 2400 - 375);
     assert_eq!(told.held_pages, 400 + 125 + 600 + 375);
 }
 
 #[test]
-fn a_balloon_that_changes_and_memory_that_nobody_sees_are_judged_by_words_alone() {
+fn a_balloon_that_changes_is_judged_by_what_was_seen_before_for_a_while() {
     let mut view = claims(1, 1_000_000_000);
-    let free = |view: &VmView| told(&share(), view, &Memory::default()).unwrap().free_pages;
+    let mut quiet = Quiet::default();
+    let mut judge = |view: &VmView, passed_s| {
+        let told = told(&share(), view, &Memory::default(), &mut quiet, passed_s).unwrap();
+        (told.untouched_pages, told.is_busy)
+    };
     view.tiers[0].backing_bytes = Some(300 << PAGE_SHIFT);
-    assert_eq!(free(&view), 700);
+    assert_eq!(judge(&view, 1.0), (700, false));
     view.tiers[0].busy = true;
-    assert_eq!(free(&view), 0);
+    view.tiers[0].backing_bytes = Some(900 << PAGE_SHIFT);
+    assert_eq!(judge(&view, 1.0), (700, true));
+    // It never ends the request.
+    assert_eq!(judge(&view, MOVING_S), (100, false));
     view.tiers[0].busy = false;
-    view.tiers[0].backing_bytes = None;
-    assert_eq!(free(&view), 0);
+    assert_eq!(judge(&view, 1.0), (100, false));
+    // It never tells the balloon that it has.
+    view.tiers[0].balloon_bytes = 1 << PAGE_SHIFT;
+    assert_eq!(judge(&view, 1.0), (100, true));
+    assert_eq!(judge(&view, MOVING_S), (100, false));
 }
 
 #[test]
-fn credit_is_spent_by_the_time_that_has_passed() {
-    let orders = |clock, interval_ms| Orders {
-        policy: None,
-        fmem_pool_bytes: 0,
-        interval_ms,
-        clock,
-    };
-    let host = |seconds: f64, interval_ms| {
-        let since = Duration::from_secs_f64(seconds);
-        passed_s(&orders(PolicyClock::Host, interval_ms), since, vec![9.0])
-    };
-    // A decision that came late, or early.
-    assert_eq!(host(1.25, 250), 1.25);
-    assert_eq!(host(0.01, 1000), 0.01);
-    // Nobody looked for a day.
-    assert_eq!(host(86_400.0, 250), 60.0);
-    assert_eq!(host(86_400.0, 60_000), 240.0);
-    let guests = |told_s: &[f64]| {
-        let orders = orders(PolicyClock::Guests, 1000);
-        passed_s(&orders, Duration::from_secs(50), told_s.to_vec())
-    };
-    assert_eq!(guests(&[]), 0.0);
-    assert_eq!(guests(&[1.1]), 1.1);
-    // Whose clock stands still pays as the others do, and who runs ahead makes nobody pay.
-    assert_eq!(guests(&[1.0, 0.0]), 1.0);
-    assert_eq!(guests(&[1.0, 1e9, 1.2]), 1.2);
-    assert_eq!(guests(&[1e9]), 4.0);
+fn memory_that_nobody_sees_is_judged_by_words_alone() {
+    let mut view = claims(1, 1_000_000_000);
+    view.tiers[0].backing_bytes = Some(300 << PAGE_SHIFT);
+    assert_eq!(judged(&view).untouched_pages, 700);
+    // A file system that counts no blocks; or nobody could look.
+    for unseen in [Some(0), None] {
+        view.tiers[0].backing_bytes = unseen;
+        let told = judged(&view);
+        assert_eq!((told.untouched_pages, told.hot_pages), (0, Some(1000)));
+    }
 }

@@ -19,7 +19,11 @@ const WHY = {
   moving: "it has not ended the last request",
   silent: "it does not say what it needs",
 };
-const SHORT = { pool: "FMEM is short: the pool is given out", ceiling: "FMEM is short: its ceiling" };
+const SHORT = {
+  pool: "FMEM is short: the pool is given out",
+  credit: "FMEM is short: its credit is spent",
+  ceiling: "FMEM is short: its ceiling",
+};
 
 const at = (id) => document.getElementById(id);
 const cards = new Map();
