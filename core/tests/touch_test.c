@@ -233,7 +233,7 @@ static void tt_test_change(struct test_tally *tally)
 	for (i = 0; i < 20; i++)
 		demeter_touch_note(&touch, demeter_touch_exposure(5000, 1, 1), true, 5000);
 	CHECK(demeter_touch_rate(&touch, 5000) > 50000);
-	/* Untouched for a tick: as cold as what is remembered spread over it, and after two half. */
+	/* Untouched for a tick: as cold as what is remembered, spread over it; then half of it. */
 	demeter_touch_note(&touch, demeter_touch_exposure(TT_TICK_NS, 1, 1), false, 5000);
 	CHECK(demeter_touch_rate(&touch, 5000) < (DEMETER_TOUCH_MEMORY + 1) * TT_S / TT_TICK_NS);
 	demeter_touch_note(&touch, demeter_touch_exposure(TT_TICK_NS, 1, 1), false, 5000);

@@ -514,7 +514,7 @@ struct layout {
 /* Granules that a space may have, a power of two, so that few spaces lose what they know. */
 static u32 granules_each(void)
 {
-	return MAX_GRANULES >> min((u32)fls(nr_spaces / (FULL_SPACES + 1)), LEAST_SHIFT);
+	return MAX_GRANULES >> min_t(u32, fls(nr_spaces / (FULL_SPACES + 1)), LEAST_SHIFT);
 }
 
 /* Granules twice as large are fewer. */
