@@ -422,10 +422,10 @@ static void tt_test_saved(struct test_tally *tally)
 
 	tt_spend(&purse, 2000, 1, 0);
 	spent = tt_spend(&purse, 2000, 2, 0);
-	CHECK_EQ(spent, 2 * 5000ULL * 2000);
-	/* 62.5 ms were saved, and ten seconds bring as many. */
+	CHECK(spent > 14000000);
+	/* 15.6 ms were saved, and ten seconds bring 62.5. */
 	spent += tt_spend(&purse, 2000, 18, 0);
-	CHECK(spent > 100000000 && spent < 130000000);
+	CHECK(spent > 70000000 && spent < 80000000);
 	spent = tt_spend(&purse, 2000, 20, 0);
 	CHECK(spent < 68000000);
 	/* Ten seconds at an eighth of the pace save nearly all of it. */
@@ -434,7 +434,7 @@ static void tt_test_saved(struct test_tally *tally)
 	CHECK(sparse < 7000000);
 	tt_spend(&purse, 2000, 1, 0);
 	spent = tt_spend(&purse, 2000, 2, 0);
-	CHECK_EQ(spent, 2 * 5000ULL * 2000);
+	CHECK(spent > 14000000);
 }
 
 /* Whatever pages cost by turns, the share is kept in the long run: what was dear is owed. */
