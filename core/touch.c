@@ -70,9 +70,9 @@
 /* Keeps sums far from wrapping: more accesses than any granule has in an epoch. */
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
 /* Part of the time that looking may take; leaves room for what a fault costs unseen. */
-#define TOUCH_TIME_SHARE   160U
-/* What that leaves unspent is saved, up to that of 2.5 seconds, and spent in one. */
-#define TOUCH_SAVED_NS	   (5 * TOUCH_NS_PER_S / 2 / TOUCH_TIME_SHARE)
+#define TOUCH_TIME_SHARE   320U
+/* What that leaves unspent is saved, up to that of five seconds, and spent in one. */
+#define TOUCH_SAVED_NS	   (5 * TOUCH_NS_PER_S / TOUCH_TIME_SHARE)
 /* While there is something to learn, so much denser than usual. */
 #define TOUCH_DENSER	   4U
 /* What a page costs is a mean over so many epochs, as a shift. */
@@ -388,8 +388,8 @@ static void touch_learn_cost(struct demeter_touch_purse *purse, u64 spent_ns, u6
  * @shift: log2 of how much sparser they are, as there is nothing to gain; 0: there is
  *	something to learn, and what was saved may be spent on learning it soon
  *
- * In the long run the cost is below 1/160 of the time, as what was spent beyond that is owed;
- * over any ten seconds below 1/128: who has been sparse, or has just begun, has saved as much.
+ * In the long run the cost is below 1/320 of the time, as what was spent beyond that is owed;
+ * over any ten seconds below 1/200: who has been sparse, or has just begun, has saved as much.
  * (What becomes dear at once is noticed when it has been paid.)
  */
 void demeter_touch_budget(struct demeter_touch_purse *purse, u64 spent_ns, u64 elapsed_ns,

@@ -17,7 +17,7 @@
  * was armed last.
  *
  * Cost: arming, faults and arithmetic are measured, and the number of pages
- * follows from that: less than 1/160 of the time that the managed programs run, in the
+ * follows from that: less than 1/320 of the time that the managed programs run, in the
  * long run. Where there is nothing to learn, ticks are as rare and pages as few as the
  * pace says (pacing.c), and what that saves is spent when there is something again.
  */
