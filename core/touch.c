@@ -71,8 +71,9 @@
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
 /* Part of the time that looking may take; leaves room for what a fault costs unseen. */
 #define TOUCH_TIME_SHARE   320U
-/* What that leaves unspent is saved, up to that of five seconds, and spent in one. */
-#define TOUCH_SAVED_NS	   (5 * TOUCH_NS_PER_S / TOUCH_TIME_SHARE)
+/* What that leaves unspent is saved, up to that of a second; that of ten can be owed. */
+#define TOUCH_SAVED_NS	   (TOUCH_NS_PER_S / TOUCH_TIME_SHARE)
+#define TOUCH_OWED_NS	   (10 * TOUCH_NS_PER_S / TOUCH_TIME_SHARE)
 /* While there is something to learn, so much denser than usual. */
 #define TOUCH_DENSER	   4U
 /* What a page costs is a mean over so many epochs, as a shift. */
@@ -348,9 +349,9 @@ u64 demeter_touch_passed(u64 *before_ns, u64 now_ns)
 /* No more can be saved than that, and no more be owed. */
 static s64 touch_purse(s64 ns)
 {
-	s64 most_ns = TOUCH_SAVED_NS;
+	s64 most_ns = TOUCH_SAVED_NS, least_ns = -(s64)TOUCH_OWED_NS;
 
-	return ns > most_ns ? most_ns : ns < -most_ns ? -most_ns : ns;
+	return ns > most_ns ? most_ns : ns < least_ns ? least_ns : ns;
 }
 
 /* What is saved, or owed, and so may be spent beside the share, in so much time. */
@@ -404,8 +405,8 @@ void demeter_touch_budget(struct demeter_touch_purse *purse, u64 spent_ns, u64 e
 		purse->saved_ns = TOUCH_SAVED_NS;
 		return;
 	}
-	left_ns = share_ns > spent_ns ? (s64)demeter_min(share_ns - spent_ns, 2 * TOUCH_SAVED_NS)
-				      : -(s64)demeter_min(spent_ns - share_ns, 2 * TOUCH_SAVED_NS);
+	left_ns = share_ns > spent_ns ? (s64)demeter_min(share_ns - spent_ns, 2 * TOUCH_OWED_NS)
+				      : -(s64)demeter_min(spent_ns - share_ns, 2 * TOUCH_OWED_NS);
 	purse->saved_ns = touch_purse(touch_purse(purse->saved_ns) + left_ns);
 	/* Where pages are few, what they cost is mostly that of the arithmetic beside. */
 	if (!shift)
