@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -237,9 +237,12 @@ def on_tcp(path: Path) -> Iterator[int]:
         try:
             while data := source.recv(1 << 16):
                 sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
         except OSError:
             pass
+        # A reset (the daemon went with a body unread) ends it for the other side, too, who
+        # would wait for an answer otherwise.
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
 
     def serve() -> None:
         while True:
@@ -276,6 +279,8 @@ def tried(description: dict, where: str, folder: Path, *options: str) -> None:
         f"--seed={SEED}",
         "--max-examples=100",
         "--request-timeout=20",
+        # Who is refused before all was read loses the connection, maybe with the next call in it.
+        "--header=Connection: close",
         "--generation-database=none",
         "--continue-on-failure",
         "--no-color",
