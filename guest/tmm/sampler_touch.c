@@ -44,8 +44,12 @@
 #define TICK_PAGES    256u
 /* Pages armed in a second at the usual pace: more would tell little that matters. */
 #define PAGES_PER_S   2500u
-/* A page that nobody touched for so long makes room for another of its granule. */
+/*
+ * A page that nobody touched for so long makes room for another of its granule. To arm the
+ * same huge page anew would tell nothing; but a base page is one of 512, of which few may be hot.
+ */
 #define DWELL_NS      (50 * NSEC_PER_MSEC)
+#define DWELL_BASE_NS (10 * NSEC_PER_MSEC)
 /* Samples made in an epoch, at most. */
 #define EPOCH_SAMPLES 2048u
 /* Armed pages looked at in an epoch, whether their marks are still there. */
@@ -162,6 +166,14 @@ static void drop_secondary(struct demeter_touch_space *space,
 		demeter_touch_secondary_drop(space->mm, armed);
 }
 
+/* Has its page been armed for so long that another shall be? */
+static bool has_dwelt(const struct demeter_touch_granule *granule, u64 clock_ns)
+{
+	u64 dwell_ns = READ_ONCE(granule->armed) & DEMETER_TOUCH_HUGE ? DWELL_NS : DWELL_BASE_NS;
+
+	return clock_ns >= granule->since_ns + dwell_ns;
+}
+
 static void arm_some(struct demeter_touch_space *space, u32 pages, bool kvm)
 {
 	static u32 batch[TICK_PAGES]; /* demeter_touch_lock */
@@ -178,7 +190,7 @@ static void arm_some(struct demeter_touch_space *space, u32 pages, bool kvm)
 
 		granule = &space->granule[index];
 		if (READ_ONCE(granule->armed)) {
-			if (!turn || clock_ns < granule->since_ns + DWELL_NS)
+			if (!has_dwelt(granule, clock_ns))
 				continue;
 			demeter_touch_settle(space, granule, true);
 		}
