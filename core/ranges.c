@@ -462,17 +462,29 @@ struct demeter_range *demeter_ranges_find(struct demeter_ranges *rs, u64 gva)
  */
 int demeter_ranges_sample(struct demeter_ranges *rs, u64 gva)
 {
+	return demeter_ranges_samples(rs, gva, 1);
+}
+
+/**
+ * demeter_ranges_samples - count several sampled accesses of one place
+ * @rs: the ranges
+ * @gva: guest virtual address
+ * @samples: their number
+ *
+ * Return: as demeter_ranges_sample().
+ */
+int demeter_ranges_samples(struct demeter_ranges *rs, u64 gva, u32 samples)
+{
 	struct demeter_range *r = demeter_ranges_find(rs, gva);
 	u32 k;
 
 	if (!r) {
-		rs->strays++;
+		rs->strays += samples;
 		return -ENOENT;
 	}
 	k = ranges_quarter_of(r, rs->granule_shift, gva);
-	if (r->hits[k] != (u32)~0U)
-		r->hits[k]++;
-	rs->samples++;
+	r->hits[k] += demeter_min(samples, (u32)~0U - r->hits[k]);
+	rs->samples += samples;
 	return 0;
 }
 

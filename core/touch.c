@@ -65,8 +65,8 @@
 /* The mean changes by this factor an epoch at most, as a shift: few touches make it noisy. */
 #define TOUCH_MEAN_SHIFT   2
 /* What a granule counts for at most: a part of all, or of the hottest. */
-#define TOUCH_PARTS	   8U
-#define TOUCH_SPAN	   16U
+#define TOUCH_PARTS	   32U
+#define TOUCH_SPAN	   64U
 /* Keeps sums far from wrapping: more accesses than any granule has in an epoch. */
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
 /* Part of the time that looking may take; leaves room for what a fault costs unseen. */

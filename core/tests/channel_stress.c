@@ -26,7 +26,7 @@ static void *produce(void *argument)
 	u64 i;
 
 	for (i = 0; i < per_producer; i++) {
-		struct demeter_sample s = { .gva = i, .space = me, .tier = (u16)~i };
+		struct demeter_sample s = { .gva = i, .space = me, .tier = (u8)~i, .more = (u8)i };
 
 		if (demeter_channel_push(&channel, &s)) {
 			pushed[me]++;
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
 
 		while (demeter_channel_pop(&channel, &s)) {
 			if (s.space >= PRODUCERS || s.gva < next[s.space] ||
-			    s.tier != (u16)~s.gva) {
+			    s.tier != (u8)~s.gva || s.more != (u8)s.gva) {
 				printf("not ok - channel: torn, repeated or out of order\n");
 				return 1;
 			}

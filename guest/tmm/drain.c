@@ -85,12 +85,13 @@ void demeter_sampler_push(const struct mm_struct *mm, const struct demeter_acces
 		.gva = access->gva,
 		.latency_ns = access->latency_ns,
 		.tier = access->tier,
+		.more = access->more,
 	};
 
 	if (demeter_targets_space_of(mm, &sample.space))
 		demeter_channel_push(&channel, &sample);
 	else
-		this_cpu_inc(demeter_cpu_stats.stray_samples);
+		this_cpu_add(demeter_cpu_stats.stray_samples, 1 + access->more);
 	this_cpu_add(demeter_cpu_stats.drain_ns, local_clock() - start_ns);
 }
 
@@ -120,7 +121,7 @@ u64 demeter_drain_discard(void)
 	u64 nr = 0;
 
 	while (slots && demeter_channel_pop(&channel, &sample))
-		nr++;
+		nr += 1 + sample.more;
 	return nr;
 }
 

@@ -21,15 +21,18 @@ struct task_struct;
 #define DEMETER_REASON_BYTES 256
 
 /**
- * struct demeter_access - one sampled access, as a backend sees it
+ * struct demeter_access - one sampled access, or several of the same place, as a backend
+ *	sees it
  * @gva: virtual address
  * @latency_ns: measured latency, 0 = not known
  * @tier: enum demeter_tier, or DEMETER_TIERS when not known
+ * @more: how many it stands for beside itself; 0 of those who can tell pages apart
  */
 struct demeter_access {
 	u64 gva;
 	u16 latency_ns;
-	u16 tier;
+	u8 tier;
+	u8 more;
 };
 
 /* What a backend can tell about a sample. */
@@ -61,6 +64,8 @@ struct demeter_access {
  *	sample stands for does not follow the parameter.
  * @follows_pace: samples are made sparser by demeter_pacing_shift() without being told, and
  *	their number follows what is known, not how much is accessed
+ * @doubt_shift: log2 of how much shorter moving is stopped (core/judge.c), as what a step has
+ *	saved is told too low
  * @least_shift: log2 of how sparse samples have to be at least so as not to be dear;
  *	for the worker. NULL when their cost is not known.
  * @tick: start again what died on its own, and push what still lies in buffers
@@ -92,6 +97,7 @@ struct demeter_sampler_ops {
 	u64 (*accesses_per_sample)(u64 period);
 	void (*set_period)(u64 period);
 	bool follows_pace;
+	u32 doubt_shift;
 	u32 (*least_shift)(void);
 	void (*tick)(void);
 	unsigned int (*alive)(void);

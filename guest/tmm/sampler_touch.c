@@ -58,6 +58,11 @@
 #define EPOCH_FOLLOW  4096u
 /* How well those are divided: each round finds what more is beyond a granule's part. */
 #define FOLLOW_ROUNDS 2u
+/*
+ * A touch is the first of as many accesses as come together, so a step's gain is told several
+ * times too low, and moving stopped by mistake: the first stop is an eighth of the horizon.
+ */
+#define DOUBT_SHIFT   3u
 /* Granules between two offers to let others have the CPU: some ten microseconds. */
 #define YIELD_EVERY   256u
 
@@ -333,24 +338,40 @@ static void add_up(struct demeter_touch_sum *all, const struct demeter_touch_sum
 	all->variance += sum->variance;
 }
 
+/*
+ * Samples of a granule. They go by several at a time, as each costs its way through the
+ * channel; but to as many places as the granule has parts that a range could be.
+ */
+static void emit_granule(struct demeter_touch_space *space, struct demeter_touch_granule *granule,
+			 u64 nr)
+{
+	u64 parts = BIT(space->shift) / READ_ONCE(demeter_params.granule_bytes);
+	u64 at_once = clamp_t(u64, div64_u64(nr, max(parts, 1)), 1, 1 + (u64)U8_MAX);
+
+	while (nr) {
+		u32 page = random_below(BIT(space->shift - PAGE_SHIFT));
+		u64 now = min(nr, at_once);
+		struct demeter_access access = {
+			.gva = granule->addr + ((u64)page << PAGE_SHIFT),
+			.tier = granule->tier,
+			.more = now - 1,
+		};
+
+		demeter_sampler_push(space->mm, &access);
+		nr -= now;
+	}
+}
+
 static void emit(struct demeter_touch_space *space, u64 accesses_per_sample)
 {
 	u32 i;
 
 	for (i = 0; i < space->nr; i++) {
-		struct demeter_touch_granule *granule = &space->granule[i];
-		u64 nr = demeter_touch_share(&sample_carry, granule->accesses, accesses_per_sample);
+		u64 nr = demeter_touch_share(&sample_carry, space->granule[i].accesses,
+					     accesses_per_sample);
 
 		yield_at(i);
-		while (nr--) {
-			u32 page = random_below(BIT(space->shift - PAGE_SHIFT));
-			struct demeter_access access = {
-				.gva = granule->addr + ((u64)page << PAGE_SHIFT),
-				.tier = granule->tier,
-			};
-
-			demeter_sampler_push(space->mm, &access);
-		}
+		emit_granule(space, &space->granule[i], nr);
 	}
 }
 
@@ -604,6 +625,7 @@ const struct demeter_sampler_ops demeter_sampler_touch = {
 	.delivery = touch_delivery,
 	.accesses_per_sample = touch_accesses_per_sample,
 	.follows_pace = true,
+	.doubt_shift = DOUBT_SHIFT,
 	.tick = touch_make_samples,
 	.alive = touch_alive,
 	.lost = touch_lost,

@@ -62,12 +62,12 @@ static void lap(u64 *mark, enum demeter_stage stage)
 }
 
 /* In the range that holds it, or by page; false if there is none. */
-static bool count_sample(struct demeter_target *owner, u64 gva, u16 tier)
+static bool count_sample(struct demeter_target *owner, u64 gva, const struct demeter_sample *sample)
 {
 	if (demeter_finer_table && demeter_ranges_find(&owner->ranges, gva) &&
-	    demeter_finer_takes(owner, gva, tier))
+	    demeter_finer_takes(owner, gva, sample->tier))
 		return true;
-	return !demeter_ranges_sample(&owner->ranges, gva);
+	return !demeter_ranges_samples(&owner->ranges, gva, 1 + sample->more);
 }
 
 static void consume_samples(void)
@@ -86,13 +86,13 @@ static void consume_samples(void)
 		if (!target || target->space != sample.space)
 			target = demeter_target_of(sample.space);
 		owner = target ? demeter_shared_place(target, &gva) : NULL;
-		if (!owner || !count_sample(owner, gva, sample.tier)) {
-			demeter_stats.stray_samples++;
+		if (!owner || !count_sample(owner, gva, &sample)) {
+			demeter_stats.stray_samples += 1 + sample.more;
 			continue;
 		}
-		demeter_stats.samples++;
+		demeter_stats.samples += 1 + sample.more;
 		if (sample.tier < DEMETER_TIERS)
-			demeter_stats.tier_samples[sample.tier]++;
+			demeter_stats.tier_samples[sample.tier] += 1 + sample.more;
 	}
 }
 

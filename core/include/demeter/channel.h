@@ -11,17 +11,19 @@
 #include <demeter/deps.h>
 
 /**
- * struct demeter_sample - one sampled access
+ * struct demeter_sample - one sampled access, or several of the same place
  * @gva: guest virtual address
  * @space: the caller's number of the address space
  * @latency_ns: measured latency, 0 = not known
  * @tier: enum demeter_tier, or DEMETER_TIERS when not known
+ * @more: how many it stands for beside itself
  */
 struct demeter_sample {
 	u64 gva;
 	u32 space;
 	u16 latency_ns;
-	u16 tier;
+	u8 tier;
+	u8 more;
 };
 
 struct demeter_channel_slot {

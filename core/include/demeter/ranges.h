@@ -120,6 +120,7 @@ int demeter_ranges_set_params(struct demeter_ranges *rs,
 int demeter_ranges_set_area(struct demeter_ranges *rs, u32 area, u64 start, u64 end);
 int demeter_ranges_set_areas(struct demeter_ranges *rs, const struct demeter_area *area, u32 nr);
 int demeter_ranges_sample(struct demeter_ranges *rs, u64 gva);
+int demeter_ranges_samples(struct demeter_ranges *rs, u64 gva, u32 samples);
 struct demeter_range *demeter_ranges_find(struct demeter_ranges *rs, u64 gva);
 
 /**

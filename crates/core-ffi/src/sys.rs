@@ -295,6 +295,7 @@ pub struct Judge {
     pub until_ns: u64,
     pub stops: u32,
     pub all_stops: u32,
+    pub doubt_shift: u32,
 }
 
 /// A position in a group's part of the ranking; the planner's.
@@ -366,7 +367,9 @@ pub struct Sample {
     /// Measured latency, 0: not known.
     pub latency_ns: u16,
     /// 0 FMEM, 1 SMEM, 2 not known.
-    pub tier: u16,
+    pub tier: u8,
+    /// How many it stands for beside itself.
+    pub more: u8,
 }
 
 #[repr(C)]
