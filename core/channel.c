@@ -46,7 +46,7 @@ int demeter_channel_init(struct demeter_channel *ch, struct demeter_channel_slot
  * @sample: copied
  *
  * Return: true, or false when the channel was full: the sample is dropped and
- * counted.
+ * counted, with those that it stands for.
  */
 bool demeter_channel_push(struct demeter_channel *ch, const struct demeter_sample *sample)
 {
@@ -63,7 +63,7 @@ bool demeter_channel_push(struct demeter_channel *ch, const struct demeter_sampl
 				return true;
 			}
 		} else if (ahead < 0) {
-			demeter_add_relaxed(&ch->lost, 1);
+			demeter_add_relaxed(&ch->lost, 1 + (u64)sample->more);
 			return false;
 		}
 		at = demeter_load_relaxed(&ch->head);

@@ -117,6 +117,21 @@ static void rt_test_areas(struct test_tally *tally)
 	CHECK_EQ(rt_hits(&rs), 1);
 	rt_check_shape(tally, &rs);
 
+	/* Several at once count as many, here and outside, and never wrap. */
+	{
+		u64 samples = rs.samples, strays = rs.strays;
+		struct demeter_range *r = demeter_ranges_find(&rs, RT_GIB + 5);
+
+		CHECK_EQ(demeter_ranges_samples(&rs, RT_GIB + 5, 255), 0);
+		CHECK_EQ(rt_hits(&rs), 256);
+		CHECK(demeter_ranges_samples(&rs, 0, 7) == -ENOENT);
+		CHECK_EQ(rs.samples, samples + 255);
+		CHECK_EQ(rs.strays, strays + 7);
+		CHECK_EQ(demeter_ranges_samples(&rs, RT_GIB + 5, ~0U), 0);
+		CHECK_EQ(r->hits[0], ~0U);
+		r->hits[0] = 1;
+	}
+
 	/* The mmap area grows down. */
 	CHECK_EQ(demeter_ranges_sample(&rs, 8 * RT_GIB), 0);
 	CHECK_EQ(demeter_ranges_set_area(&rs, 1, 7 * RT_GIB, 9 * RT_GIB), 0);

@@ -36,7 +36,7 @@ struct demeter_channel_slot {
  * @slot: caller's array
  * @mask: its length, a power of two, less one
  * @head: next slot to produce into
- * @lost: samples dropped because the channel was full
+ * @lost: samples dropped because the channel was full, with those that they stood for
  * @tail: next slot to consume; the consumer's own
  */
 struct demeter_channel {
