@@ -131,14 +131,6 @@ static void judge_forget(struct demeter_judge *judge, u64 epoch_ns, u64 horizon_
 	judge->gain_ns = judge->gain_ns < 0 ? -(s64)gain_ns : (s64)gain_ns;
 }
 
-/* How long the next stop lasts. */
-static u64 judge_stop_ns(const struct demeter_judge *judge, u64 horizon_ns)
-{
-	u32 doubt = demeter_min(judge->doubt_shift, DEMETER_JUDGE_MAX_STOPS);
-
-	return demeter_max(demeter_mul_sat(horizon_ns, 1ULL << judge->stops) >> doubt, 1);
-}
-
 /**
  * demeter_judge_epoch - all steps were heard: does moving pay
  * @judge: the judge
@@ -170,7 +162,8 @@ bool demeter_judge_epoch(struct demeter_judge *judge, u64 now_ns, u64 epoch_ns, 
 	judge->cost_ns = 0;
 	judge->gain_ns = 0;
 	judge->since_ns = demeter_add_sat(now_ns, 1);
-	judge->until_ns = demeter_add_sat(now_ns, judge_stop_ns(judge, horizon_ns));
+	judge->until_ns =
+		demeter_add_sat(now_ns, demeter_mul_sat(horizon_ns, 1ULL << judge->stops));
 	if (judge->stops < DEMETER_JUDGE_MAX_STOPS)
 		judge->stops++;
 	judge->all_stops++;

@@ -65,8 +65,8 @@
 /* The mean changes by this factor an epoch at most, as a shift: few touches make it noisy. */
 #define TOUCH_MEAN_SHIFT   2
 /* What a granule counts for at most: a part of all, or of the hottest. */
-#define TOUCH_PARTS	   32U
-#define TOUCH_SPAN	   64U
+#define TOUCH_PARTS	   8U
+#define TOUCH_SPAN	   16U
 /* Keeps sums far from wrapping: more accesses than any granule has in an epoch. */
 #define TOUCH_ACCESSES_MAX BIT_ULL(40)
 /* Part of the time that looking may take; leaves room for what a fault costs unseen. */
@@ -81,6 +81,10 @@
 #define TOUCH_COST_MAX_PS  (1000 * TOUCH_NS_PER_S)
 /* Fewer looks a second would learn nothing. */
 #define TOUCH_LEAST_PER_S  50U
+/* A small part of a granule, and how long it, or a larger one, is watched in vain. */
+#define TOUCH_SMALL_PART   16U
+#define TOUCH_DWELL_NS	   (50 * (TOUCH_NS_PER_S / 1000))
+#define TOUCH_DWELL_SMALL  (10 * (TOUCH_NS_PER_S / 1000))
 
 /**
  * demeter_touch_exposure - time watched, as kept in struct demeter_touch
@@ -143,6 +147,26 @@ void demeter_touch_note(struct demeter_touch *touch, u64 exposure, bool touched,
 	}
 	touch->touches += TOUCH_ONE;
 	touch->exposure = demeter_min(touch->exposure + exposure, TOUCH_EXPOSURE_MAX);
+}
+
+/**
+ * demeter_touch_has_dwelt - shall another page of a granule be armed
+ * @watched_ns: for how long this one has been, in vain; time in which its program ran
+ * @bytes: its size
+ * @granule_bytes: that of the granule
+ *
+ * To watch the same page anew would tell nothing. But a base page is one of 512, of which a
+ * few may have all that is accessed: they are found by looking at many.
+ *
+ * Return: whether it makes room.
+ */
+bool demeter_touch_has_dwelt(u64 watched_ns, u64 bytes, u64 granule_bytes)
+{
+	if (bytes >= granule_bytes)
+		return false;
+	if (bytes < granule_bytes / TOUCH_SMALL_PART)
+		return watched_ns >= TOUCH_DWELL_SMALL;
+	return watched_ns >= TOUCH_DWELL_NS;
 }
 
 /**

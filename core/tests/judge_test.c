@@ -155,27 +155,6 @@ static void jt_test_credit(struct test_tally *tally)
 }
 
 /* What makes things worse is a loss, too. */
-/* Who doubts what he is told stops for less long, and doubles that as others do. */
-static void jt_test_doubt(struct test_tally *tally)
-{
-	struct demeter_judge judge = { .doubt_shift = 3 };
-	struct demeter_placement p = { .pages = 1,
-				       .lasts_ns = JT_HORIZON_NS,
-				       .cost_ns = 10 * JT_COST_NS,
-				       .age_ns = JT_HORIZON_NS };
-	u64 now_ns = JT_HORIZON_NS, lasts_ns = JT_HORIZON_NS / 8;
-	u32 i;
-
-	for (i = 0; i < 4; i++) {
-		demeter_judge_settle(&judge, &p, now_ns);
-		CHECK(demeter_judge_epoch(&judge, now_ns, JT_EPOCH_NS, JT_HORIZON_NS));
-		CHECK(demeter_judge_is_stopped(&judge, now_ns + lasts_ns - 1));
-		CHECK(!demeter_judge_is_stopped(&judge, now_ns + lasts_ns));
-		now_ns += lasts_ns;
-		lasts_ns *= 2;
-	}
-}
-
 static void jt_test_harm(struct test_tally *tally)
 {
 	struct jt_machine *m = jt_new();
@@ -256,7 +235,6 @@ static const struct test_case judge_tests[] = {
 	{ "judge: what pays goes on", jt_test_pays },
 	{ "judge: steps that are too many to be followed are heard", jt_test_crowd },
 	{ "judge: what does not is stopped, longer each time", jt_test_stops },
-	{ "judge: who doubts what he is told stops for less long", jt_test_doubt },
 	{ "judge: what does harm is stopped", jt_test_harm },
 	{ "judge: no step pays for others", jt_test_credit },
 	{ "judge: small change is let be", jt_test_small },

@@ -125,7 +125,8 @@ static u64 tt_epoch(struct tt_space *s, u32 arms, struct demeter_ranges *ranges)
 
 			g = turn ? demeter_touch_explore(&s->turn, TT_GRANULES)
 				 : s->follow[s->next++];
-			if (turn || !s->left_ns[g])
+			if (!s->left_ns[g] ||
+			    demeter_touch_has_dwelt(s->since_ns[g], s->bytes, TT_GRANULE))
 				tt_arm(s, g);
 		}
 		tt_run(s, TT_TICK_NS);
@@ -532,6 +533,21 @@ static void tt_test_few_hot(struct test_tally *tally)
 	test_free(s);
 }
 
+/* Whoever is a small part of a granule makes room soon, and the whole of it never. */
+static void tt_test_dwell(struct test_tally *tally)
+{
+	u64 ms = 1000000, page = 4096, large = 2 << 20;
+
+	CHECK(!demeter_touch_has_dwelt(10 * ms - 1, page, large));
+	CHECK(demeter_touch_has_dwelt(10 * ms, page, large));
+	CHECK(!demeter_touch_has_dwelt(1000000 * ms, large, large));
+	CHECK(!demeter_touch_has_dwelt(1000000 * ms, 2 * large, large));
+	CHECK(!demeter_touch_has_dwelt(50 * ms - 1, large, 16 * large));
+	CHECK(demeter_touch_has_dwelt(50 * ms, large, 16 * large));
+	CHECK(demeter_touch_has_dwelt(10 * ms, large, 32 * large));
+	CHECK(!demeter_touch_has_dwelt(1000000 * ms, page, page));
+}
+
 /* Two that are a hundred times as hot as the hot ones leave these their samples. */
 static void tt_test_dominators(struct test_tally *tally)
 {
@@ -576,6 +592,7 @@ static const struct test_case touch_tests[] = {
 	{ "touch: what turns cold or hot is seen soon", tt_test_change },
 	{ "touch: hot granules are found, by huge and by small pages", tt_test_find_hot },
 	{ "touch: few hot granules among many cold ones", tt_test_few_hot },
+	{ "touch: a small part of a granule makes room soon", tt_test_dwell },
 	{ "touch: a few of the hottest do not hide the hot", tt_test_dominators },
 	{ "touch: samples are not surer than touches", tt_test_noise },
 	{ "touch: ranges find the hot spot from its samples", tt_test_ranges_find_hot },

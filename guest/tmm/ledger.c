@@ -499,10 +499,8 @@ static u64 horizon_ns(void)
 /* All decisions of the account were brought up to date: does moving for it pay? */
 static void judge(struct account *account)
 {
-	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 	u64 now_ns = ktime_get_ns();
 
-	account->judge.doubt_shift = ops ? ops->doubt_shift : 0;
 	if (!demeter_judge_epoch(&account->judge, now_ns, demeter_pacing_passed_ns(), horizon_ns()))
 		return;
 	totals.stops++;

@@ -64,8 +64,6 @@ struct demeter_access {
  *	sample stands for does not follow the parameter.
  * @follows_pace: samples are made sparser by demeter_pacing_shift() without being told, and
  *	their number follows what is known, not how much is accessed
- * @doubt_shift: log2 of how much shorter moving is stopped (core/judge.c), as what a step has
- *	saved is told too low
  * @least_shift: log2 of how sparse samples have to be at least so as not to be dear;
  *	for the worker. NULL when their cost is not known.
  * @tick: start again what died on its own, and push what still lies in buffers
@@ -97,7 +95,6 @@ struct demeter_sampler_ops {
 	u64 (*accesses_per_sample)(u64 period);
 	void (*set_period)(u64 period);
 	bool follows_pace;
-	u32 doubt_shift;
 	u32 (*least_shift)(void);
 	void (*tick)(void);
 	unsigned int (*alive)(void);

@@ -44,12 +44,6 @@
 #define TICK_PAGES    256u
 /* Pages armed in a second at the usual pace: more would tell little that matters. */
 #define PAGES_PER_S   2500u
-/*
- * A page that nobody touched for so long makes room for another of its granule. To arm the
- * same huge page anew would tell nothing; but a base page is one of 512, of which few may be hot.
- */
-#define DWELL_NS      (50 * NSEC_PER_MSEC)
-#define DWELL_BASE_NS (10 * NSEC_PER_MSEC)
 /* Samples made in an epoch, at most. */
 #define EPOCH_SAMPLES 2048u
 /* Armed pages looked at in an epoch, whether their marks are still there. */
@@ -58,11 +52,6 @@
 #define EPOCH_FOLLOW  4096u
 /* How well those are divided: each round finds what more is beyond a granule's part. */
 #define FOLLOW_ROUNDS 2u
-/*
- * A touch is the first of as many accesses as come together, so a step's gain is told several
- * times too low, and moving stopped by mistake: the first stop is an eighth of the horizon.
- */
-#define DOUBT_SHIFT   3u
 /* Granules between two offers to let others have the CPU: some ten microseconds. */
 #define YIELD_EVERY   256u
 
@@ -172,11 +161,13 @@ static void drop_secondary(struct demeter_touch_space *space,
 }
 
 /* Has its page been armed for so long that another shall be? */
-static bool has_dwelt(const struct demeter_touch_granule *granule, u64 clock_ns)
+static bool has_dwelt(const struct demeter_touch_space *space,
+		      const struct demeter_touch_granule *granule, u64 clock_ns)
 {
-	u64 dwell_ns = READ_ONCE(granule->armed) & DEMETER_TOUCH_HUGE ? DWELL_NS : DWELL_BASE_NS;
+	u64 bytes = READ_ONCE(granule->armed) & DEMETER_TOUCH_HUGE ? PMD_SIZE : PAGE_SIZE;
 
-	return clock_ns >= granule->since_ns + dwell_ns;
+	return clock_ns > granule->since_ns &&
+	       demeter_touch_has_dwelt(clock_ns - granule->since_ns, bytes, BIT_ULL(space->shift));
 }
 
 static void arm_some(struct demeter_touch_space *space, u32 pages, bool kvm)
@@ -195,7 +186,7 @@ static void arm_some(struct demeter_touch_space *space, u32 pages, bool kvm)
 
 		granule = &space->granule[index];
 		if (READ_ONCE(granule->armed)) {
-			if (!has_dwelt(granule, clock_ns))
+			if (!has_dwelt(space, granule, clock_ns))
 				continue;
 			demeter_touch_settle(space, granule, true);
 		}
@@ -340,19 +331,23 @@ static void add_up(struct demeter_touch_sum *all, const struct demeter_touch_sum
 
 /*
  * Samples of a granule. They go by several at a time, as each costs its way through the
- * channel; but to as many places as the granule has parts that a range could be.
+ * channel; and to the parts that a range could be in turn, as nothing is known of how they lie:
+ * by chance they would lie in clumps, and look like heat.
  */
 static void emit_granule(struct demeter_touch_space *space, struct demeter_touch_granule *granule,
 			 u64 nr)
 {
-	u64 parts = BIT(space->shift) / READ_ONCE(demeter_params.granule_bytes);
-	u64 at_once = clamp_t(u64, div64_u64(nr, max(parts, 1)), 1, 1 + (u64)U8_MAX);
+	u64 granule_bytes = max(READ_ONCE(demeter_params.granule_bytes), PAGE_SIZE);
+	u64 parts = max(BIT_ULL(space->shift) / granule_bytes, 1);
+	u64 part_bytes = BIT_ULL(space->shift) / parts;
+	u64 at_once = clamp_t(u64, nr / parts, 1, 1 + (u64)U8_MAX);
+	u32 part = random_below(parts);
 
 	while (nr) {
-		u32 page = random_below(BIT(space->shift - PAGE_SHIFT));
+		u64 offset = (u64)random_below(part_bytes >> PAGE_SHIFT) << PAGE_SHIFT;
 		u64 now = min(nr, at_once);
 		struct demeter_access access = {
-			.gva = granule->addr + ((u64)page << PAGE_SHIFT),
+			.gva = granule->addr + part_bytes * (part++ % parts) + offset,
 			.tier = granule->tier,
 			.more = now - 1,
 		};
@@ -625,7 +620,6 @@ const struct demeter_sampler_ops demeter_sampler_touch = {
 	.delivery = touch_delivery,
 	.accesses_per_sample = touch_accesses_per_sample,
 	.follows_pace = true,
-	.doubt_shift = DOUBT_SHIFT,
 	.tick = touch_make_samples,
 	.alive = touch_alive,
 	.lost = touch_lost,

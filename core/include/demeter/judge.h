@@ -7,8 +7,7 @@
  * short a time and costs more than it saves. The judge holds what steps have saved,
  * and will have if they go on as of late (<demeter/gain.h>), against what they cost,
  * and has moving stopped when it loses; for so long as a placement is expected to
- * last, and twice as long each time that the next chance is wasted, too. Where samples
- * tell less of a step than it saves, a stop may be a mistake, and stops are shorter.
+ * last, and twice as long each time that the next chance is wasted, too.
  */
 #ifndef DEMETER_JUDGE_H
 #define DEMETER_JUDGE_H
@@ -28,8 +27,6 @@
  * @until_ns: stopped until then
  * @stops: stops in a row, as far as they count
  * @all_stops: stops ever
- * @doubt_shift: log2 of how much shorter stops are; set by whoever knows the sampler, up to
- *	DEMETER_JUDGE_MAX_STOPS
  */
 struct demeter_judge {
 	u64 cost_ns;
@@ -40,7 +37,6 @@ struct demeter_judge {
 	u64 until_ns;
 	u32 stops;
 	u32 all_stops;
-	u32 doubt_shift;
 };
 
 /**

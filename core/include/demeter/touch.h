@@ -71,6 +71,7 @@ struct demeter_touch_purse {
 
 u64 demeter_touch_exposure(u64 watched_ns, u64 bytes, u64 granule_bytes);
 void demeter_touch_note(struct demeter_touch *touch, u64 exposure, bool touched, u64 mean_per_s);
+bool demeter_touch_has_dwelt(u64 watched_ns, u64 bytes, u64 granule_bytes);
 void demeter_touch_look(struct demeter_touch *touch, bool found);
 u64 demeter_touch_rate(const struct demeter_touch *touch, u64 mean_per_s);
 u64 demeter_touch_accesses(u64 rate_per_s, u64 ran_ns);

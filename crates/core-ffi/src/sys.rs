@@ -295,7 +295,6 @@ pub struct Judge {
     pub until_ns: u64,
     pub stops: u32,
     pub all_stops: u32,
-    pub doubt_shift: u32,
 }
 
 /// A position in a group's part of the ranking; the planner's.
