@@ -57,8 +57,8 @@ int main(int argc, char **argv)
 		int last = __atomic_load_n(&running, __ATOMIC_ACQUIRE) == 0;
 
 		while (demeter_channel_pop(&channel, &s)) {
-			if (s.space >= PRODUCERS || s.gva < next[s.space] ||
-			    s.tier != (u8)~s.gva || s.more != (u8)s.gva) {
+			if (s.space >= PRODUCERS || s.gva < next[s.space] || s.tier != (u8)~s.gva ||
+			    s.more != (u8)s.gva) {
 				printf("not ok - channel: torn, repeated or out of order\n");
 				return 1;
 			}
