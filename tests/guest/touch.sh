@@ -107,7 +107,7 @@ torture=$!
 sleep 1
 # Who has shared memory with it.
 shares=$(sed -n 's/^shared with //p' /tmp/torture.log)
-round=0 touched=0 moved=0 lost=0 unclaimed=0
+round=0 touched=0 moved=0 lost=0 unclaimed=0 samples=0 tier_samples=0
 while kill -0 $torture 2>/dev/null; do
 	if [ "$loads" != 0 ] && [ $round -ge "$loads" ]; then
 		kill -USR1 $torture
@@ -148,6 +148,10 @@ while kill -0 $torture 2>/dev/null; do
 	armed=$(get touch/armed)
 	ended=$(($(get touch/touched) + $(get touch/retired) + $(get touch/lost_marks)))
 	[ "$armed" = "$ended" ] || fail "round $round: $armed pages were armed, $ended accounted for"
+	# Several go by one entry: they count alike everywhere.
+	tiers=$(($(get fmem_samples) + $(get smem_samples)))
+	[ "$tiers" -le "$(get samples)" ] || fail "round $round: $(get samples) samples, of tiers $tiers"
+	samples=$((samples + $(get samples))) tier_samples=$((tier_samples + tiers))
 	touched=$((touched + $(get touch/touched)))
 	lost=$((lost + $(get touch/lost_marks)))
 	unclaimed=$((unclaimed + $(get touch/unclaimed)))
@@ -164,6 +168,8 @@ cat /tmp/torture.log
 ok "a program in $round rounds: $touched touches, $lost marks lost, $unclaimed unclaimed, $moved pages moved"
 [ $touched -gt 150 ] || fail "too little was touched to show anything"
 [ $lost -gt 0 ] || fail "no mark was lost: nothing raced"
+[ $samples -gt 0 ] || fail "no sample was made"
+[ $((tier_samples * 2)) -gt $samples ] || fail "of $samples samples only $tier_samples say their tier"
 [ $moved -gt 0 ] || fail "no page was moved meanwhile"
 if [ -d $kdamonds ]; then
 	[ $damon_looks -gt 0 ] || fail "DAMON saw nothing of the program"
