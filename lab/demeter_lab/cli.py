@@ -139,15 +139,16 @@ def vcpus(
 @app.command()
 def loss(
     out: Annotated[Path, typer.Option(help="results directory")] = Path("out/loss"),
+    program: Annotated[list[str] | None, typer.Option(help="only this one")] = None,
     jobs: Annotated[int, typer.Option(help="guests at a time", min=1)] = 2,
+    guest: Annotated[str, typer.Option(help="more options of `demeter vm compare`")] = "",
     demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
 ) -> None:
     """Compare with `none` where there is little to gain; a comparison that is complete is kept."""
     with refusals():
-        tell(
-            losses.table(losses.run(demeter.absolute(), losses.PROGRAMS, jobs, out)),
-            out / "table.txt",
-        )
+        programs = losses.chosen(program or [])
+        rows = losses.run(demeter.absolute(), programs, jobs, out, shlex.split(guest))
+        tell(losses.table(rows), out / "table.txt")
 
 
 @app.command()

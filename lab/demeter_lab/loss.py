@@ -43,20 +43,48 @@ PROGRAMS = (
 Rows = dict[str, dict[str, float]]
 
 
-def run(demeter: Path, programs: Sequence[Program], jobs: int, out: Path) -> dict[str, Rows]:
-    """Run every program under both managers; what is complete in ``out`` is kept.
+def chosen(names: Sequence[str]) -> list[Program]:
+    """Return the programs of these names, or all.
 
     Raises:
-        ResultError: a comparison failed, left no usable result, or ``out`` is of another build.
+        ResultError: there is none of such a name.
 
     """
-    claim(out, {"managers": MANAGERS, "inputs_sha256": inputs_of(demeter)})
+    known = {program.name: program for program in PROGRAMS}
+    if odd := [name for name in names if name not in known]:
+        raise ResultError(f"no program {', '.join(odd)}; choose from {', '.join(known)}")
+    return [known[name] for name in names] or list(PROGRAMS)
+
+
+def run(
+    demeter: Path,
+    programs: Sequence[Program],
+    jobs: int,
+    out: Path,
+    guest: Sequence[str] = (),
+) -> dict[str, Rows]:
+    """Run programs under both managers; what is complete in ``out`` is kept.
+
+    Args:
+        demeter: the command.
+        programs: in the order of the table.
+        jobs: guests at a time.
+        out: results, one folder a program.
+        guest: more options of the guests, as ``--pmu none``.
+
+    Raises:
+        ResultError: a comparison failed, left no usable result, or ``out`` is of another guest
+            or build.
+
+    """
+    plan = {"managers": MANAGERS, "guest": list(guest), "inputs_sha256": inputs_of(demeter)}
+    claim(out, plan)
     rows = {}
     for program in programs:
         place = out / program.name
         if not (place / "compare.json").is_file():
             line = [str(demeter), "vm", "compare", "--tmm", ",".join(MANAGERS), "--roi", "self"]
-            line += ["--jobs", str(jobs), "--out", str(place), *program.options, "--"]
+            line += ["--jobs", str(jobs), "--out", str(place), *guest, *program.options, "--"]
             done = subprocess.run(
                 [*line, *program.command.split()], stdout=subprocess.DEVNULL, check=False
             )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from demeter_lab.loss import PROGRAMS, read_rows, table
+from demeter_lab.loss import PROGRAMS, chosen, read_rows, table
 from demeter_lab.results import ResultError
 
 
@@ -38,3 +38,10 @@ def test_a_row_that_is_missing(tmp_path: Path) -> None:
 
 def test_every_program_has_its_own_place() -> None:
     assert len({program.name for program in PROGRAMS}) == len(PROGRAMS) == 7
+
+
+def test_programs_are_chosen_by_name() -> None:
+    assert chosen([]) == list(PROGRAMS)
+    assert [program.name for program in chosen(["scan", "uniform"])] == ["scan", "uniform"]
+    with pytest.raises(ResultError, match="no program scam; choose from uniform, scan"):
+        chosen(["scam"])
