@@ -164,7 +164,7 @@ static void drop_secondary(struct demeter_touch_space *space,
 static bool has_dwelt(const struct demeter_touch_space *space,
 		      const struct demeter_touch_granule *granule, u64 clock_ns)
 {
-	u64 bytes = READ_ONCE(granule->armed) & DEMETER_TOUCH_HUGE ? PMD_SIZE : PAGE_SIZE;
+	u64 bytes = demeter_touch_armed_bytes(READ_ONCE(granule->armed));
 
 	return clock_ns > granule->since_ns &&
 	       demeter_touch_has_dwelt(clock_ns - granule->since_ns, bytes, BIT_ULL(space->shift));

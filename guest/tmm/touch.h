@@ -30,6 +30,7 @@
 #include <linux/atomic.h>
 #include <linux/mutex.h>
 #include <linux/percpu.h>
+#include <linux/pgtable.h>
 #include <linux/rcupdate.h>
 #include <linux/spinlock.h>
 #include <linux/sysfs.h>
@@ -60,6 +61,18 @@ struct demeter_touch_granule {
 };
 
 #define DEMETER_TOUCH_HUGE 1ul
+
+/* First byte of the page that is armed, see struct demeter_touch_granule. */
+static inline unsigned long demeter_touch_armed_addr(unsigned long armed)
+{
+	return armed & ~DEMETER_TOUCH_HUGE;
+}
+
+/* And its size in bytes. */
+static inline unsigned long demeter_touch_armed_bytes(unsigned long armed)
+{
+	return armed & DEMETER_TOUCH_HUGE ? PMD_SIZE : PAGE_SIZE;
+}
 
 /**
  * struct demeter_touch_space - an address space that is watched

@@ -55,9 +55,9 @@ static bool claim(struct demeter_touch_space *space, unsigned long address, u64 
 	raw_spin_lock(&space->lock);
 	granule = demeter_touch_granule_of(space, address);
 	if (granule && granule->armed) {
-		unsigned long bytes = granule->armed & DEMETER_TOUCH_HUGE ? PMD_SIZE : PAGE_SIZE;
+		unsigned long bytes = demeter_touch_armed_bytes(granule->armed);
 
-		claimed = (granule->armed & ~DEMETER_TOUCH_HUGE) == (address & ~(bytes - 1));
+		claimed = demeter_touch_armed_addr(granule->armed) == (address & ~(bytes - 1));
 	}
 	if (claimed) {
 		demeter_touch_note_armed(space, granule, demeter_touch_clock(space, now_ns), true);

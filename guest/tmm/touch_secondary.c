@@ -194,11 +194,10 @@ void demeter_touch_secondary_forget(void)
  */
 void demeter_touch_secondary_drop(struct mm_struct *mm, unsigned long armed)
 {
-	unsigned long start = armed & ~DEMETER_TOUCH_HUGE;
+	unsigned long start = demeter_touch_armed_addr(armed);
 	struct mmu_notifier_range range;
 
-	demeter_notifier_range_init(&range, mm, start,
-				    start + (armed & DEMETER_TOUCH_HUGE ? PMD_SIZE : PAGE_SIZE));
+	demeter_notifier_range_init(&range, mm, start, start + demeter_touch_armed_bytes(armed));
 	range.flags |= MMU_NOTIFIER_RANGE_BLOCKABLE;
 	demeter_call(__mmu_notifier_invalidate_range_start)(&range);
 	demeter_notifier_range_end(&range);

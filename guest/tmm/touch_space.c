@@ -447,7 +447,7 @@ struct demeter_touch_granule *demeter_touch_granule_of(struct demeter_touch_spac
 void demeter_touch_note_armed(struct demeter_touch_space *space,
 			      struct demeter_touch_granule *granule, u64 clock_ns, bool touched)
 {
-	u64 bytes = granule->armed & DEMETER_TOUCH_HUGE ? PMD_SIZE : PAGE_SIZE;
+	u64 bytes = demeter_touch_armed_bytes(granule->armed);
 	u64 watched_ns = clock_ns > granule->since_ns ? clock_ns - granule->since_ns : 0;
 
 	demeter_touch_note(&granule->known,
@@ -468,7 +468,7 @@ void demeter_touch_note_armed(struct demeter_touch_space *space,
 void demeter_touch_settle(struct demeter_touch_space *space, struct demeter_touch_granule *granule,
 			  bool disarm)
 {
-	unsigned long armed = READ_ONCE(granule->armed), addr = armed & ~DEMETER_TOUCH_HUGE;
+	unsigned long armed = READ_ONCE(granule->armed), addr = demeter_touch_armed_addr(armed);
 	enum demeter_touch_state state = DEMETER_TOUCH_UNMARKED;
 	struct vm_area_struct *vma;
 	unsigned long flags;
