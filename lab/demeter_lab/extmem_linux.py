@@ -106,11 +106,17 @@ class Group:
         if limit_bytes is not None:
             self.limit(limit_bytes)
 
-    def limit(self, limit_bytes: int) -> None:
-        """Set the limit. Lowering it makes the kernel evict; EBUSY means not all at once."""
+    def limit(self, limit_bytes: int) -> bool:
+        """Set the limit; whether it is set.
+
+        Lowering it makes the kernel evict; EBUSY means not all at once.
+        """
         name = "memory.max" if self.version == "v2" else "memory.limit_in_bytes"
-        with contextlib.suppress(OSError):
+        try:
             (self.path / name).write_text(str(limit_bytes))
+        except OSError:
+            return False
+        return True
 
     def command(self, command: list[str]) -> list[str]:
         """Return a command that enters the group and becomes ``command``."""
@@ -232,6 +238,54 @@ def zswap_bytes() -> int:
     """Return how much memory zswap holds now, on the whole machine."""
     found = re.search(r"^Zswap:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     return int(found[1]) * 1024 if found else 0
+
+
+class Patience(contextlib.AbstractContextManager["Patience"]):
+    """Keeps the kernel from killing what finds no memory in a version 1 group.
+
+    Where every page was used just now the kernel gives up, though swap is free. With its
+    killing off, whoever asks sleeps until there is room: a thread raises the limit for a
+    moment. Version 2 groups have no such switch.
+    """
+
+    #: What is lent, and for how long at least.
+    LENT_BYTES = MIB // 4
+    LENT_S = 0.005
+
+    def __init__(self, group: Group, limit_bytes: int) -> None:
+        """Note whom to help."""
+        self.group, self.limit_bytes = group, limit_bytes
+        self.control = group.path / "memory.oom_control"
+        #: How often memory was lent, and for how long in all.
+        self.lent = 0
+        self.lent_s = 0.0
+        self.end = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self.end.wait(self.LENT_S):
+            if "under_oom 1" in self.control.read_text():
+                self.lent += 1
+                began = time.monotonic()
+                self.group.limit(self.limit_bytes + self.LENT_BYTES)
+                # The kernel refuses to lower it while it finds nothing to evict.
+                while not self.end.wait(self.LENT_S) and not self.group.limit(self.limit_bytes):
+                    pass
+                self.lent_s += time.monotonic() - began
+
+    def __enter__(self) -> "Patience":
+        """Begin helping, where the kernel lets us."""
+        if self.group.version == "v1":
+            with contextlib.suppress(OSError):
+                self.control.write_text("1")
+                self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End helping."""
+        self.end.set()
+        if self.thread.is_alive():
+            self.thread.join()
 
 
 class ZswapBill(contextlib.AbstractContextManager["ZswapBill"]):

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from demeter_lab import extmem_linux as linux
@@ -80,7 +80,10 @@ class Run:
     cpu_seconds: float
     pages_read: int
     digest: str
+    #: How often the kernel killed it before, and how often it was lent memory instead.
     kills: int = 0
+    lent: int = 0
+    lent_seconds: float = 0.0
 
 
 @dataclass
@@ -105,7 +108,9 @@ class Row:
             f"| {self.program.name} | {self.program.dram_mib} | {statistics.median(rates):.2f} "
             f"({min(rates):.2f}\u2013{max(rates):.2f}) | {cpu[0]:.1f}, {cpu[1]:.1f} | "
             f"{read[0]:.0f}, {read[1]:.0f} | {self.setting}, killed "
-            f"{sum(run.kills for run in self.linux)} times |"
+            f"{sum(run.kills for run in self.linux)} times, lent memory "
+            f"{sum(run.lent for run in self.linux)} times "
+            f"({sum(run.lent_seconds for run in self.linux):.1f} s) |"
         )
 
     def systems(self) -> tuple[list[Run], list[Run]]:
@@ -194,14 +199,22 @@ class Locality:
         """Run a program in a control group, once more where the kernel kills it."""
         linux.Knobs.apply(setting)
         name = f"demeter-locality-{os.getpid()}"
-        group = linux.Group(*self.groups, name, program.dram_mib * MIB)
+        limit_bytes = program.dram_mib * MIB
+        group = linux.Group(*self.groups, name, limit_bytes)
         try:
             for kills in range(MOST_KILLS + 1):
                 before = _pages_swapped_in()
-                status, run, errors = _run(group.command(list(program.command)), self.folder)
+                with linux.Patience(group, limit_bytes) as patience:
+                    status, run, errors = _run(group.command(list(program.command)), self.folder)
                 if status == 0:
                     read = _pages_swapped_in() - before
-                    return Run(run.seconds, run.cpu_seconds, read, run.digest, kills)
+                    return replace(
+                        run,
+                        pages_read=read,
+                        kills=kills,
+                        lent=patience.lent,
+                        lent_seconds=patience.lent_s,
+                    )
                 if status != -signal.SIGKILL:
                     raise LocalityError(
                         f"{program.name} ended with status {status} in its group: "

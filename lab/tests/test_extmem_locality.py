@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,15 @@ OUTPUT = Program("loop", (sys.executable, "-c", "print(sum(range(9)))"), 64)
 def test_a_row_says_rates_of_pairs_and_medians() -> None:
     row = Row(extmem_locality.PROGRAMS[0], "page-cluster=5,zswap=off")
     row.extmem = [Run(2.0, 1.0, 10, "x"), Run(1.0, 3.0, 30, "x"), Run(4.0, 2.0, 20, "x")]
-    row.linux = [Run(1.0, 1.0, 5, "x", 2), Run(2.0, 1.0, 6, "x"), Run(4.0, 1.0, 7, "x", 1)]
+    row.linux = [
+        Run(1.0, 1.0, 5, "x", 2),
+        Run(2.0, 1.0, 6, "x", 0, 4, 0.5),
+        Run(4.0, 1.0, 7, "x", 1),
+    ]
     line = extmem_locality.table([row]).splitlines()[-1]
     assert line == (
         "| sort | 64 | 1.00 (0.50\u20132.00) | 2.0, 1.0 | 20, 6 "
-        "| page-cluster=5,zswap=off, killed 3 times |"
+        "| page-cluster=5,zswap=off, killed 3 times, lent memory 4 times (0.5 s) |"
     )
 
 
@@ -32,6 +37,9 @@ def test_the_hash_table_is_the_same_however_it_is_run(tmp_path: Path) -> None:
 @pytest.fixture
 def locality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locality:
     class Ungrouped:
+        version = "none"
+        path = Path("none")
+
         def __init__(self, *_: object) -> None:
             pass
 
@@ -70,3 +78,25 @@ def test_a_program_that_takes_too_long_is_not_taken_for_killed(
     slow = Program("slow", (sys.executable, "-c", "import time; time.sleep(60)"), 64)
     with pytest.raises(LocalityError, match="not done after 1 s"):
         locality.linux(slow, extmem_locality.SETTINGS[0])
+
+
+def test_memory_is_lent_for_a_moment(tmp_path: Path) -> None:
+    group = extmem_linux.Group("v1", tmp_path, "group", 64)
+    control = group.path / "memory.oom_control"
+    seen = []
+
+    def limit(limit_bytes: int) -> bool:
+        seen.append(limit_bytes)
+        control.write_text("oom_kill_disable 1\nunder_oom 0\n")
+        # Not at the first try.
+        return len(seen) != 2
+
+    group.limit = limit  # type: ignore[method-assign]
+    with extmem_linux.Patience(group, 64) as patience:
+        assert control.read_text() == "1"
+        control.write_text("oom_kill_disable 1\nunder_oom 1\n")
+        while len(seen) < 3:
+            time.sleep(0.01)
+    assert seen == [64 + extmem_linux.Patience.LENT_BYTES, 64, 64]
+    assert patience.lent == 1
+    assert patience.lent_s > 0
