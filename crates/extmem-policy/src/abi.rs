@@ -52,8 +52,9 @@ pub struct Arrival {
     pub source: u8,
     /// [`WRITE`], [`STREAM`], [`PREFETCHED`].
     pub flags: u8,
-    /// 0.
-    pub reserved: u16,
+    /// Of a page that was in the victim cache, how far it had come: from 0, just in, to 1000,
+    /// about to leave.
+    pub cache_permille: u16,
     /// Who wanted it.
     pub thread: u32,
     /// Pages evicted between its own eviction and now, or [`NEVER`].

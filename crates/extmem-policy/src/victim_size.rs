@@ -17,6 +17,8 @@ const QUIET_PERIODS: u32 = 2;
 const EARLY_SHARE: u32 = 8;
 /// Where all pages are wanted alike, as many come back early: 1 - exp(-1/8), in permille.
 const EARLY_PERMILLE: u64 = 117;
+/// Whether pages are alike is judged by what one in so many pages of DRAM tells.
+const ALIKE_SHARE: u32 = 2;
 
 /// The victim cache is as large as it is useful. It takes no DRAM that pages could have,
 /// but a touch there costs a fault, so it must teach something: that those it saves are
@@ -43,11 +45,57 @@ pub struct VictimSize {
     /// Victims whose fate is known, and those of them that were saved.
     passed: u32,
     saved: u32,
+    /// Of those saved, those in the younger half of it.
+    young: u32,
     /// Pages that came back from swap by themselves, and those that did so early.
     returned: u32,
     early: u32,
     /// Pages that left DRAM and did not come back.
     out_pages: u32,
+    alike: Alike,
+    /// They were found to be, and what was learnt of them is nothing.
+    are_alike: bool,
+}
+
+/// Are the pages that pass through the cache wanted alike? Tells only while the cache keeps
+/// its size.
+#[derive(Debug, Default)]
+struct Alike {
+    /// Since its size changed: the first period, in which it fills, does not count.
+    fills: bool,
+    passed: u32,
+    saved: u32,
+    /// Of those saved, those in the younger half.
+    young: u32,
+}
+
+impl Alike {
+    /// A period of so many ends; whether pages are alike, once that can be told. Of pages that
+    /// are, a share `F` is saved, and of those 1 / (1 + sqrt(1 - F)) in the younger half.
+    fn judge(&mut self, period: &Self, is_same_size: bool, enough: u32) -> Option<bool> {
+        if !is_same_size || self.fills {
+            *self = Self {
+                fills: !is_same_size,
+                ..Self::default()
+            };
+            return None;
+        }
+        self.passed = self.passed.saturating_add(period.passed);
+        self.saved = self.saved.saturating_add(period.saved);
+        self.young = self.young.saturating_add(period.young);
+        if self.saved < enough {
+            return None;
+        }
+        let (saved, passed) = (u64::from(self.saved), u64::from(self.passed));
+        let staying = passed.saturating_sub(saved) * 1_000_000 / passed.max(1);
+        let young_if_alike = saved * 1000 / (1000 + staying.isqrt());
+        // And by chance a little more, a standard deviation; that it is no chance would take
+        // three, but not to see that some are hot costs more than to look again.
+        let most = young_if_alike + young_if_alike / 32 + saved.isqrt() / 2;
+        let are_alike = u64::from(self.young) <= most;
+        *self = Self::default();
+        Some(are_alike)
+    }
 }
 
 impl VictimSize {
@@ -64,9 +112,12 @@ impl VictimSize {
             period: (dram_pages / 16).max(64),
             passed: 0,
             saved: 0,
+            young: 0,
             returned: 0,
             early: 0,
             out_pages: 0,
+            alike: Alike::default(),
+            are_alike: false,
         }
     }
 
@@ -76,10 +127,13 @@ impl VictimSize {
         if self.passed < self.period {
             return;
         }
+        let before_pages = self.pages;
         let by_chance = u64::from(self.passed) * u64::from(self.pages)
             / u64::from(self.out_pages.max(self.pages).max(1));
         let saved = u64::from(self.saved);
-        let teaches_little = self.saved < self.passed / 128 || saved < by_chance + by_chance / 8;
+        let teaches_little = self.are_alike
+            || self.saved < self.passed / 128
+            || saved < by_chance + by_chance / 8;
         let teaches_much = self.saved > self.passed / 16 && saved > by_chance + by_chance / 2;
         let returned = u64::from(self.returned);
         let early_by_chance = returned * EARLY_PERMILLE / 1000;
@@ -106,13 +160,27 @@ impl VictimSize {
             self.pages = (self.pages - self.pages / 4).max(least);
         }
         self.grow_older(returns_early);
-        (self.passed, self.saved) = (0, 0);
+        let period = Alike {
+            passed: self.passed,
+            saved: self.saved,
+            young: self.young,
+            ..Alike::default()
+        };
+        let is_same_size = self.pages == before_pages && self.rest == 0;
+        let enough = self.period * 16 / ALIKE_SHARE;
+        if self.alike.judge(&period, is_same_size, enough) == Some(true) {
+            // There is nothing to learn: as if it were learnt.
+            (self.are_alike, self.learning) = (true, 0);
+            (self.settled, self.quiet) = (SETTLED_PERIODS, 0);
+            (self.pages, self.rest) = (self.least, REST_PERIODS);
+        }
+        (self.passed, self.saved, self.young) = (0, 0, 0);
         (self.returned, self.early) = (0, 0);
     }
 
     /// What was learnt is of no use any more.
     pub fn begin_anew(&mut self) {
-        self.settled = 0;
+        (self.settled, self.are_alike) = (0, false);
     }
 
     fn begin_learning(&mut self) {
@@ -131,8 +199,8 @@ impl VictimSize {
         } else if self.settled > 0 {
             self.quiet = if returns_early { 0 } else { self.quiet + 1 };
             self.settled -= 1;
-            if self.quiet >= QUIET_PERIODS {
-                self.settled = 0;
+            if self.settled == 0 || self.quiet >= QUIET_PERIODS {
+                self.begin_anew();
             }
         }
     }
@@ -148,6 +216,7 @@ impl VictimSize {
         match arrival.source {
             VICTIM_CACHE => {
                 self.saved = self.saved.saturating_add(1);
+                self.young += u32::from(arrival.cache_permille < 500);
                 self.passed(1);
             }
             // It says nothing of those that made room for it.
@@ -173,15 +242,41 @@ mod tests {
     use super::*;
     use crate::abi::SWAP;
 
-    /// Sizes in 60 periods, in each of which `save` of 2000 pages are saved.
+    /// Sizes in 60 periods, in each of which `save` of 2000 pages are saved, all of them young.
     fn sizes(size: &mut VictimSize, save: impl Fn(u32) -> u32) -> Vec<u32> {
         let mut sizes = vec![];
         for _ in 0..60 {
             size.saved += save(size.pages());
+            size.young = size.saved;
             size.passed(2000);
             sizes.push(size.pages());
         }
         sizes
+    }
+
+    /// Half of the pages that pass are saved, as many of them young as stated, and others come
+    /// back early, whatever is saved.
+    fn size_after(periods: u32, young_permille: u32) -> u32 {
+        let mut size = VictimSize::new(6400, (64, 8));
+        size.left(6400);
+        for _ in 0..periods {
+            (size.saved, size.young) = (200, 200 * young_permille / 1000);
+            (size.returned, size.early) = (400, 200);
+            size.passed(400);
+        }
+        size.pages()
+    }
+
+    #[test]
+    fn pages_that_are_alike_teach_nothing() {
+        // Of a half that is saved 1 / (1 + sqrt(1/2)) go in the younger half.
+        assert_eq!(size_after(14, 585), 800);
+        assert_eq!(size_after(20, 585), 0);
+        assert_eq!(size_after(20, 700), 800);
+        // It is tried now and then, and at last anew.
+        let tried = (20..20 + REST_PERIODS).any(|periods| size_after(periods, 585) == 100);
+        assert!(tried);
+        assert_eq!(size_after(20 + SETTLED_PERIODS, 585), 800);
     }
 
     /// To grow or to shrink says nothing of what is in it.

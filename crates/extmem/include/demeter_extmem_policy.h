@@ -58,7 +58,9 @@ struct demeter_extmem_arrival {
 	demeter_extmem_page page;
 	uint8_t source; /* enum demeter_extmem_source */
 	uint8_t flags;
-	uint16_t reserved;
+	/* Of a page that was in the victim cache, how far it had come: from 0, just
+	 * in, to 1000, about to leave. 0 of others. */
+	uint16_t cache_permille;
 	uint32_t thread; /* who wanted it */
 	/* Pages evicted between its own eviction and now, or NEVER: less than
 	 * DRAM holds means that a better choice would have kept it. */

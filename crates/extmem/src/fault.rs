@@ -331,6 +331,7 @@ impl Pager {
         let slot = self.victims.slot(position);
         let entry = from_victim(entry, slot);
         let stay = self.victims.address(position);
+        let cache_permille = self.victims.age_permille(position);
         let writable = access.write || entry.state() == State::Dirty;
         // To move it would flush the TLBs of all processors.
         self.fill(page, stay as *const u8, 1, !writable);
@@ -338,7 +339,12 @@ impl Pager {
         // whoever evicts the page.
         self.victims.desert(position);
         self.settle_in(page, entry, writable, access);
-        self.arrive(page, abi::VICTIM_CACHE, access, false);
+        let arrival = Arrival {
+            cache_permille,
+            ..arrival_of(page, abi::VICTIM_CACHE, access, false)
+        };
+        self.tell_arrived(&mut [arrival]);
+        self.note(Event::Fault, page, u64::from(abi::VICTIM_CACHE));
         self.counters().faults_victim_cache.add(1);
         if let Some(mut positions) = self.victims.remember(position) {
             self.free_deserted(&mut positions, context);
@@ -392,25 +398,11 @@ impl Pager {
         entry
     }
 
+    /// A page came from swap or from the compressed tier.
     fn arrive(&self, page: PageIndex, source: u8, access: Access, streams: bool) {
-        let mut flags = 0;
-        if access.write {
-            flags |= abi::WRITE;
-        }
-        if streams {
-            flags |= abi::STREAM;
-        }
-        let mut arrivals = [Arrival {
-            page,
-            source,
-            flags,
-            thread: access.thread,
-            ..Arrival::default()
-        }];
+        let mut arrivals = [arrival_of(page, source, access, streams)];
         self.tell_arrived(&mut arrivals);
-        if let Some(tier) = &self.tier
-            && source != abi::VICTIM_CACHE
-        {
+        if let Some(tier) = &self.tier {
             tier.fault(source == abi::COMPRESSED, arrivals[0].distance);
         }
         self.note(Event::Fault, page, u64::from(source));
@@ -475,6 +467,17 @@ impl Pager {
         if self.evict_wanted.swap(1, Ordering::SeqCst) == 0 {
             futex::wake(&self.evict_wanted, 1);
         }
+    }
+}
+
+fn arrival_of(page: PageIndex, source: u8, access: Access, streams: bool) -> Arrival {
+    let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+    Arrival {
+        page,
+        source,
+        flags: flag(access.write, abi::WRITE) | flag(streams, abi::STREAM),
+        thread: access.thread,
+        ..Arrival::default()
     }
 }
 

@@ -70,6 +70,8 @@ pub struct VictimCache {
     /// Counts ranges that were emptied: who waits for that sleeps on it.
     drains: AtomicU32,
     target_pages: AtomicU32,
+    /// Position that was entered last.
+    newest: AtomicU32,
 }
 
 impl VictimCache {
@@ -101,6 +103,7 @@ impl VictimCache {
             deserted: Lock::new(Deserted::default()),
             drains: AtomicU32::new(0),
             target_pages: AtomicU32::new(most_pages),
+            newest: AtomicU32::new(0),
         })
     }
 
@@ -199,8 +202,17 @@ impl VictimCache {
         self.base + position as usize * PAGE_BYTES
     }
 
+    /// How far what lies at a position has come: from 0, just in, to 1000, about to leave.
+    pub fn age_permille(&self, position: u32) -> u16 {
+        let newest = u64::from(self.newest.load(Ordering::Relaxed));
+        let behind = newest.wrapping_sub(u64::from(position)) & self.mask;
+        let whole = u64::from(self.target_pages()).max(1);
+        (behind * 1000 / whole).min(1000) as u16
+    }
+
     /// Enters a page; `slot` is its swap slot if it is the same there.
     pub fn enter(&self, position: u32, page: PageIndex, slot: u32) {
+        self.newest.store(position, Ordering::Relaxed);
         self.slots[position as usize].store(slot, Ordering::Relaxed);
         self.owners[position as usize].store(page + 1, Ordering::Release);
     }
@@ -255,6 +267,20 @@ mod tests {
     fn ring() -> VictimCache {
         let region = Region::map_anonymous(VictimCache::footprint_bytes(64)).unwrap();
         VictimCache::new(0x10000, 64, region).unwrap()
+    }
+
+    #[test]
+    fn a_page_grows_older_as_others_enter() {
+        let ring = ring();
+        ring.set_target_pages(40);
+        let last = ring.capacity() as u32 - 1;
+        ring.enter(last, 1, 7);
+        assert_eq!(ring.age_permille(last), 0);
+        (0..10).for_each(|position| ring.enter(position, 2, 7));
+        assert_eq!(ring.age_permille(last), 250);
+        assert_eq!(ring.age_permille(9), 0);
+        (10..60).for_each(|position| ring.enter(position, 2, 7));
+        assert_eq!(ring.age_permille(last), 1000);
     }
 
     #[test]
