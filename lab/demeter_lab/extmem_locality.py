@@ -34,7 +34,16 @@ words = [base64.b32encode(chance.randbytes(5)).decode().lower() for _ in range(6
 lines = (" ".join(chance.choices(words, k=9)) for _ in range(48000))
 with open("words", "w") as out:
     out.writelines(line + chr(10) for line in lines)
+with open("random", "wb") as out:
+    out.write(chance.randbytes(24 << 20))
+with open("lines", "wb") as out:
+    out.write(base64.encodebytes(chance.randbytes(20 << 20)))
+with open("rows", "w") as out:
+    for number in range(120000):
+        out.write(f"{number},{chance.choice(words)},{chance.random()}" + chr(10))
 """
+# A key for each word of each line.
+PERL = 'for(split){$n{"$_$."}++} END{$s+=$n{$_} for keys %n; print $s}'
 # Keys in the order in which they were put in: the table is gone through at random, twice.
 HASH = """
 table, total = {}, 0
@@ -66,6 +75,9 @@ class Program:
 PROGRAMS = (
     Program("sort", ("sort", "--parallel=1", "-S", "400M", "text"), 64),
     Program("xz", ("xz", "-T1", "-9e", "-k", "-c", "words"), 48),
+    Program("zstd", ("zstd", "-q", "-15", "--single-thread", "-c", "rows"), 40),
+    Program("shuf", ("shuf", "--random-source=random", "lines"), 22),
+    Program("perl", ("perl", "-ne", PERL, "words"), 36),
     Program("hash table", ("python3", "-I", "-S", "-c", HASH), 40),
 )
 # Linux with each of them once; then the best in turns with extmem.
