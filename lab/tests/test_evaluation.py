@@ -97,6 +97,7 @@ def test_records_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         (good.replace('kind = "text"', 'kind = "guess"'), "choose from compare"),
         (good.replace("check =", "chek ="), "lacks 'check'"),
         (good.replace("check =", 'beyond = ["tpp"]\ncheck ='), "what no run has: tpp"),
+        (good.replace("[run.patterns]", '[run.labels]\ntuning = "wild"\n[run.patterns]'), "'wild'"),
         (good + "[", "TEXT.toml"),
     ):
         text.write_text(bad)
@@ -186,10 +187,11 @@ def test_values_of_recorded_runs() -> None:
 
 
 def points(**runs: tuple[float, float]) -> list[Measured]:
-    """Return one run a name, ``tpp`` or ``tpp_small``: modelled time and promoted pages."""
+    """Return one run a name (``tpp``, ``tpp_small``): modelled time and promoted pages."""
+    ways = {"small": {"pages": "small"}, "eager": {"tuning": "eager"}}
     return [
         Measured(
-            {"system": name.split("_")[0]} | ({"pages": "small"} if "_" in name else {}),
+            {"system": name.split("_")[0]} | ways.get(name.partition("_")[2], {}),
             {"time_s": time_s, "promoted_pages": pages, "demoted_pages": 0.0},
         )
         for name, (time_s, pages) in runs.items()
@@ -201,6 +203,19 @@ def test_of_two_kinds_of_pages_the_better_counts() -> None:
     assert [one.numbers["time_s"] for one in better_of(both)] == [2.0, 1.0]
     assert better_of(both) == better_of(both[::-1])[::-1]
     assert all("pages" not in one.labels for one in better_of(both))
+
+
+def test_of_all_ways_of_a_rival_the_fastest_counts_and_is_named() -> None:
+    ways = points(tpp=(3.0, 0.0), tpp_small=(2.0, 7.0), tpp_eager=(1.5, 9.0), demeter=(1.0, 9.0))
+    tpp, demeter = better_of(ways)
+    assert (tpp.numbers["time_s"], tpp.chosen_from, tpp.way) == (1.5, 3, "eager")
+    assert tpp.labels == {"system": "tpp"}
+    assert (demeter.chosen_from, demeter.way) == (1, "")
+    # Without one of them it is not beaten.
+    spec = {"of": {"system": "tpp"}, "by": {"system": "demeter"}, "at_least": 1}
+    assert asked(better_of(ways), spec, ways).state == MET
+    part = asked(better_of([*ways[:2], ways[3]]), spec, ways)
+    assert part.state == TOLD and "only 3 of 4 runs" in part.note
 
 
 def test_nothing_is_won_against_a_manager_that_moved_nothing() -> None:

@@ -128,3 +128,29 @@ def test_quick_guests_have_every_rival_scaled_to_them() -> None:
         assert not without, f"{name} is not scaled to the quick guest in {', '.join(without)}"
     whole = [run for record in records.load(SYSTEMS, False) for run in record.runs]
     assert not [run for run in whole if scaled["memtis"] in " ".join(run.argv)]
+
+
+@PLANS
+def test_rivals_have_a_tuning_for_short_runs(quick: bool) -> None:
+    every = [run for record in records.load(SYSTEMS, quick) for run in record.runs]
+    knobs = {
+        "tpp": ("tpp.watermark_scale_factor=333", "tpp.scan_size_mb=40"),
+        "nomad": ("nomad.watermark_scale_factor=333", "nomad.scan_size_mb=40"),
+        "nimble": ("nimble.period_ms=100",),
+    }
+    for record, systems in {"F10": knobs, "F11": knobs, "F12": ("tpp", "nomad")}.items():
+        own = [run for run in every if run.record == record]
+        for name in systems:
+            eager = {run.labels["workload"] for run in own if run.system == name and tuned(run)}
+            assert eager == {run.labels["workload"] for run in own if run.system == name}
+    for run in every:
+        assert tuned(run) == all(knob in run.argv for knob in knobs.get(run.system or "", ["-"]))
+
+
+def tuned(run: Run) -> bool:
+    return run.labels.get("tuning") == "eager"
+
+
+def test_quick_runs_stay_an_hours() -> None:
+    runs = {run.digest for record in records.load(SYSTEMS, True) for run in record.runs}
+    assert len(runs) <= 210

@@ -25,12 +25,13 @@ workers of a Dask scheduler: checkouts of one commit with the same built program
 """
 _QUICK = """**These are the quick runs**: guests of a quarter of the memory, one seed, one guest in
 place of nine, fewer points. They show that the path works, not how far things go: a run is one to
-four modelled seconds, too short for managers that need seconds of hint faults to know anything. In
+eight modelled seconds, short for managers that need seconds of hint faults to know anything. In
 guests this small the kernel refuses most huge pages that TPP and HeMem would have in FMEM, and
 Nomad promotes hardly any, probably for want of a whole free one; with base pages TPP pays for a
 fault at each look: what they could do in larger ones is not shown here. Counts of rivals
-that follow the guest's size are scaled to these guests; Memtis has not been run so in F6, F7, F8
-and F12.
+that follow the guest's size are scaled to these guests. In F10, F11 and F12 the fastest of a
+rival's ways counts: kinds of pages, and a tuning for short runs (`eager` in
+[common.toml](../lab/evaluation/common.toml)), which Nomad on huge pages has in whole runs only.
 """
 _WHOLE = (
     "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine.\n"

@@ -47,6 +47,8 @@ class Measured:
     maps: dict[str, list[list[int]]] = field(default_factory=dict)
     #: Of how many runs it is the best, where a manager had a choice.
     chosen_from: int = 1
+    #: Which of them it is: the kind of pages and the tuning.
+    way: str = ""
 
 
 def measured(run: Run, files: Mapping[str, bytes]) -> Measured:

@@ -103,6 +103,8 @@ def _page_of(
                 left = " ".join(
                     f"{key}={value}" for key, value in one.labels.items() if key != label
                 )
+                if one.way:
+                    left = f"{left} (the best of {one.chosen_from}: {one.way})".strip()
                 if one.labels.get("system") in result.record.beyond:
                     left = f"{left} (beyond the paper)".strip()
                 cells = [document.figure(one.numbers.get(column)) for column in _COLUMNS]

@@ -23,6 +23,8 @@ DIRECTORY = ROOT / "lab/evaluation"
 COMMON = "common.toml"
 #: How commands are understood; what each leaves is in measure.py.
 KINDS = ("compare", "heat", "text")
+#: Of the label ``tuning``: what is published, scaled to the guest. Others are in ``common.toml``.
+PUBLISHED = "published"
 #: Left as they are: only where a run is executed is it known what they stand for.
 _LATER = {"demeter": "{demeter}", "out": "{out}"}
 
@@ -238,6 +240,7 @@ def _points(
     fixed = {key: str(value) for key, value in block.get("labels", {}).items()}
     options = block.get("options", {})
     quick_options = common.get("quick", {}).get("options", {}) if quick else {}
+    tunings = common.get("tunings", {})
     runs, absent = [], []
     for point in itertools.product(*axes.values()):
         labels = fixed | {key: str(value) for key, value in zip(axes, point, strict=True)}
@@ -245,12 +248,15 @@ def _points(
         if system is not None and system not in systems:
             absent.append(system)
             continue
+        tuning = labels.get("tuning", PUBLISHED)
+        tuned = "" if tuning == PUBLISHED else tunings[tuning][system]
+        given = (quick_options.get(system, ""), options.get(system, ""), tuned)
         values = {
             **parameters,
             **block.get("parameters", {}),
             **labels,
             **_LATER,
-            "options": f"{quick_options.get(system, '')} {options.get(system, '')}",
+            "options": " ".join(given),
         }
         if "workload" in labels and labels["workload"] in parameters:
             values["command"] = parameters[labels["workload"]]

@@ -3,7 +3,7 @@
 
 import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from demeter_lab.evaluation.measure import Measured
@@ -29,8 +29,8 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {
     "at least": operator.ge,
     "at most": operator.le,
 }
-#: Label of what a manager may choose: of the kinds of pages the better one counts.
-_VARIANT = "pages"
+#: Labels of what a manager may choose: of all kinds of pages and tunings the fastest run counts.
+_CHOICES = frozenset({"pages", "tuning"})
 #: Rows in which nothing is meant to move.
 _STILL = ("none", "fast", "ideal", "ideal-2m", "oracle")
 #: States of a value; a record of which some values are not known is met in part.
@@ -104,8 +104,8 @@ class Result:
 
     @property
     def better(self) -> bool:
-        """Whether managers had a choice of pages."""
-        return any(_VARIANT in run.labels for run in self.record.runs)
+        """Whether managers had a choice of pages or tunings."""
+        return any(_CHOICES & set(run.labels) for run in self.record.runs)
 
     @property
     def state(self) -> str:
@@ -154,18 +154,16 @@ def results_of(records: Sequence[Record], store: Store, keys: Mapping[str, str])
 
 
 def better_of(found: Sequence[Measured]) -> list[Measured]:
-    """Return the points, of those that differ in the kind of pages alone the fastest."""
+    """Return the points, of those that differ in what a manager may choose the fastest."""
     choices: dict[tuple[tuple[str, str], ...], list[Measured]] = {}
     for one in found:
-        choices.setdefault(_rest(one.labels, {_VARIANT}), []).append(one)
-    return [
-        replace(
-            min(choice, key=lambda one: one.numbers.get("time_s", 0)),
-            labels=dict(point),
-            chosen_from=len(choice),
-        )
-        for point, choice in choices.items()
-    ]
+        choices.setdefault(_rest(one.labels, _CHOICES), []).append(one)
+    best = []
+    for point, choice in choices.items():
+        fastest = min(choice, key=lambda one: one.numbers.get("time_s", 0))
+        way = " ".join(fastest.labels[key] for key in sorted(_CHOICES & set(fastest.labels)))
+        best.append(replace(fastest, labels=dict(point), chosen_from=len(choice), way=way))
+    return best
 
 
 def value_of(
@@ -394,7 +392,7 @@ def is_point(labels: Labels, wanted: Mapping[str, object]) -> bool:
     )
 
 
-def _rest(labels: Labels, without: set[str]) -> tuple[tuple[str, str], ...]:
+def _rest(labels: Labels, without: Set[str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, value) for key, value in labels.items() if key not in without))
 
 
