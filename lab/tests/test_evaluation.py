@@ -338,14 +338,24 @@ def test_a_headline_is_checked_as_far_as_its_source_can_be() -> None:
     )
     spec = {"name": "y", "from": {"record": "X", "name": "x"}, "at_least": 3}
     missed = value_of(record, spec, [], {}, 0, {("X", "x"): source})
-    assert (missed.state, missed.ours, missed.note) == (MISSED, 2.0, "why")
+    assert (missed.state, missed.ours, missed.note) == (MISSED, 2.0, "why; not explained yet")
     # What is said of the source's miss is not said of another bound's.
-    worst = replace(source, chosen="tpp", note="tpp; why")
+    worst = replace(source, chosen="tpp", note="tpp; why; it is slow")
     other = value_of(record, spec | {"missed": "late"}, [], {}, 0, {("X", "x"): worst})
-    assert (other.note, other.chosen) == ("tpp; late", "tpp")
-    unsure = replace(source, unchecked="only 1 of 2", note="only 1 of 2")
+    assert (other.note, other.chosen) == ("tpp; why; late", "tpp")
+    unsure = replace(source, unchecked="only 1 of 2", note="only 1 of 2; why")
     told = value_of(record, spec, [], {}, 0, {("X", "x"): unsure})
-    assert (told.state, told.note, told.unchecked) == (TOLD, "only 1 of 2", "only 1 of 2")
+    assert (told.state, told.note, told.unchecked) == (TOLD, "only 1 of 2; why", "only 1 of 2")
+
+
+def test_a_note_explains_no_miss() -> None:
+    found = points(tpp=(2.0, 7.0), demeter=(1.0, 9.0))
+    spec = {"of": {"system": "tpp"}, "by": {"system": "demeter"}, "note": "not the paper's"}
+    assert asked(found, spec | {"at_least": 2}).note == "not the paper's"
+    missed = asked(found, spec | {"at_least": 3})
+    assert (missed.state, missed.note) == (MISSED, "not the paper's; not explained yet")
+    explained = asked(found, spec | {"at_least": 3, "missed": "it is found late"})
+    assert explained.note == "not the paper's; it is found late"
 
 
 def test_a_remark_on_the_quick_runs_is_not_one_on_the_whole_ones(tmp_path: Path) -> None:

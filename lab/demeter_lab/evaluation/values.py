@@ -38,7 +38,8 @@ MET, MISSED, TOLD, NOT_RUN = "met", "missed", "no check", "not run"
 IN_PART = "in part"
 #: ``of_least``: the mean is taken for each value of this axis, and the least of them counts, as
 #: for the next best of several managers. ``by_least``: what each point is divided by is the least
-#: over this axis. ``missed``: a remark for that case alone.
+#: over this axis. ``missed``: why, in that case; ``note``: a remark in any case, which explains
+#: nothing.
 _FIELDS = {
     "name", "metric", "of", "of_least", "by", "by_mean", "by_least", "mean", "scale", "unit",
     "from", "paper", "paper_says", "draft", "above", "below", "at_least", "at_most", "note",
@@ -82,6 +83,8 @@ class Value:
     unchecked: str = ""
     #: Which of several managers or points it is.
     chosen: str = ""
+    #: What its record says of it whatever came of it, also where another value is made of it.
+    told: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -185,7 +188,7 @@ def value_of(
             f"{record.id}: a value has no {', '.join(sorted(odd))}; "
             f"it has {', '.join(sorted(_FIELDS))}"
         )
-    note, unchecked, chosen = str(spec.get("note", "")), "", ""
+    told, unchecked, chosen = str(spec.get("note", "")), "", ""
     ours, spread, count = None, None, 0
     if (other := spec.get("from")) is not None:
         source = known.get((other["record"], other["name"]))
@@ -194,7 +197,7 @@ def value_of(
                 f"{record.id}: {other['record']} has no value '{other['name']}' before it"
             )
         ours, spread, count = source.ours, source.spread, source.points
-        note = note or source.note.removeprefix(source.chosen).removeprefix("; ")
+        told = told or source.told
         unchecked, chosen = source.unchecked, source.chosen
     elif groups := _groups(record, spec, found):
         scale = float(spec.get("scale", 1))
@@ -210,25 +213,22 @@ def value_of(
         (word, spec[word.replace(" ", "_")]) for word in _BOUNDS if word.replace(" ", "_") in spec
     ]
     wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds)
+    said = [chosen, unchecked, told]
     if ours is None:
-        state, note = NOT_RUN, _why(record, spec, failures, missing)
-    elif unchecked:
+        state, said = NOT_RUN, [_why(record, spec, failures, missing)]
+    elif unchecked or not wanted:
         state = TOLD
-        if other is None:
-            note = "; ".join(filter(None, (unchecked, note)))
-        note = "; ".join(filter(None, (chosen, note)))
-    elif not wanted:
-        state, note = TOLD, "; ".join(filter(None, (chosen, note)))
+    elif all(_BOUNDS[word](ours, bound) for word, bound in bounds):
+        state = MET
     else:
-        within = all(_BOUNDS[word](ours, bound) for word, bound in bounds)
-        state = MET if within else MISSED
-        if not within:
-            note = str(spec.get("missed", "")) or note or "not explained yet"
-        note = "; ".join(filter(None, (chosen, note)))
+        # What is said of a number in any case does not explain that it is missed.
+        state = MISSED
+        said.append(str(spec.get("missed", "")) or "not explained yet")
+    note = "; ".join(filter(None, said))
     return Value(
         record.id, spec["name"], spec.get("unit", ""), spec.get("paper"), spec.get("draft"),
         ours, spread, count, state, wanted, note, _about(spec), spec.get("paper_says"), unchecked,
-        chosen,
+        chosen, told,
     )  # fmt: skip
 
 
