@@ -153,6 +153,17 @@ pub enum Error {
         /// Where its output is.
         kept: PathBuf,
     },
+    /// A row is made of another one's run, which failed.
+    #[error("the run under none that it is made of failed")]
+    NotRecorded,
+    /// Some guests of a comparison failed; the others have their rows.
+    #[error("{} of {rows} rows failed: {}", failed.len(), causes(failed))]
+    Rows {
+        /// Names of rows, and why.
+        failed: Vec<(String, Error)>,
+        /// How many there should have been.
+        rows: usize,
+    },
     /// What a part of this program has its own errors for.
     #[error("{0}")]
     Part(Box<dyn Advice>),
@@ -236,10 +247,29 @@ impl Error {
                     log.display()
                 )
             }
+            Self::NotRecorded => "see to that one first".into(),
+            Self::Rows { failed, .. } => {
+                (failed.first()).map_or_else(|| "run again".into(), |(_, error)| error.next())
+            }
             Self::Observe(error) => error.next(),
             Self::Interrupted => "run again".into(),
             Self::Doctor { .. } => "do what the failed lines say".into(),
         }
+    }
+
+    /// Is it this guest's own, so that others may fare better?
+    pub fn is_of_one_guest(&self) -> bool {
+        matches!(
+            self,
+            Self::Qemu { .. }
+                | Self::Plugin { .. }
+                | Self::Guest { .. }
+                | Self::Panic { .. }
+                | Self::Stopped { .. }
+                | Self::Timeout { .. }
+                | Self::CommandFailed { .. }
+                | Self::NotRecorded
+        )
     }
 
     /// Exit status of the process.
@@ -251,6 +281,14 @@ impl Error {
             _ => FAILURE,
         }
     }
+}
+
+/// Each row with its cause.
+fn causes(failed: &[(String, Error)]) -> String {
+    let causes: Vec<String> = (failed.iter())
+        .map(|(row, error)| format!("{row}: {error}"))
+        .collect();
+    causes.join("; ")
 }
 
 /// A refusal before anything was started: exit status 2.

@@ -222,8 +222,8 @@ fn nbt_moves_pages_with_either_lists() {
     }
 }
 
-/// A comparison ends with the first status that is not well, leaves a directory
-/// that the next one takes, and goes on where that status was said to be well.
+/// A comparison with a status that is not well has failed, leaves a directory that the next
+/// one takes, and is whole where that status was said to be well.
 #[test]
 #[ignore = "boots guests: tests/suites/vm"]
 fn comparisons_judge_statuses() {
@@ -239,9 +239,10 @@ fn comparisons_judge_statuses() {
     assert_eq!(refused.status.code(), Some(1), "{said}");
     let last = said.lines().last().unwrap();
     assert!(
-        last.contains("status 3") && last.contains("--ok-status"),
+        last.contains("2 of 2 rows failed: none: COMMAND ended with status 3"),
         "{said}"
     );
+    assert!(last.contains("--ok-status"), "{said}");
     assert!(out.join("none/command.log").is_file());
     assert!(!out.join("compare.json").exists());
 
@@ -250,6 +251,51 @@ fn comparisons_judge_statuses() {
     let rows = place.json("c", "compare.json");
     assert_eq!(rows["rows"]["none"]["status"], 3);
     assert_eq!(rows["rows"]["fast"]["status"], 3);
+}
+
+/// A guest that crashes costs its own row and those that are made of it: the others go on, and
+/// what is said at the end names each that failed.
+#[test]
+#[ignore = "boots guests: tests/suites/vm"]
+fn comparisons_go_on_after_a_row_whose_guest_crashed() {
+    let place = Place::new();
+    let out = place.path("c");
+    let script = "[ -e /sys/kernel/mm/demeter ] || echo c >/proc/sysrq-trigger";
+    let compared = demeter(&[
+        "vm",
+        "compare",
+        "--tmm",
+        "none,ideal,demeter",
+        "--jobs",
+        "1",
+        "--json",
+        "--out",
+        out.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let said = stderr(&compared);
+    assert_eq!(compared.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap();
+    for part in [
+        "demeter: error: 2 of 3 rows failed: none: guest kernel panicked",
+        "ideal: the run under none that it is made of failed",
+        "none.failed/console.log",
+    ] {
+        assert!(last.contains(part), "{part}: {said}");
+    }
+    let told: Value = serde_json::from_slice(&compared.stdout).unwrap();
+    assert_eq!(told["rows"]["demeter"]["status"], 0, "{told}");
+    assert!(told["rows"].get("none").is_none(), "{told}");
+    let cause = told["failed"]["none"].as_str().unwrap();
+    assert!(cause.contains("panicked"), "{told}");
+    // What goes on where it stopped goes by this file: it is there for a whole comparison only.
+    assert!(!out.join("compare.json").exists());
+    assert!(out.join("demeter/summary.json").is_file());
+    assert!(out.join("none.failed/console.log").is_file());
+    assert!(!out.join("none").exists());
 }
 
 #[test]

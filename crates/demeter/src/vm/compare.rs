@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::figures::{self, Job, Row};
+use super::figures::{self, Job, Others, Row};
 use super::session::Finished;
 use super::settings::Options;
 use super::tmm::Tmm;
@@ -49,6 +49,9 @@ struct Comparison<'a> {
     command: &'a [String],
     digest: String,
     rows: BTreeMap<&'static str, Row>,
+    /// Why a row is not there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    failed: BTreeMap<&'static str, String>,
 }
 
 /// Carries the verb out.
@@ -70,16 +73,23 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         arguments.jobs,
         &arguments.out,
         None,
+        Others::GoOn,
     )?;
-    let (rows, finished) = (results.rows, results.finished);
+    let (rows, finished, failed) = (results.rows, results.finished, results.failed);
     let comparison = Comparison {
         format: 1,
         command: &arguments.command,
         digest: digest(&finished),
         rows: by_name(&rows),
+        failed: (failed.iter())
+            .map(|(tmm, error)| (tmm.row(), error.to_string()))
+            .collect(),
     };
     let text = to_json(&comparison)?;
-    results.directory.finish("compare.json", &text)?;
+    // Who finds it there need not do the comparison again.
+    if failed.is_empty() {
+        results.directory.finish("compare.json", &text)?;
+    }
     let shown = if arguments.json {
         text
     } else {
@@ -87,13 +97,28 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             (rows.iter()).filter_map(|(tmm, row)| Some((tmm.row(), row.hypervisor?))),
         );
         let hosts_gap = if hosts.is_empty() { "" } else { "\n" };
-        let table = format!("{}{hosts_gap}{hosts}", figures::render(&rows));
+        let table = format!("{}{hosts_gap}{hosts}", figures::render(&rows, &failed));
         let placements = ideal::render(&rows);
         let gap = if placements.is_empty() { "" } else { "\n" };
         format!("{table}{gap}{placements}").into_bytes()
     };
     let _ = std::io::stdout().write_all(&shown);
-    Ok(0)
+    told(failed, managers.len())
+}
+
+/// The exit status, or the error that tells each row that failed.
+fn told(failed: Vec<(Tmm, Error)>, rows: usize) -> Result<u8, Error> {
+    let mut failed: Vec<(String, Error)> = (failed.into_iter())
+        .map(|(tmm, error)| (tmm.row().to_owned(), error))
+        .collect();
+    match (failed.pop(), rows) {
+        (None, _) => Ok(0),
+        (Some((_, error)), 1) => Err(error),
+        (Some(last), _) => {
+            failed.push(last);
+            Err(Error::Rows { failed, rows })
+        }
+    }
 }
 
 /// A row for each manager, in the order asked for.
@@ -101,10 +126,12 @@ pub type Rows = Vec<(Tmm, Row)>;
 
 /// What runs under several managers came to.
 pub struct Results {
-    /// A row for each.
+    /// A row for each that finished.
     pub rows: Rows,
     /// The runs themselves.
     pub finished: Vec<Finished>,
+    /// The others.
+    pub failed: Vec<(Tmm, Error)>,
     /// Where they are, not summed up yet.
     pub directory: RowsDir,
 }
@@ -118,6 +145,7 @@ pub fn run_managers(
     parallel: u64,
     out: &Path,
     total_work: Option<u64>,
+    others: Others,
 ) -> Result<Results, Error> {
     // Those that wait for a recording come after it.
     let mut order: Vec<usize> = (0..managers.len()).collect();
@@ -138,13 +166,20 @@ pub fn run_managers(
         .collect::<Result<Vec<Job>, Error>>()?;
     let testbed = Testbed::load()?;
     let directory = RowsDir::create(out)?;
-    let finished = figures::run_all(&testbed, &jobs, parallel as usize, out, total_work)?;
-    let mut finished: Vec<_> = order.into_iter().zip(finished).collect();
-    finished.sort_by_key(|&(at, _)| at);
-    let finished: Vec<Finished> = finished.into_iter().map(|(_, finished)| finished).collect();
+    let ended = figures::run_all(&testbed, &jobs, parallel as usize, out, total_work, others)?;
+    let mut ended: Vec<_> = order.into_iter().zip(ended).collect();
+    ended.sort_by_key(|&(at, _)| at);
+    let (mut finished, mut failed) = (Vec::new(), Vec::new());
+    for (at, outcome) in ended {
+        match outcome {
+            Ok(one) => finished.push((managers[at], one)),
+            Err(error) => failed.push((managers[at], error)),
+        }
+    }
     Ok(Results {
-        rows: rows(managers, &finished),
-        finished,
+        rows: rows(&finished),
+        finished: finished.into_iter().map(|(_, one)| one).collect(),
+        failed,
         directory,
     })
 }
@@ -157,22 +192,18 @@ pub fn by_name(rows: &[(Tmm, Row)]) -> BTreeMap<&'static str, Row> {
 }
 
 /// The rows of finished runs, in order.
-fn rows(managers: &[Tmm], finished: &[Finished]) -> Rows {
-    let none = managers
-        .iter()
-        .position(|&tmm| tmm == Tmm::None)
-        .and_then(|index| finished.get(index))
-        .map(|finished| &finished.summary);
-    let mut rows: Rows = managers
-        .iter()
-        .zip(finished)
-        .map(|(&tmm, finished)| (tmm, Row::new(&finished.summary, tmm, none)))
+fn rows(finished: &[(Tmm, Finished)]) -> Rows {
+    let none = (finished.iter())
+        .find(|(tmm, _)| *tmm == Tmm::None)
+        .map(|(_, finished)| &finished.summary);
+    let mut rows: Rows = (finished.iter())
+        .map(|(tmm, finished)| (*tmm, Row::new(&finished.summary, *tmm, none)))
         .collect();
     ideal::fill_shares(&mut rows);
     rows
 }
 
-/// One digest over all runs.
+/// One digest over all runs that finished.
 pub fn digest(finished: &[Finished]) -> String {
     crate::digest::sha256_of(
         finished

@@ -9,7 +9,7 @@ use demeter_agent::size;
 use serde::Serialize;
 
 use super::compare::{by_name, digest, run_managers};
-use super::figures::{self, Row};
+use super::figures::{self, Others, Row};
 use super::settings::{Options, RoiChoice};
 use super::tmm::Tmm;
 use super::workplace::to_json;
@@ -101,6 +101,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         arguments.jobs,
         &arguments.out,
         Some(arguments.updates),
+        Others::Stop,
     )?;
     let (rows, finished) = (results.rows, results.finished);
     let summary = Summary {
@@ -121,7 +122,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             size::format(options.fmem),
             size::format(options.smem),
             options.slow,
-            figures::render(&rows),
+            figures::render(&rows, &[]),
             figures::render_stages(&finished),
             summary.digest
         )

@@ -3,6 +3,7 @@
 //! makes in a table.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
@@ -113,10 +114,27 @@ fn cpu_share(tmm: Tmm, phase: Option<&Phase>, none: Option<&Phase>) -> Option<f6
     }
 }
 
-/// The table of a comparison.
-pub fn render(rows: &[(Tmm, Row)]) -> String {
+const COLUMNS: [&str; 14] = [
+    "manager",
+    "time s",
+    "spare s",
+    "ideal %",
+    "M/s",
+    "M/s last¼",
+    "FMEM %",
+    "promoted",
+    "demoted",
+    "refused",
+    "mgmt %",
+    "last¼ %",
+    "TLB full",
+    "TLB single",
+];
+
+/// The table of a comparison; rows that failed come last.
+pub fn render(rows: &[(Tmm, Row)], failed: &[(Tmm, Error)]) -> String {
     let millions = |rate: Option<f64>| table::number(rate.map(|rate| rate * 1e-6), 3);
-    let cells: Vec<Vec<String>> = rows
+    let mut cells: Vec<Vec<String>> = rows
         .iter()
         .map(|(tmm, row)| {
             vec![
@@ -137,25 +155,13 @@ pub fn render(rows: &[(Tmm, Row)]) -> String {
             ]
         })
         .collect();
-    table::render(
-        &[
-            "manager",
-            "time s",
-            "spare s",
-            "ideal %",
-            "M/s",
-            "M/s last¼",
-            "FMEM %",
-            "promoted",
-            "demoted",
-            "refused",
-            "mgmt %",
-            "last¼ %",
-            "TLB full",
-            "TLB single",
-        ],
-        &cells,
-    )
+    cells.extend(failed.iter().map(|(tmm, _)| {
+        let mut row = vec!["-".to_owned(); COLUMNS.len()];
+        row[0] = tmm.row().to_owned();
+        row[1] = "failed".to_owned();
+        row
+    }));
+    table::render(&COLUMNS, &cells)
 }
 
 /// Where Demeter's share of the guest's CPU went, a line; nothing for others.
@@ -183,20 +189,31 @@ pub struct Job {
     pub part: Option<Part>,
 }
 
-/// Runs the jobs, `parallel` at a time, each into `out/<name>`. The first
-/// failure stops those not yet started and is returned.
+/// What a guest that fails means for the other jobs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// They are not started any more.
+    Stop,
+    /// They go on, unless the failure would be theirs too.
+    GoOn,
+}
+
+/// Runs the jobs, `parallel` at a time, each into `out/<name>`, and returns what came of
+/// each. A failure that stops the others is returned alone.
 pub fn run_all(
     testbed: &Testbed,
     jobs: &[Job],
     parallel: usize,
     out: &Path,
     total_work: Option<u64>,
-) -> Result<Vec<Finished>, Error> {
+    others: Others,
+) -> Result<Vec<Result<Finished, Error>>, Error> {
     let board = Board::new();
     let next = Mutex::new(0_usize);
     let slots: Vec<Mutex<Option<Result<Finished, Error>>>> =
         jobs.iter().map(|_| Mutex::new(None)).collect();
-    let failed = std::sync::atomic::AtomicBool::new(false);
+    let stopped = AtomicBool::new(false);
+    let stops = |error: &Error| others == Others::Stop || !error.is_of_one_guest();
     std::thread::scope(|scope| {
         for _ in 0..parallel.clamp(1, jobs.len().max(1)) {
             scope.spawn(|| {
@@ -209,39 +226,19 @@ pub fn run_all(
                     let (Some(job), Some(slot)) = (jobs.get(index), slots.get(index)) else {
                         return;
                     };
-                    if failed.load(std::sync::atomic::Ordering::Relaxed) {
+                    if stopped.load(Ordering::Relaxed) {
                         return;
                     }
-                    let settings = match &job.part {
-                        None => Some(job.settings.clone()),
-                        Some(part) => part.settings(&job.settings, &failed),
-                    };
-                    let Some(settings) = settings else {
-                        return;
-                    };
-                    let line = board.line(&job.name);
-                    let show = Show {
-                        stream_output: false,
-                        line: &line,
-                        total_work,
-                    };
-                    let outcome = session::run(
-                        testbed,
-                        &settings,
-                        &out.join(&job.name),
-                        job.seat.as_ref(),
-                        &show,
-                    )
-                    .and_then(|finished| must_succeed(job.tmm, &job.settings, finished))
-                    .and_then(|finished| {
-                        if let Some(part) = &job.part {
-                            part.publish(&finished.directory)?;
+                    let outcome = match job.run(testbed, out, total_work, &board, &stopped) {
+                        Ok(Some(finished)) => Ok(finished),
+                        Ok(None) => return,
+                        Err(error) => {
+                            if stops(&error) {
+                                stopped.store(true, Ordering::Relaxed);
+                            }
+                            Err(error)
                         }
-                        Ok(finished)
-                    });
-                    if outcome.is_err() {
-                        failed.store(true, std::sync::atomic::Ordering::Relaxed);
-                    }
+                    };
                     if let Ok(mut slot) = slot.lock() {
                         *slot = Some(outcome);
                     }
@@ -249,15 +246,56 @@ pub fn run_all(
             });
         }
     });
-    let mut finished = Vec::new();
+    let mut ended = Vec::new();
     for slot in slots {
-        // An empty slot was not started because another run failed; that
+        // An empty slot was not started because another run stopped all; its
         // failure is in a slot of its own.
-        if let Ok(Some(outcome)) = slot.into_inner() {
-            finished.push(outcome?);
+        match slot.into_inner() {
+            Ok(Some(Err(error))) if stops(&error) => return Err(error),
+            Ok(Some(outcome)) => ended.push(outcome),
+            _ => {}
         }
     }
-    Ok(finished)
+    Ok(ended)
+}
+
+impl Job {
+    /// Runs it; nothing if all runs were `stopped` before it could begin.
+    fn run(
+        &self,
+        testbed: &Testbed,
+        out: &Path,
+        total_work: Option<u64>,
+        board: &Board,
+        stopped: &AtomicBool,
+    ) -> Result<Option<Finished>, Error> {
+        let settings = match &self.part {
+            None => self.settings.clone(),
+            Some(part) => match part.settings(&self.settings, stopped)? {
+                Some(settings) => settings,
+                None => return Ok(None),
+            },
+        };
+        let line = board.line(&self.name);
+        let show = Show {
+            stream_output: false,
+            line: &line,
+            total_work,
+        };
+        let place = out.join(&self.name);
+        let outcome = session::run(testbed, &settings, &place, self.seat.as_ref(), &show)
+            .and_then(|finished| must_succeed(self.tmm, &self.settings, finished))
+            .and_then(|finished| {
+                if let Some(part) = &self.part {
+                    part.publish(&finished.directory)?;
+                }
+                Ok(finished)
+            });
+        if let (Err(_), Some(part)) = (&outcome, &self.part) {
+            part.withdraw();
+        }
+        outcome.map(Some)
+    }
 }
 
 /// A run whose COMMAND ended with a status that does not count is an error.

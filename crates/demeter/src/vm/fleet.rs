@@ -20,7 +20,7 @@ use demeter_machine::config::StepConfig;
 use serde::Serialize;
 
 use super::balloon::{Daemon, Seat, Sizes, Together};
-use super::figures::{self, Job, Row};
+use super::figures::{self, Job, Others, Row};
 use super::session::Finished;
 use super::settings::{self, Settings};
 use super::sizing::Method;
@@ -157,7 +157,9 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
         .collect::<Result<Vec<Job>, Error>>()?;
     let seats: Vec<Arc<Seat>> = jobs.iter().filter_map(|job| job.seat.clone()).collect();
     let daemon = Daemon::start(&seats, &out.join("balloon.log"))?;
-    let finished = figures::run_all(&testbed, &jobs, jobs.len(), out, None)?;
+    let finished = figures::run_all(&testbed, &jobs, jobs.len(), out, None, Others::Stop)?
+        .into_iter()
+        .collect::<Result<Vec<Finished>, Error>>()?;
     drop(daemon);
     let guests = jobs
         .iter()

@@ -7,10 +7,9 @@
 //! the same to the bit.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 
 use super::figures::{self, Row};
-use super::recording::{self, Part};
+use super::recording::{self, Part, Slot};
 use super::session::{self, Finished, Show};
 use super::settings::Options;
 use super::tmm::Tmm;
@@ -25,7 +24,7 @@ const LEAST_WAY: f64 = 0.05;
 
 /// The parts of managers in a comparison.
 pub fn parts(managers: &[Tmm]) -> Vec<Option<Part>> {
-    let slot = Arc::new(OnceLock::new());
+    let slot = Slot::default();
     let wanted = managers.iter().any(|tmm| tmm.ideal_order().is_some());
     (managers.iter())
         .map(|tmm| match (tmm, tmm.ideal_order()) {

@@ -44,29 +44,32 @@ pub fn read(directory: &Path) -> Result<Recording, Error> {
     })
 }
 
-/// A job's part in a recording of the comparison.
+/// A recording of the comparison; none once its run has failed.
+pub type Slot = Arc<OnceLock<Option<Recording>>>;
+
+/// A job's part in it.
 #[derive(Clone)]
 pub enum Part {
     /// It is the run that is recorded.
-    Records(Arc<OnceLock<Recording>>),
+    Records(Slot),
     /// It runs by what was recorded, in granules of this order.
-    Follows(Arc<OnceLock<Recording>>, u32),
+    Follows(Slot, u32),
 }
 
 impl Part {
-    /// The settings of its run, once what it needs has been recorded; none if another
-    /// run `failed` meanwhile.
-    pub fn settings(&self, of: &Settings, failed: &AtomicBool) -> Option<Settings> {
+    /// The settings of its run, once what it needs has been recorded; none if all runs are
+    /// `stopped` meanwhile.
+    pub fn settings(&self, of: &Settings, stopped: &AtomicBool) -> Result<Option<Settings>, Error> {
         let mut settings = of.clone();
         match self {
             Self::Records(_) => settings.watch.record = true,
             Self::Follows(slot, order) => {
                 let recording = loop {
-                    if failed.load(Ordering::Relaxed) {
-                        return None;
+                    if stopped.load(Ordering::Relaxed) {
+                        return Ok(None);
                     }
                     if let Some(recording) = slot.get() {
-                        break recording;
+                        break recording.as_ref().ok_or(Error::NotRecorded)?;
                     }
                     std::thread::sleep(POLL);
                 };
@@ -74,15 +77,22 @@ impl Part {
                 settings.watch.ideal = Some(ideal);
             }
         }
-        Some(settings)
+        Ok(Some(settings))
     }
 
     /// Its run has finished and left its results: a recording is there for those that wait.
     pub fn publish(&self, results: &Path) -> Result<(), Error> {
         if let Self::Records(slot) = self {
-            let _ = slot.set(read(results)?);
+            let _ = slot.set(Some(read(results)?));
         }
         Ok(())
+    }
+
+    /// Its run has failed: nobody needs to wait for it.
+    pub fn withdraw(&self) {
+        if let Self::Records(slot) = self {
+            let _ = slot.set(None);
+        }
     }
 }
 
