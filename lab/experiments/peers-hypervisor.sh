@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: lab/experiments/peers-hypervisor.sh [OUT]
 # The peers of the hypervisor against what is published of them, in small guests of one program
-# whose hot quarter, as large as half of FMEM, was touched last: docs/peers.md, "Peers of the
+# whose hot quarter, as large as half of FMEM, was touched last: docs/results/peers.md, "Peers of the
 # hypervisor". What is complete in OUT is kept.
 set -euo pipefail
 

@@ -4,7 +4,7 @@
 # Every manager of the guest as a module against what its own paper claims of it, in small
 # guests: a hot set that fits FMEM, one that nearly does, one that does not; what a fork's and a
 # paper's thresholds make of HeMem; what exchanging is worth to Nimble. The table of
-# docs/peers.md is from these runs. What is complete in OUT is kept.
+# docs/results/peers.md is from these runs. What is complete in OUT is kept.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
