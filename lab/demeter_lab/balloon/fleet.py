@@ -14,12 +14,17 @@ from pathlib import Path
 from demeter_lab.balloon import keeper
 from demeter_lab.balloon.checks import DRIVER
 from demeter_lab.balloon.daemon import Daemon, program
-from demeter_lab.balloon.guest import MIB, Guest, Settings, modules
+from demeter_lab.balloon.guest import Guest, Settings, modules, plug, unplug
+from demeter_lab.balloon.migration import MORE_KIB, send
 from demeter_lab.balloon.started import Started
 
 NODE_MIB = (144, 144)
 #: Guests that boot at the same time.
 BOOTING = 2
+#: Where machines have their files: each goes from one to the other.
+HOSTS = ("here", "there")
+#: The daemon's command socket of a machine.
+QMP = "qmp-daemon"
 
 
 class Fleet(Started):
@@ -44,24 +49,30 @@ class Fleet(Started):
         self.names = [f"vm{index}" for index in range(count)]
         #: In the configuration file.
         self.configured = list(self.names)
-        kept = keeper.compiled(directory)
-        self.guests = {}
-        for name in self.names:
-            made = Settings(kernel=kernel, node_mib=node_mib, vcpus=1, prealloc=False)
-            # On a starved host a virtual CPU may stand still for longer than RCU likes.
-            made.append = "rcupdate.rcu_cpu_stall_suppress=1"
-            made.files = {DRIVER: modules(kernel) / DRIVER, keeper.NAME: kept}
-            made.balloon_socket = self.daemon.socket(name)
-            made.arguments = ["-qmp", f"unix:{self.qmp(name)},server=on,wait=off"]
-            self.guests[name] = Guest(name, directory, made)
+        self._kernel, self._node_mib = kernel, node_mib
+        self._keeper = keeper.compiled(directory)
+        self.guests = {name: self._guest(name, HOSTS[0]) for name in self.names}
+
+    def _guest(self, name: str, host: str, incoming: str = "") -> Guest:
+        """Prepare a machine with files of its own there, or one that another goes on in."""
+        directory = self.directory / host
+        made = Settings(kernel=self._kernel, node_mib=self._node_mib, vcpus=1, prealloc=False)
+        made.more_kib = MORE_KIB
+        # On a starved host a virtual CPU may stand still for longer than RCU likes.
+        made.append = "rcupdate.rcu_cpu_stall_suppress=1"
+        made.files = {DRIVER: modules(self._kernel) / DRIVER, keeper.NAME: self._keeper}
+        made.incoming = incoming
+        made.balloon_socket = None if incoming else self.daemon.socket(name)
+        made.arguments = ["-qmp", f"unix:{directory / name / QMP},server=on,wait=off"]
+        return Guest(name, directory, made)
 
     def qmp(self, name: str) -> Path:
         """Return the command socket of a machine that is the daemon's."""
-        return self.directory / name / "qmp-daemon"
+        return self.guests[name].directory / QMP
 
     def description(self, name: str) -> dict[str, str]:
         """Return what the daemon is told of a guest."""
-        files = self.directory / name
+        files = self.guests[name].directory
         return {
             "name": name,
             "socket": str(self.daemon.socket(name)),
@@ -129,6 +140,25 @@ class Fleet(Started):
         guest.wait_ready()
         self.prepare(name)
 
+    def migrate(self, name: str) -> None:
+        """Let a guest go on in another QEMU, with other files, its balloon's device out."""
+        source = self.guests[name]
+        unplug(source.qmp)
+        host = next(host for host in HOSTS if host != source.directory.parent.name)
+        destination = self._guest(name, host, f"unix:{self.directory / name}.channel")
+        try:
+            destination.start()
+            send(source, destination)
+        except BaseException:
+            destination.stop()
+            raise
+        source.stop()
+        self.guests[name] = destination
+
+    def plug(self, name: str) -> None:
+        """Put the device of a guest that has migrated in."""
+        plug(self.guests[name].qmp, self.daemon.socket(name))
+
     def restart(self, how: signal.Signals) -> None:
         """End the daemon so, and start what is installed now."""
         self.daemon.end(how)
@@ -150,4 +180,4 @@ class Fleet(Started):
 
 def node_bytes(fleet: Fleet, name: str) -> list[int]:
     """Return the sizes of a guest's nodes."""
-    return [mib * MIB for mib in fleet.guests[name].settings.node_mib]
+    return [fleet.guests[name].node_bytes(node) for node in range(2)]

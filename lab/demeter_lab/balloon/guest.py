@@ -353,6 +353,9 @@ def device_properties() -> dict[str, object]:
 
 def unplug(qmp: Qmp) -> None:
     """Take the device out, and the chardev of the dead daemon."""
+    # What the daemon took out by a socket of its own was told here, too.
+    qmp("query-status")
+    qmp.events.clear()
     qmp("device_del", id="balloon0")
     qmp.wait_event("DEVICE_DELETED")
     # One event is for the virtio device, one for its PCI proxy.

@@ -35,12 +35,8 @@ from demeter_lab.balloon.guest import (
     stock_modules,
     unplug,
 )
+from demeter_lab.balloon.migration import MORE_KIB, send, wait_migrated, wait_status
 
-#: QEMU 11.1.3 under TCG forgets to watch what a guest writes while it is sent, of every piece
-#: of memory but the first whose size is a multiple of 256 KiB, and ends at an assertion where
-#: such a piece is larger than the first (``physical_memory_sync_dirty_bitmap`` takes an offset
-#: in the piece for an address). So node 1 gets this much more.
-MORE_KIB = 128
 #: A disk for swap, of which the testbed has a driver, and those modules.
 DISK_MODULES = (
     "libnvdimm.ko",
@@ -154,36 +150,6 @@ def corrupted_guest(checks: Checks, directory: Path, kernel: str) -> None:
             check_file(checks, guest, node)
 
 
-def wait_migrated(guest: Guest, limit_s: float = 120) -> None:
-    """Wait until all of a machine is elsewhere."""
-    status: dict = {}
-
-    def ended() -> bool:
-        nonlocal status
-        answer = guest.qmp("query-migrate")
-        assert isinstance(answer, dict)
-        status = answer
-        return status.get("status") in ("completed", "failed")
-
-    keeper.wait_for("the migration", ended, limit_s)
-    if status["status"] != "completed":
-        raise GuestError(f"the migration of {guest.name} failed: {status}")
-    print(
-        f"       {status['total-time']} ms, {status['ram']['dirty-sync-count']} rounds", flush=True
-    )
-
-
-def wait_status(guest: Guest, status: str) -> None:
-    """Wait until a machine that came from elsewhere is there, ``running`` or ``paused``."""
-
-    def there() -> bool:
-        guest.check_alive()
-        answer = guest.qmp("query-status")
-        return isinstance(answer, dict) and answer["status"] == status
-
-    keeper.wait_for(f"{guest.name} is {status}", there, 60)
-
-
 def check_arrived(checks: Checks, what: str, daemon: Daemon, guest: Guest, wanted: int) -> None:
     """Put the device in at the destination; sizes, counts and contents must be as before."""
     held = [
@@ -256,9 +222,7 @@ def migrating_guest(checks: Checks, directory: Path, kernel: str) -> None:
         with destination:
             # Slowly, so that the guest changes much of what was sent already.
             source.qmp("migrate-set-parameters", **{"max-bandwidth": BANDWIDTH})
-            source.qmp("migrate", uri=channel)
-            wait_migrated(source)
-            wait_status(destination, "running")
+            send(source, destination)
             grown = source.backing_bytes(1) - before
             print(f"       the old host has {grown >> 20} MiB more of node 1", flush=True)
             source.stop()

@@ -3,9 +3,9 @@
 
 What an operator, an upgrade and chance do to a host: sizes, policies, guests that come
 and go, workers and daemons that are killed, drivers that are loaded anew, guests that
-are reset. Every so often all of it comes to rest, and then every guest must have the
-sizes that it is asked for, host and guest must count alike, and every word of every
-guest's memory must be right. The same seed does the same.
+are reset, machines that migrate. Every so often all of it comes to rest, and then every
+guest must have the sizes that it is asked for, host and guest must count alike, and every
+word of every guest's memory must be right. The same seed does the same.
 """
 
 import argparse
@@ -75,7 +75,11 @@ class Soak:
             "driver anew": (2, self.driver_anew),
             "pause": (3, self.pause),
             "reboot": (1, self.reboot),
+            "migrate": (1, self.migrate),
         }
+        #: Each at least once, however short the run is.
+        self._first = list(self.operations)
+        self.numbers.shuffle(self._first)
 
     def served(self) -> list[str]:
         """Return the guests that the daemon knows."""
@@ -103,9 +107,7 @@ class Soak:
 
     def step(self) -> None:
         """Do something, and look whether the daemon still answers."""
-        names = list(self.operations)
-        weights = [weight for weight, _ in self.operations.values()]
-        name = self.numbers.choices(names, weights)[0]
+        name = self._first.pop() if self._first else self._draw()
         self.note(operation=name, number=self.done.total())
         self.operations[name][1]()
         self.done[name] += 1
@@ -120,6 +122,10 @@ class Soak:
         wrong = {view["name"]: view["violations"] for view in views if view["violations"]}
         if wrong:
             raise GuestError(f"after '{name}' honest guests have violations: {wrong}")
+
+    def _draw(self) -> str:
+        weights = [weight for weight, _ in self.operations.values()]
+        return self.numbers.choices(list(self.operations), weights)[0]
 
     def ask(self, share: float, wait_ms: int) -> None:
         """Ask one tier of one guest for that part of it."""
@@ -254,6 +260,24 @@ class Soak:
         self.note(name=name)
         self.plugged(name)
         self.fleet.reboot(name)
+
+    def migrate(self) -> None:
+        """Send a guest to another QEMU, as an operator does: unplug, migrate, plug.
+
+        Its host, the same one here, knows it by other files from then on.
+        """
+        name = self.somebody()
+        self.note(name=name, added=name in self.added)
+        self.plugged(name)
+        self.fleet.migrate(name)
+        if name in self.added:
+            self.call("DELETE", f"/v1/vms/{name}", None, 200, 204)
+            self.call("POST", "/v1/vms", self.fleet.description(name), 200, 201)
+        else:
+            self.reload()
+        self.fleet.plug(name)
+        self.plugged(name)
+        self.fleet.wait_checked(name)
 
     def rest(self) -> None:
         """Let all come to rest; then all must be as asked."""
