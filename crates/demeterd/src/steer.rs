@@ -2,6 +2,7 @@
 //! Asks the policy, and makes it so: those who lose first, so that the guests
 //! together never have more than the pool.
 
+mod away;
 mod passed;
 mod told;
 
@@ -20,6 +21,7 @@ use crate::policy::{
 };
 use crate::spec::Share;
 use crate::vm::Vm;
+use away::Away;
 use passed::Passed;
 use told::{Quiet, resident_pages, told};
 
@@ -130,6 +132,7 @@ fn is_worth(tier: &TierView, size_pages: u64, steady_rounds: u32, dead_band: u64
 #[derive(Default)]
 struct Coordinator {
     memories: BTreeMap<String, Memory>,
+    away: Away,
     quiet: BTreeMap<String, Quiet>,
     /// The last decision.
     decided: Option<Instant>,
@@ -167,11 +170,18 @@ impl Coordinator {
         let since = before.map_or(Duration::ZERO, |before| now - before);
         let mut known = Vec::new();
         let mut kept_pages = 0;
-        (self.memories).retain(|name, _| seen.iter().any(|(vm, _)| vm.spec.name == *name));
+        (self.memories).retain(|name, memory| {
+            let stays = seen.iter().any(|(vm, _)| vm.spec.name == *name);
+            if !stays {
+                self.away.leave(name, memory.account);
+            }
+            stays
+        });
         (self.quiet).retain(|name, _| self.memories.contains_key(name));
         let sizes_memory = (orders.policy.as_ref()).is_some_and(|policy| policy.sizes_memory());
         for (vm, mut view) in seen {
-            let memory = self.memories.entry(view.name.clone()).or_default();
+            let memory = (self.memories.entry(view.name.clone()))
+                .or_insert_with(|| Memory::new(self.away.back(&view.name)));
             forget_stale(&vm, &mut view, orders.clock);
             let share = vm.share();
             memory.learn(view.statistics.as_ref(), most_samples_per_s(share.vcpus));
@@ -231,6 +241,7 @@ impl Coordinator {
         let sizes = policy.sizes(&fleet);
         let shares = policy::divide(pool_pages, &fleet.claims());
         if policy.believes() {
+            self.away.pass(passed_s);
             for (known, &share_pages) in known.iter().zip(&shares) {
                 let memory = self.memories.entry(known.view.name.clone()).or_default();
                 (memory.account).settle(known.held_pages(), share_pages, passed_s);

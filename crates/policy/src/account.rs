@@ -43,6 +43,11 @@ impl Account {
         }
     }
 
+    /// Nothing has been spent, or all of it is back.
+    pub fn is_new(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// May it be given more than its share because of what it says?
     pub fn may_borrow(&self) -> bool {
         !self.spent
@@ -63,7 +68,9 @@ mod tests {
         account.settle(50, 100, REGAINED_S);
         assert!(!account.may_borrow(), "too early");
         account.settle(50, 100, REGAINED_S);
-        assert!(account.may_borrow());
+        assert!(account.may_borrow() && !account.is_new());
+        account.settle(0, 100, CREDIT_S);
+        assert!(account.is_new());
     }
 
     #[test]

@@ -64,6 +64,14 @@ pub struct Entitled {
 }
 
 impl Memory {
+    /// Of a guest that comes with that account.
+    pub fn new(account: Account) -> Self {
+        Self {
+            account,
+            ..Self::default()
+        }
+    }
+
     /// Counters of the guest become rates; a guest that was rebooted counts from
     /// zero again and tells nothing this time.
     pub fn learn(&mut self, statistics: Option<&Statistics>, most_per_s: f64) {

@@ -521,6 +521,36 @@ fn nobody_pays_under_a_policy_that_does_not_listen() {
 }
 
 #[test]
+fn who_goes_and_comes_again_has_the_account_of_before() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut guests = ["a", "b"].map(|name| Model::new(directory.path(), name, true, ""));
+    let mut host = Host::new(ALL_PAGES / 4);
+    host.orders.interval_ms = 60_000;
+    host.orders.policy = policy::by_name("guaranteed").unwrap();
+    let mut decide = |guests: &mut [Model], decisions| {
+        for _ in 0..decisions {
+            for guest in &mut *guests {
+                guest.now_s += 60.0;
+                guest.tell();
+            }
+            let seen = guests
+                .iter()
+                .map(|guest| (guest.pair.vm.clone(), guest.pair.vm.view()));
+            assert!((host.coordinator).decide(seen.collect(), &host.orders));
+        }
+        let memory = host.coordinator.memories.get(&guests[0].pair.vm.spec.name);
+        memory.is_some_and(|memory| memory.account.may_borrow())
+    };
+    // Both have all of FMEM, as nobody obeys: twice their share.
+    assert!(!decide(&mut guests, 20));
+    // Away for two minutes of the ten that an account takes to fill.
+    decide(&mut guests[1..], 2);
+    assert!(!decide(&mut guests, 3), "a new account for an old guest");
+    decide(&mut guests[1..], 10);
+    assert!(decide(&mut guests, 1), "it had nothing for ten minutes");
+}
+
+#[test]
 fn whoever_is_short_of_credit_alone_is_told_that() {
     let directory = tempfile::tempdir().unwrap();
     let mut guests = ["a", "b"].map(|name| Model::new(directory.path(), name, true, ""));
