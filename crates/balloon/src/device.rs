@@ -312,6 +312,11 @@ impl Device {
         self.parameters.nr_nodes
     }
 
+    /// The guest has reset the device: nobody is asked for anything before the next HELLO.
+    pub fn reset(&mut self) {
+        self.nodes.iter_mut().for_each(Node::reset);
+    }
+
     /// Wishes a balloon of that size. The request is delivered once a driver is
     /// there, and again to every later driver. The number that [`NodeView::last`]
     /// shows, or has passed, when the request has ended.

@@ -135,6 +135,12 @@ impl Node {
 
     fn forget(&mut self) {
         self.pages.clear();
+        self.reset();
+    }
+
+    /// Whoever drove it is gone, with all that it was asked for. What is in the balloon stays
+    /// there until somebody else greets. [DEV-7]
+    pub fn reset(&mut self) {
         self.hello = false;
         self.resync_left = None;
         self.unanswered.clear();

@@ -231,6 +231,21 @@ fn dev_7_no_request_before_hello() {
 }
 
 #[test]
+fn dev_7_no_request_between_a_reset_and_hello_and_pages_stay_counted() {
+    let mut bench = Bench::driven(100);
+    assert_eq!(bench.inflate(&[(0, 50)]), Status::Ok);
+    bench.device.reset();
+    bench.device.set_target(FMEM, 10).unwrap();
+    assert!(!bench.device.has_request() && bench.device.next_request().is_none());
+    assert_eq!(bench.held(FMEM), 50);
+    // [DEV-4]: whatever comes first.
+    assert_eq!(bench.inflate(&[(50, 1)]), Status::Hello);
+    assert_eq!(bench.hello(FMEM, 0), Status::Ok);
+    assert_eq!(bench.held(FMEM), 0);
+    assert_eq!(bench.device.next_request().unwrap().target_pages, 10);
+}
+
+#[test]
 fn dev_8_ids_grow_by_one_and_the_newest_wish_wins() {
     let mut bench = Bench::driven(1);
     bench.device.set_target(FMEM, 10).unwrap();

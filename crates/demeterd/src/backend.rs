@@ -17,7 +17,7 @@ use demeter_balloon::wire::{
     ACK_BYTES, CONFIG_BYTES, QUEUE_REPORT, QUEUE_REQUEST, QUEUE_STATISTICS, REQUEST_BYTES, Report,
 };
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
-use vhost_user_backend::{VhostUserBackend, VringRwLock};
+use vhost_user_backend::{VhostUserBackend, VringRwLock, VringState};
 use virtio_bindings::bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::bindings::virtio_ring::{
     VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
@@ -70,6 +70,9 @@ pub struct Backend {
     timer_runs: AtomicBool,
     /// Queues whose rings make no sense, by bit.
     broken: AtomicU64,
+    /// The device was reset, and the thread of the rings has not looked at one since. Held
+    /// while it looks: rings that start after a reset are not taken for those of before.
+    reset: Mutex<bool>,
     /// Kept for closing: the event loop lends it only.
     exit_fd: Mutex<Option<RawFd>>,
 }
@@ -88,6 +91,7 @@ impl Backend {
             wake: Arc::new(EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)?),
             unfinished: AtomicU64::new(0),
             broken: AtomicU64::new(0),
+            reset: Mutex::new(false),
             exit_fd: Mutex::new(None),
         })
     }
@@ -135,6 +139,16 @@ impl Backend {
         self.guest.is_lost() || self.broken.load(Ordering::Relaxed) & (1 << queue) != 0
     }
 
+    /// Looks at a ring that runs. What was taken out of one before a reset is the old driver's,
+    /// and is handled as such; what is seen here is the new one's, which has not greeted yet.
+    fn look<T>(&self, vring: &VringRwLock, body: impl FnOnce(&mut VringState) -> T) -> Option<T> {
+        let mut reset = self.reset.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *reset) {
+            self.guest.reset();
+        }
+        running(vring, body)
+    }
+
     /// Hands buffers to `handle` until there are none; it says how many bytes it
     /// wrote into each.
     fn drain(
@@ -153,7 +167,7 @@ impl Backend {
                 Ok(allowed) => allowed.min(left),
                 Err(wait) => return self.hold(queue, wait),
             };
-            let found = running(vring, |state| {
+            let found = self.look(vring, |state| {
                 let table = state.get_queue().desc_table();
                 let chains = state.get_queue_mut().iter(memory.clone())?;
                 Ok::<_, virtio_queue::Error>((table, chains.take(allowed).collect::<Vec<Chain>>()))
@@ -293,11 +307,15 @@ impl Backend {
         let memory = self.memory.memory();
         let mut gave = false;
         for _ in 0..BATCH {
-            if self.is_broken(QUEUE_REQUEST) || !self.guest.has_request() {
+            if self.is_broken(QUEUE_REQUEST) {
                 break;
             }
-            let found = running(vring, |state| {
+            let found = self.look(vring, |state| {
                 let table = state.get_queue().desc_table();
+                // A buffer that is taken is given back, so not without something to say.
+                if !self.guest.has_request() {
+                    return Ok((table, None));
+                }
                 let chain = state.get_queue_mut().iter(memory.clone())?.next();
                 Ok::<_, virtio_queue::Error>((table, chain))
             });
@@ -440,6 +458,8 @@ impl VhostUserBackend for Backend {
 
     fn reset_device(&self) {
         self.broken.store(0, Ordering::Relaxed);
+        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        let _ = self.wake.write(1);
     }
 
     fn set_event_idx(&self, _enabled: bool) {}

@@ -151,6 +151,14 @@ impl Guest {
         self.told.notify_all();
     }
 
+    /// The guest has reset its device, and drives it no more.
+    pub fn reset(&self) {
+        let mut state = self.state();
+        state.device.reset();
+        state.outbox.dirty = true;
+        self.told.notify_all();
+    }
+
     /// For people, of the connection.
     pub fn note(&self, text: String) {
         self.state().outbox.add(Heard::Note(harmless(&text)));

@@ -98,6 +98,38 @@ fn the_memory_of_a_stopped_ring_is_left_alone() {
     assert_eq!(request(&mut guest).target_pages, 100);
 }
 
+/// What it was asked for before its HELLO is forgotten with it, and would be refused. [DEV-7]
+#[test]
+fn a_driver_that_comes_after_a_reset_is_asked_for_nothing_before_it_greets() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    daemon.ask("a", "smem", (guest.pages(1) - 7) << 12);
+    assert_eq!(request(&mut guest).target_pages, 7);
+    let inflated = Report {
+        node: 1,
+        ..op(OP_INFLATED)
+    };
+    let first = guest.first_page(1);
+    assert_eq!(guest.report(1, inflated, &[range(first, 7)]), Some(0));
+    guest.reset();
+    daemon.ask("a", "fmem", (guest.pages(FMEM) - 100) << 12);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(300) {
+        assert_eq!(guest.requests_given(), 0, "asked before HELLO");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let view = daemon.view("a");
+    assert_eq!(view["stage"], "connected");
+    assert_eq!(view["tiers"][1]["balloon_bytes"], 7 << 12, "of what it was");
+    driver(&mut guest);
+    assert_eq!(daemon.view("a")["stage"], "driven");
+    // FMEM greets first.
+    let targets = [request(&mut guest), request(&mut guest)].map(|asked| asked.target_pages);
+    assert_eq!(targets, [100, 7]);
+    assert_eq!(daemon.violations("a"), 0);
+}
+
 #[test]
 fn configuration_is_answered_at_any_offset_and_size() {
     let daemon = Daemon::start(&["a"], &[]);

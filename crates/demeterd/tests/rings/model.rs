@@ -36,6 +36,8 @@ const BEGINS: [u64; 2] = [0, 1 << 30];
 /// Where the model says that it has mapped guest memory.
 const MAPPED: u64 = 1 << 44;
 const SIZE: u16 = 64;
+/// Version 1, protocol features, indirect descriptors.
+const RING_FEATURES: u64 = 1 << 32 | 1 << 30 | 1 << 28;
 /// Of each queue's part of the first 64 KiB chunks of FMEM.
 const QUEUE_BYTES: u64 = 64 << 10;
 const AVAILABLE: u64 = 4096;
@@ -120,10 +122,11 @@ impl Guest {
         let features = frontend.get_features().unwrap();
         // [DEV-1]
         assert_eq!(features & 0xff_ffff, 0);
-        let ring_features = 1 << 32 | 1 << 30 | 1 << 28;
-        assert_eq!(features & ring_features, ring_features);
-        frontend.set_features(ring_features).unwrap();
-        let wanted = VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::REPLY_ACK;
+        assert_eq!(features & RING_FEATURES, RING_FEATURES);
+        frontend.set_features(RING_FEATURES).unwrap();
+        let wanted = VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::RESET_DEVICE;
         let offered = frontend.get_protocol_features().unwrap();
         assert!(offered.contains(wanted));
         frontend.set_protocol_features(wanted).unwrap();
@@ -192,6 +195,27 @@ impl Guest {
         self.frontend.set_vring_enable(queue, false).unwrap();
         self.frontend.get_vring_base(queue).unwrap();
         self.start_queue(queue);
+    }
+
+    /// A machine that is reset, or a driver that is loaded anew, up to its first word: queues are
+    /// stopped, the device is reset, queues start with a buffer for a request.
+    pub fn reset(&mut self) {
+        for queue in 0..self.queues.len() {
+            self.frontend.set_vring_enable(queue, false).unwrap();
+            self.frontend.get_vring_base(queue).unwrap();
+        }
+        self.frontend.reset_device().unwrap();
+        self.frontend.set_features(RING_FEATURES).unwrap();
+        for queue in 0..self.queues.len() {
+            self.start_queue(queue);
+        }
+        self.offer_request();
+    }
+
+    /// Requests that came since the queue was started.
+    pub fn requests_given(&self) -> u16 {
+        let base = QUEUE_REQUEST as u64 * QUEUE_BYTES + USED;
+        u16::from_le_bytes(self.read(base + 2))
     }
 
     /// Stops the queue of requests, whose memory is the guest's again, and fills that.
