@@ -5,28 +5,36 @@
 //! privileges, without a word: such a program would run unmanaged. So we look first.
 
 use std::ffi::{CString, OsStr};
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, refuse};
+use demeter_extmem_image::{Image, SCRIPT_DEPTH, Tool, inspect};
 
-/// Scripts may name scripts; the kernel follows this many.
-const SCRIPT_DEPTH: usize = 5;
-/// The program header table lies within this much of every sensible binary.
-const INSPECTED_BYTES: u64 = 64 << 10;
+use crate::error::{Error, refuse};
 
 /// Finds the program and refuses what cannot be managed.
 pub fn check(name: &OsStr) -> Result<PathBuf, Error> {
     let path = find(name)?;
-    if path.file_name().is_some_and(|name| name == "gdb") {
-        return Err(refuse(
-            "gdb cannot be managed: it stops programs whose memory it then waits for",
-            "run the program under the pager, and attach gdb to it (gdb -p)",
-        ));
+    let shown = path.display();
+    match Tool::of(path.as_os_str().as_bytes()) {
+        None => {}
+        Some(Tool::Debugger) => {
+            return Err(refuse(
+                format!(
+                    "debugger {shown} cannot be managed: it stops programs whose memory it then waits for"
+                ),
+                "run the program under the pager, and attach the debugger to it (gdb -p)",
+            ));
+        }
+        Some(Tool::Valgrind) => {
+            return Err(refuse(
+                format!("{shown} cannot be managed, for valgrind knows no userfaultfd"),
+                "run the program under one of the two: valgrind or the pager",
+            ));
+        }
     }
-    inspect(&path, SCRIPT_DEPTH)?;
+    allow(&path, SCRIPT_DEPTH)?;
     Ok(path)
 }
 
@@ -76,7 +84,7 @@ fn executable(path: &Path) -> bool {
     })
 }
 
-fn inspect(path: &Path, depth: usize) -> Result<(), Error> {
+fn allow(path: &Path, depth: usize) -> Result<(), Error> {
     let shown = path.display();
     if gains_privileges(path) {
         return Err(refuse(
@@ -86,60 +94,50 @@ fn inspect(path: &Path, depth: usize) -> Result<(), Error> {
             "run a copy without these rights (`cp` drops them)",
         ));
     }
-    let mut head = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(INSPECTED_BYTES).read_to_end(&mut head))
-        .map_err(|error| {
-            refuse(
-                format!("cannot read program {shown}: {error}"),
-                "check its permissions",
-            )
-        })?;
-    if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        let interpreter = line
-            .split(|byte| byte.is_ascii_whitespace())
-            .find(|word| !word.is_empty());
-        return match interpreter {
-            Some(interpreter) if depth > 0 => {
-                inspect(Path::new(OsStr::from_bytes(interpreter)), depth - 1)
-            }
-            _ => Err(refuse(
+    let file = std::fs::File::open(path).map_err(|error| {
+        refuse(
+            format!("cannot read program {shown}: {error}"),
+            "check its permissions",
+        )
+    })?;
+    let image = inspect(&mut |offset, buffer| file.read_at(buffer, offset).unwrap_or(0));
+    let (cause, next) = match image {
+        Image::Dynamic => return Ok(()),
+        Image::Script(interpreter) if depth > 0 && !interpreter.path().is_empty() => {
+            return allow(Path::new(OsStr::from_bytes(interpreter.path())), depth - 1);
+        }
+        Image::Script(_) => {
+            return Err(refuse(
                 format!("script {shown} has no usable interpreter"),
                 "check its first line",
-            )),
-        };
-    }
-    if is_go(&head) {
-        return Err(refuse(
-            format!("program {shown} is built by Go, whose run-time system cannot be managed"),
-            "run it as it is, and give the kernel swap",
-        ));
-    }
-    match Binary::of(&head) {
-        Binary::Dynamic => Ok(()),
-        Binary::Static => Err(refuse(
-            format!("program {shown} is statically linked, and so loads no libraries of ours"),
+            ));
+        }
+        Image::Static => (
+            "is statically linked, and so loads no libraries of ours",
             "link it dynamically",
-        )),
-        Binary::Foreign => Err(refuse(
-            format!("program {shown} is not a 64-bit binary of this machine"),
+        ),
+        Image::OtherLibrary => (
+            "is linked with another C library than the GNU one, and cannot load ours",
+            "build it for the GNU C library",
+        ),
+        Image::Sanitized => (
+            "is built with a sanitizer, which lays out memory by itself",
+            "build it without -fsanitize, or run it as it is",
+        ),
+        Image::Go => (
+            "is built by Go, whose run-time system cannot be managed",
+            "run it as it is, and give the kernel swap",
+        ),
+        Image::Foreign => (
+            "is not a 64-bit binary of this machine",
             "build it for this machine",
-        )),
-        Binary::Unknown => Err(refuse(
-            format!("program {shown} is neither an ELF binary nor a script with #!"),
+        ),
+        Image::Unknown => (
+            "is neither an ELF binary nor a script with #!",
             "run it by its interpreter",
-        )),
-    }
-}
-
-/// Whether a dynamic binary has the note of Go's linker (static ones are refused as such).
-fn is_go(head: &[u8]) -> bool {
-    Binary::of(head) == Binary::Dynamic
-        && head.windows(16).any(|note| {
-            // Bytes of the name, bytes of what follows, kind 4, and the name.
-            note[..4] == [4, 0, 0, 0] && note[8..] == *b"\x04\0\0\0Go\0\0"
-        })
+        ),
+    };
+    Err(refuse(format!("program {shown} {cause}"), next))
 }
 
 fn gains_privileges(path: &Path) -> bool {
@@ -158,63 +156,6 @@ fn gains_privileges(path: &Path) -> bool {
         bytes > 0
     });
     by_mode || by_capability
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Binary {
-    Dynamic,
-    Static,
-    Foreign,
-    Unknown,
-}
-
-impl Binary {
-    fn of(head: &[u8]) -> Self {
-        const PT_INTERP: u32 = 3;
-        let machine: u16 = if cfg!(target_arch = "x86_64") {
-            62
-        } else {
-            183
-        };
-        if !head.starts_with(b"\x7fELF") {
-            return Self::Unknown;
-        }
-        // Class 2 is 64 bit, data 1 little endian.
-        if head.get(4..6) != Some(&[2, 1]) || half(head, 18) != Some(machine) {
-            return Self::Foreign;
-        }
-        let (Some(table), Some(entry_bytes), Some(entries)) =
-            (word(head, 32), half(head, 54), half(head, 56))
-        else {
-            return Self::Unknown;
-        };
-        let interpreted = (0..usize::from(entries)).any(|index| {
-            usize::try_from(table)
-                .ok()
-                .and_then(|table| table.checked_add(index * usize::from(entry_bytes)))
-                .and_then(|at| head.get(at..)?.first_chunk::<4>())
-                .is_some_and(|kind| u32::from_le_bytes(*kind) == PT_INTERP)
-        });
-        if interpreted {
-            Self::Dynamic
-        } else {
-            Self::Static
-        }
-    }
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes
-        .get(at..)?
-        .first_chunk::<2>()
-        .map(|half| u16::from_le_bytes(*half))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes
-        .get(at..)?
-        .first_chunk::<8>()
-        .map(|word| u64::from_le_bytes(*word))
 }
 
 #[cfg(test)]
@@ -249,21 +190,16 @@ mod tests {
         assert!(said(Path::new("no-such-program-here")).contains("is not found"));
         assert!(said(&place("text", b"hello", 0o755)).contains("neither an ELF"));
         assert!(said(&place("suid", b"#!/bin/sh\n", 0o4755)).contains("setuid"));
-        let mut elf = [0u8; 128];
-        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        elf[18] = if cfg!(target_arch = "x86_64") {
-            62
-        } else {
-            183
-        };
-        elf[32] = 64;
-        elf[54] = 56;
-        elf[56] = 1;
+        assert!(said(&place("gdb", b"#!/bin/sh\n", 0o755)).contains("debugger"));
+        assert!(said(&place("valgrind", b"#!/bin/sh\n", 0o755)).contains("userfaultfd"));
+        let mut elf = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(check(place("copy", &elf, 0o755).as_os_str()).is_ok());
+        let at = elf.windows(8).position(|text| text == b"ld-linux").unwrap();
+        elf[at..at + 8].copy_from_slice(b"ld-xxxxx");
+        assert!(said(&place("musl", &elf, 0o755)).contains("another C library"));
+        // No program headers.
+        elf[56] = 0;
         assert!(said(&place("static", &elf, 0o755)).contains("statically linked"));
-        elf[64] = 3;
-        elf[96..112].copy_from_slice(b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0");
-        assert!(said(&place("go", &elf, 0o755)).contains("built by Go"));
-        assert!(said(&place("gdb", b"#!/bin/sh\n", 0o755)).contains("gdb cannot be managed"));
         elf[4] = 1;
         assert!(said(&place("small", &elf, 0o755)).contains("not a 64-bit binary"));
         let looped = directory.path().join("loop");

@@ -199,8 +199,12 @@ fn escaped(before: &Escaped, (mut names, more): Escaped) -> Option<String> {
     if names.len() > MOST_NAMES || unnamed > 0 {
         shown.push("others".to_owned());
     }
+    let (programs, their) = match total {
+        1 => ("program", "its"),
+        _ => ("programs", "their"),
+    };
     Some(format!(
-        "{total} programs ran without the pager, and without a bound on their memory: {}; next: link them dynamically to the GNU C library, and leave LD_PRELOAD as it is",
+        "{total} {programs} ran without the pager, and without a bound on {their} memory: {}; next: see what cannot be managed in docs/extmem.md, and leave LD_PRELOAD as it is",
         shown.join(", ")
     ))
 }

@@ -6,7 +6,7 @@
 
 use libc::c_long;
 
-use crate::interpose::{descriptors, memory, process, signals, transfer};
+use crate::interpose::{descriptors, exec, memory, process, signals, transfer};
 use crate::pager::{Pager, pager};
 use crate::signal::{KEPT_SIGSYS, pass_on};
 use crate::syscall;
@@ -95,6 +95,7 @@ fn dispatch(
             }
             process::fork(pager, number, arguments)
         }
+        libc::SYS_execve | libc::SYS_execveat => exec::perform(pager, number, arguments),
         libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 => descriptors::touch(number, arguments),
         libc::SYS_close_range => descriptors::close_range(arguments),
         // Must keep the interrupted stack as it is.

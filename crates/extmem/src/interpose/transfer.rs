@@ -4,7 +4,6 @@
 //! In inline mode the kernel's own access to a missing page fails with EFAULT, so
 //! everything a call touches is brought in first and pinned until the call is over.
 
-use demeter_extmem_statistics::Departure;
 use libc::c_long;
 
 use crate::fault::{Access, Resolution};
@@ -20,11 +19,11 @@ const MOST_RANGES: usize = 64;
 /// Longest string the kernel takes as a path or argument, in pages.
 const TEXT_PAGES: usize = 32;
 /// Attempts before an EFAULT is believed.
-const ATTEMPTS: usize = 16;
+pub(super) const ATTEMPTS: usize = 16;
 
 /// Pages one call holds in DRAM.
 #[derive(Debug)]
-struct Held<'a> {
+pub(super) struct Held<'a> {
     pager: &'a Pager,
     ranges: [(PageIndex, u32); MOST_RANGES],
     used: usize,
@@ -34,7 +33,8 @@ struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    fn new(pager: &'a Pager, unpinned: bool) -> Self {
+    /// Nothing yet.
+    pub(super) fn new(pager: &'a Pager, unpinned: bool) -> Self {
         Self {
             pager,
             ranges: [(0, 0); MOST_RANGES],
@@ -102,7 +102,7 @@ impl<'a> Held<'a> {
     }
 
     /// Brings in a string page by page until its end.
-    fn hold_text(&mut self, address: usize) {
+    pub(super) fn hold_text(&mut self, address: usize) {
         let mut at = address;
         for _ in 0..TEXT_PAGES {
             let rest = PAGE_BYTES - at % PAGE_BYTES;
@@ -119,6 +119,13 @@ impl<'a> Held<'a> {
                 return;
             }
             at += rest;
+        }
+    }
+
+    /// Brings in what a call is given by its arguments.
+    pub(super) fn hold_pointers(&mut self, number: c_long, arguments: &[usize; 6]) {
+        for pointer in pointers(number) {
+            self.hold_pointer(pointer, arguments);
         }
     }
 
@@ -207,7 +214,7 @@ impl Drop for Held<'_> {
 }
 
 /// A word of the program's memory, which may be anywhere, even invalid.
-fn read_user(address: usize) -> Option<usize> {
+pub(super) fn read_user(address: usize) -> Option<usize> {
     let mut word = [0usize];
     read_words(address, &mut word).then_some(word[0])
 }
@@ -350,24 +357,12 @@ fn perform_vectors(
 }
 
 fn perform_once(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
-    // An exec does not return, and in a vfork child the pins would stay with the parent.
-    let replaces = matches!(number, libc::SYS_execve | libc::SYS_execveat);
-    if replaces {
-        crate::descriptor::hand_on();
-    }
-    let mut departure = None;
     let mut result = 0;
     for attempt in 0..ATTEMPTS {
-        let mut held = Held::new(pager, replaces);
-        for pointer in pointers(number) {
-            held.hold_pointer(pointer, &arguments);
-        }
+        let mut held = Held::new(pager, false);
+        held.hold_pointers(number, &arguments);
         if attempt > 0 && number == libc::SYS_ioctl {
             hold_what_it_points_to(&mut held, arguments[2]);
-        }
-        if replaces && attempt == 0 {
-            let path = arguments[usize::from(number == libc::SYS_execveat)];
-            departure = Some(note_departure(pager, path));
         }
         pager.counters().syscalls_reissued.add(1);
         // SAFETY: the program's own call.
@@ -376,31 +371,7 @@ fn perform_once(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
             break;
         }
     }
-    if let Some(departure) = departure {
-        // It did not come to the exec.
-        pager.statistics.board().departures().stayed(departure);
-    }
     result
-}
-
-/// Notes that this process, which may be a child by vfork, is to be another program.
-fn note_departure(pager: &Pager, path: usize) -> Option<Departure> {
-    const MOST_BYTES: usize = 256;
-    let mut text = [0; MOST_BYTES];
-    let mut length = 0;
-    while length < MOST_BYTES
-        && let Some(word) = read_user(path + length)
-    {
-        text[length..length + 8].copy_from_slice(&word.to_ne_bytes());
-        length += 8;
-        if word.to_ne_bytes().contains(&0) {
-            break;
-        }
-    }
-    let name = text[..length].split(|&byte| byte == 0).next();
-    // SAFETY: no arguments.
-    let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as u32;
-    (pager.statistics.board().departures()).leave(process, name.unwrap_or_default())
 }
 
 /// An ioctl whose structure holds pointers nobody told us about: whatever in it looks
