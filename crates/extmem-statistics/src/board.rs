@@ -125,6 +125,20 @@ impl Board {
         Ok(Self::map(None, true)?)
     }
 
+    /// The board of a place.
+    pub fn at(place: Place<'_>) -> Result<Self, BoardError> {
+        match place {
+            Place::Private => Self::private(),
+            Place::Path(path) => Self::create(path),
+            Place::PathIfThere(path) => Self::create(path).or_else(|_| Self::private()),
+            Place::Descriptor(descriptor) => {
+                // SAFETY: open, and not closed here.
+                let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+                Self::of(&file)
+            }
+        }
+    }
+
     /// Sums of processes that have no block any more.
     pub fn gone(&self) -> &'static Block {
         &self.layout().gone
@@ -246,16 +260,7 @@ pub struct Statistics {
 impl Statistics {
     /// Takes a block.
     pub fn open(place: Place<'_>, about: &About<'_>) -> Result<Self, BoardError> {
-        let board = match place {
-            Place::Private => Board::private()?,
-            Place::Path(path) => Board::create(path)?,
-            Place::PathIfThere(path) => Board::create(path).or_else(|_| Board::private())?,
-            Place::Descriptor(descriptor) => {
-                // SAFETY: open, and not closed here.
-                let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
-                Board::of(&file)?
-            }
-        };
+        let board = Board::at(place)?;
         let block = board.claim(std::process::id(), now_ns(), about);
         board.departures().arrived(std::process::id());
         Ok(Self {

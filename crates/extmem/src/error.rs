@@ -45,6 +45,11 @@ pub enum Error {
         /// What it said.
         errno: i32,
     },
+    /// Valgrind executes the program.
+    #[error(
+        "valgrind knows no userfaultfd; next: run the program under one of the two, valgrind or the pager"
+    )]
+    Valgrind,
     /// No descriptor is left.
     #[error("too few open files are allowed (error {errno}); next: raise the limit (ulimit -n)")]
     Descriptors {

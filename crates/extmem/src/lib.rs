@@ -49,6 +49,7 @@ mod stub;
 mod together;
 mod turns;
 mod uffd;
+mod valgrind;
 mod victim;
 mod worker;
 

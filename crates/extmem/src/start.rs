@@ -25,13 +25,13 @@ use crate::queue::{Window, WindowQueue};
 use crate::region::{PAGE_BYTES, Region, round_up};
 use crate::share::Share;
 use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, on_bus, take};
-use crate::statistics::{About, Log, Place, Statistics};
+use crate::statistics::{About, Board, Log, Place, Statistics};
 use crate::stream::Streams;
 use crate::swap::{EngineChoice, SwapOptions, SwapStore};
 use crate::uffd::{Delivery, Uffd};
 use crate::victim::VictimCache;
 use crate::worker::Seat;
-use crate::{descriptor, fatal, library, stub, syscall};
+use crate::{descriptor, fatal, library, stub, syscall, valgrind};
 
 /// The break of a program does not get larger than 256 GiB.
 const MOST_BREAK_PAGES: usize = (256 << 30) / PAGE_BYTES;
@@ -54,8 +54,17 @@ extern "C" fn constructor() {
         line.emit();
         return;
     }
-    if let Err(error) = Config::from_env().and_then(|config| start(&config)) {
+    let started =
+        Config::from_env().and_then(|config| start(&config).inspect_err(|_| does_not_run(&config)));
+    if let Err(error) = started {
         fatal::exit(fatal::EXIT_STATUS_START, format_args!("{error}"));
+    }
+}
+
+/// A program that ends with an error did not run without the pager.
+fn does_not_run(config: &Config) {
+    if let Ok(board) = Board::at(statistics_place(config)) {
+        board.departures().arrived(std::process::id());
     }
 }
 
@@ -83,12 +92,20 @@ fn start(config: &Config) -> Result<(), Error> {
         return Err(Error::Architecture);
     }
     let text = library::text().ok_or(Error::Library)?;
+    if valgrind::runs_us() {
+        return Err(Error::Valgrind);
+    }
     install_panic_line();
     // First of all: an exec leaves the filter of the image before in force, and only
     // calls from the stub are exempt.
-    stub::install().map_err(|cause| Error::AddressSpace {
-        bytes: PAGE_BYTES,
-        cause,
+    stub::install().map_err(|cause| match cause.raw_os_error() {
+        Some(libc::EEXIST) => Error::PlaceTaken {
+            address: stub::ADDRESS,
+        },
+        _ => Error::AddressSpace {
+            bytes: PAGE_BYTES,
+            cause,
+        },
     })?;
     descriptor::keep_proc();
     let prepared = SwapStore::prepare(&SwapOptions {

@@ -10,7 +10,8 @@ use crate::syscall;
 
 /// Upper 32 bits of the stub's address: nothing else of the pager lives there.
 pub const ADDRESS_HIGH: u32 = 0x6cff;
-const ADDRESS: usize = (ADDRESS_HIGH as usize) << 32;
+/// Where it is.
+pub const ADDRESS: usize = (ADDRESS_HIGH as usize) << 32;
 const PAGE_BYTES: usize = 4096;
 
 /// System V arguments to system call arguments, the call, and back:

@@ -65,23 +65,39 @@ fn bad_settings_are_told_at_start() {
     assert_eq!(kept, b"somebody else's data, which must stay");
 }
 
-#[test]
-fn too_little_address_space() {
-    let bench = Bench::new();
+/// `/bin/true` under the pager, after a shell has set a limit.
+fn limited(bench: &Bench, limit: &str) -> Output {
     let paged = bench.paged("/bin/true".as_ref());
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -v 20000000; exec env \"$@\" /bin/true", "sh"]);
+    command.args(["-c", &format!("{limit}; exec env \"$@\" /bin/true"), "sh"]);
     for (name, value) in paged.get_envs() {
         let mut pair = name.to_os_string();
         pair.push("=");
         pair.push(value.unwrap());
         command.arg(pair);
     }
-    one_line(
-        &command.output().unwrap(),
-        2,
-        &["address space", "ulimit -v"],
-    );
+    command.output().unwrap()
+}
+
+#[test]
+fn limits_that_are_too_low_are_named() {
+    let bench = Bench::new();
+    for (limit, words) in [
+        ("ulimit -v 20000000", ["address space", "ulimit -v"]),
+        ("ulimit -d 50000", ["address space", "ulimit -d"]),
+        ("ulimit -n 8", ["open files", "ulimit -n"]),
+    ] {
+        one_line(&limited(&bench, limit), 2, &words);
+    }
+}
+
+/// The runner would refuse it, and a managed program would start it without the library.
+#[test]
+fn a_sanitizer_that_has_our_addresses_is_named() {
+    let bench = Bench::new();
+    let program = bench.compile("threads", &["-fsanitize=thread"]);
+    let output = bench.paged(&program).output().unwrap();
+    one_line(&output, 2, &["is taken", "sanitizers"]);
 }
 
 #[test]
