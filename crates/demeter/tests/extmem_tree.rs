@@ -137,3 +137,73 @@ fn a_signal_sent_to_the_runner_reaches_the_program() {
     );
     assert_says(&output, "5\ninterrupted\n");
 }
+
+/// Of 48 MiB, at least 16 must be in swap.
+#[test]
+fn a_limit_on_the_size_of_files_bounds_swap_and_kills_nobody() {
+    const MEMORY: &str = "import random; r = random.Random(1); b = [r.randbytes(1 << 20) for _ in range(48)]; print(sum(x[77] for x in b))";
+    let plain = Command::new("python3")
+        .args(["-c", MEMORY])
+        .output()
+        .unwrap();
+    let sum = String::from_utf8(plain.stdout).unwrap();
+    let limited = |limit: &str| {
+        on_a_small_disk(&format!(
+            "prlimit --fsize={limit} \"$D\" extmem run --dram 32M --swap \"$S\" -- python3 -c '{MEMORY}'"
+        ))
+    };
+    let (out, told) = text(&limited("100000"));
+    assert!(
+        out.is_empty() && told.lines().count() == 1 && told.contains("97 KiB"),
+        "{out}{told}"
+    );
+    assert!(told.contains("; next: raise the limit on the size of files"));
+    // Enough of it, for the runner or for one program of a tree.
+    let (out, told) = text(&limited("120000000"));
+    assert_eq!(out, sum, "{told}");
+    let inside = |limit: &str| {
+        on_a_small_disk(&format!(
+            "\"$D\" extmem run --dram 32M --swap \"$S\" -- sh -c \"prlimit --fsize={limit} python3 -c '{MEMORY}' 2>&1; echo status \\$?\""
+        ))
+    };
+    let (out, told) = text(&inside("110000000"));
+    assert_eq!(out, format!("{sum}status 0\n"), "{told}");
+    // Too little: memory is refused, and the end of the run says why.
+    let (out, told) = text(&inside("30000000"));
+    assert!(out.contains("MemoryError"), "{out}{told}");
+    assert!(
+        told.contains("refused, for swap could not hold") && told.contains("ulimit -f"),
+        "{told}"
+    );
+    let (out, told) = text(&inside("100000"));
+    assert!(
+        out.starts_with("demeter extmem: error: files may have at most 100000 bytes")
+            && out.ends_with("status 2\n"),
+        "{out}{told}"
+    );
+}
+
+/// The kernel answers such writes with a signal that would end the program without a word.
+#[test]
+fn a_limit_on_the_size_of_files_that_comes_later_is_named() {
+    const LOWERED: &str = "import random, resource; r = random.Random(1); b = [r.randbytes(1 << 20) for _ in range(40)]; resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000)); b += [r.randbytes(1 << 20) for _ in range(40)]";
+    let output = on_a_small_disk(&format!("run python3 -c '{LOWERED}'"));
+    let (_, told) = text(&output);
+    assert_eq!(output.status.code(), Some(70), "{told}");
+    assert!(
+        told.lines().count() == 1 && told.contains("page 0x") && told.contains("ulimit -f"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_runner_that_may_open_few_files_says_so() {
+    let output =
+        on_a_small_disk("prlimit --nofile=8:8 \"$D\" extmem run --dram 32M --swap \"$S\" -- true");
+    let (_, told) = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(
+        told.lines().count() == 1 && told.contains("; next: raise the limit on open files"),
+        "{told}"
+    );
+}

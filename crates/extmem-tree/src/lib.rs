@@ -12,7 +12,7 @@ mod swap_file;
 
 pub use handed::Handed;
 pub use ledger::{Account, Clerk, FLOOR_PAGES, Ledger};
-pub use place::{free_bytes, open_direct};
+pub use place::{free_bytes, largest_file_bytes, open_direct};
 pub use swap_file::{
     CreateError, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words, parts,
 };

@@ -42,3 +42,14 @@ pub fn free_bytes(file: &File) -> io::Result<u64> {
     }
     Ok(about.f_bavail.saturating_mul(about.f_frsize))
 }
+
+/// How large a file this process may make (`ulimit -f`).
+pub fn largest_file_bytes() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: fills one rlimit, or leaves it.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
+}

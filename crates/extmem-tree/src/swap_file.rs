@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::place::{free_bytes, open_direct};
+use crate::place::{free_bytes, largest_file_bytes, open_direct};
 
 /// Bytes of a slot: one page.
 pub const SLOT_BYTES: u64 = 4096;
@@ -61,6 +61,14 @@ pub enum CreateError {
         /// Space asked for.
         needed_bytes: u64,
     },
+    /// A limit of the process is below what was asked for.
+    #[error("files may have {limit_bytes} bytes where {needed_bytes} are asked for")]
+    Limited {
+        /// The limit.
+        limit_bytes: u64,
+        /// Size asked for.
+        needed_bytes: u64,
+    },
 }
 
 impl From<std::io::Error> for CreateError {
@@ -108,9 +116,20 @@ impl SwapFile {
         // must still be able to open it once more, for locks of its own.
         file.set_permissions(std::fs::Permissions::from_mode(0o666))?;
         let free_bytes = free_bytes(&file)?;
+        let limit_bytes = largest_file_bytes();
         let wanted_bytes = capacity_bytes
-            .unwrap_or_else(|| (dram_bytes.saturating_mul(DRAM_MULTIPLE)).min(free_bytes / 10 * 9))
+            .unwrap_or_else(|| {
+                (dram_bytes.saturating_mul(DRAM_MULTIPLE))
+                    .min(free_bytes / 10 * 9)
+                    .min(limit_bytes)
+            })
             .max(LEAST_BYTES);
+        if wanted_bytes > limit_bytes {
+            return Err(CreateError::Limited {
+                limit_bytes,
+                needed_bytes: wanted_bytes,
+            });
+        }
         if wanted_bytes > free_bytes {
             return Err(CreateError::TooSmall {
                 available_bytes: free_bytes,
@@ -119,7 +138,7 @@ impl SwapFile {
         }
         Ok(Self {
             file,
-            slots: wanted_bytes.div_ceil(SLOT_BYTES).min(MOST_SLOTS),
+            slots: (wanted_bytes / SLOT_BYTES).min(MOST_SLOTS),
             direct,
         })
     }

@@ -155,11 +155,8 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     }
     if !arguments.quiet && !summary.processes.is_empty() {
         eprint!("demeter extmem: {summary}");
-        let refused = summary.total("enomem");
-        if refused > 0 {
-            eprintln!(
-                "demeter extmem: {refused} requests for memory were refused, for swap could not hold all that is promised; next: give more by --swap-size"
-            );
+        if let Some(line) = refused(&summary) {
+            eprintln!("demeter extmem: {line}");
         }
     }
     if !arguments.quiet
@@ -171,6 +168,27 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         (Some(code), _) => code as u8,
         (None, signal) => 128 + signal.unwrap_or(0) as u8,
     })
+}
+
+/// A line about memory that was refused.
+fn refused(summary: &Summary) -> Option<String> {
+    let total = summary.total("enomem");
+    if total == 0 {
+        return None;
+    }
+    let processes = summary.processes.iter().filter(|process| process.pid != 0);
+    let most_bytes = processes.clone().map(|process| process.swap_bytes).max();
+    let limited = processes
+        .clone()
+        .any(|process| process.counter("enomem") > 0 && Some(process.swap_bytes) < most_bytes);
+    let next = if limited {
+        "lift the limit that one of the programs has on the size of files (ulimit -f), or give more by --swap-size"
+    } else {
+        "give more by --swap-size"
+    };
+    Some(format!(
+        "{total} requests for memory were refused, for swap could not hold all that is promised; next: {next}"
+    ))
 }
 
 /// A line about programs that were started without the pager since `before`.

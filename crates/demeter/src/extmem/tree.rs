@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use demeter_extmem_statistics::{Board, BoardError};
-use demeter_extmem_tree::{Clerk, CreateError, Handed, Ledger, SwapFile, lowest_descriptor};
+use demeter_extmem_tree::{
+    Clerk, CreateError, Handed, Ledger, SwapFile, largest_file_bytes, lowest_descriptor,
+};
 
 use crate::error::{Error, refuse};
 
@@ -59,6 +61,7 @@ impl Tree {
         swap_bytes: Option<u64>,
         dram: Dram,
     ) -> Result<Self, Error> {
+        check_limits()?;
         let lowest = lowest_descriptor(soft_limit());
         let file = statistics_file(statistics_path.as_deref())?;
         let shown = || {
@@ -91,8 +94,8 @@ impl Tree {
                 Dram::Each(_) => None,
                 Dram::Together(bytes) => {
                     let pages = bytes / PAGE_BYTES;
-                    let (file, clerk) = ledger(pages)
-                        .map_err(|error| Error::file("make", "a ledger in memory", error))?;
+                    let (file, clerk) =
+                        ledger(pages).map_err(|error| unmade("a ledger in memory", error))?;
                     Some((clerk, hand_on(&file, pages)?))
                 }
             },
@@ -168,7 +171,7 @@ fn statistics_file(path: Option<&Path>) -> Result<File, Error> {
             nix::sys::memfd::MFdFlags::MFD_CLOEXEC,
         )
         .map(File::from)
-        .map_err(|error| Error::file("make", "a statistics file in memory", error.into()));
+        .map_err(|error| unmade("a statistics file in memory", error.into()));
     };
     Board::open_file(path).map_err(|error| unusable(path, error.into()))
 }
@@ -204,6 +207,42 @@ fn no_room(directory: &Path, error: CreateError) -> Error {
             ),
             "free some space, or name a larger place",
         ),
+        CreateError::Limited {
+            limit_bytes,
+            needed_bytes,
+        } => limited(limit_bytes, needed_bytes),
+    }
+}
+
+/// What all programs share is in files, some of them in memory. To run into the limit is a
+/// signal that would kill us.
+fn check_limits() -> Result<(), Error> {
+    const NEEDED_BYTES: u64 = 4 << 20;
+    match largest_file_bytes() {
+        bytes if bytes < NEEDED_BYTES => Err(limited(bytes, NEEDED_BYTES)),
+        _ => Ok(()),
+    }
+}
+
+fn limited(limit_bytes: u64, needed_bytes: u64) -> Error {
+    refuse(
+        format!(
+            "files may have at most {} KiB where {} KiB are needed",
+            limit_bytes >> 10,
+            needed_bytes >> 10
+        ),
+        "raise the limit on the size of files (ulimit -f)",
+    )
+}
+
+/// Without a descriptor for it.
+fn unmade(what: &str, error: std::io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => refuse(
+            format!("cannot make {what}: {error}"),
+            "raise the limit on open files (ulimit -n)",
+        ),
+        _ => Error::file("make", what, error),
     }
 }
 

@@ -12,7 +12,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use demeter_extmem_tree::{Handed, MOST_SLOTS, SwapFile, free_bytes, open_direct};
+use demeter_extmem_tree::{
+    Handed, MOST_SLOTS, SwapFile, free_bytes, largest_file_bytes, open_direct,
+};
 
 use super::{SLOT_BYTES, SwapError};
 use crate::descriptor;
@@ -81,8 +83,19 @@ impl Backing {
         let (file, direct) = open_direct(path, 0).map_err(|error| failed(&error))?;
         let total_bytes = size_bytes(path, about.size())?;
         let room_bytes = total_bytes.saturating_sub(SLOT_BYTES as u64);
-        let used_bytes = capacity_bytes.unwrap_or(room_bytes);
+        let limit_bytes = if block_device {
+            u64::MAX
+        } else {
+            largest_file_bytes().saturating_sub(SLOT_BYTES as u64)
+        };
+        let used_bytes = capacity_bytes.unwrap_or(room_bytes).min(limit_bytes);
         let needed_bytes = used_bytes.max(LEAST_BYTES);
+        if needed_bytes > limit_bytes {
+            return Err(SwapError::Limited {
+                limit_bytes,
+                needed_bytes,
+            });
+        }
         if room_bytes < needed_bytes {
             return Err(SwapError::TooSmall {
                 available_bytes: room_bytes,
@@ -124,8 +137,12 @@ impl Backing {
 
     /// The file of the run, if that was handed on and is still there.
     pub fn inherited(handed: &Handed) -> Option<Self> {
-        let slots = handed.detail;
-        if !handed.is_there() || slots == 0 || slots > MOST_SLOTS {
+        if !handed.is_there() || handed.detail == 0 || handed.detail > MOST_SLOTS {
+            return None;
+        }
+        // Of a program that may only make smaller files, the first part is.
+        let slots = handed.detail.min(slots(largest_file_bytes()));
+        if slots < LEAST_BYTES / SLOT_BYTES as u64 {
             return None;
         }
         let descriptor = descriptor::inherit(handed.descriptor);

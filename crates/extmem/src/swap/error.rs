@@ -47,6 +47,16 @@ pub enum SwapError {
         /// Room asked for.
         needed_bytes: u64,
     },
+    /// The process may not make files as large as swap must be.
+    #[error(
+        "files may have at most {limit_bytes} bytes where swap needs {needed_bytes}; next: raise the limit on the size of files (ulimit -f), or name a block device"
+    )]
+    Limited {
+        /// The limit.
+        limit_bytes: u64,
+        /// What swap needs.
+        needed_bytes: u64,
+    },
     /// Parts of a file that was made without its space cannot have it.
     #[error(
         "the swap file is sparse, and its disk has {available_bytes} bytes left for the {needed_bytes} that it is to hold; next: make it with `fallocate -l SIZE`, or free some space"
@@ -76,8 +86,9 @@ pub enum SwapError {
     },
     /// A transfer failed.
     #[error(
-        "swap {direction} of slot {slot} at byte {byte_offset} failed ({}); next: check the swap device, the data there is lost",
-        Errno(*errno)
+        "swap {direction} of slot {slot} at byte {byte_offset} failed ({}); next: {}",
+        Errno(*errno),
+        remedy(*errno)
     )]
     Transfer {
         /// Read or write.
@@ -127,7 +138,23 @@ impl From<CreateError> for SwapError {
                 available_bytes,
                 needed_bytes,
             },
+            CreateError::Limited {
+                limit_bytes,
+                needed_bytes,
+            } => Self::Limited {
+                limit_bytes,
+                needed_bytes,
+            },
         }
+    }
+}
+
+/// What to do about a transfer that failed.
+fn remedy(errno: i32) -> &'static str {
+    match errno {
+        libc::EFBIG => "raise that limit, or name a block device",
+        libc::ENOSPC | libc::EDQUOT => "free some space there, or name another place",
+        _ => "check the swap device, the data there is lost",
     }
 }
 
@@ -139,6 +166,7 @@ impl fmt::Display for Errno {
         let words = match self.0 {
             libc::EIO => "input/output error",
             libc::ENOSPC => "no space left on device",
+            libc::EFBIG => "above the limit on the size of files (ulimit -f)",
             libc::EDQUOT => "disk quota exceeded",
             libc::EACCES => "permission denied",
             libc::EPERM => "operation not permitted",

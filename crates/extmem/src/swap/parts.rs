@@ -11,7 +11,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use demeter_extmem_tree::{MOST_PARTS, PARTS, part_words, parts};
+use demeter_extmem_tree::{MOST_PARTS, PARTS, largest_file_bytes, part_words, parts};
 
 use super::backing::{Backing, Shared};
 use super::{SLOT_BYTES, SwapError};
@@ -26,6 +26,8 @@ pub struct Parts {
     /// Where locks are taken; None: nobody else uses the file.
     locks: Option<RawFd>,
     sparse: bool,
+    /// Bytes of all parts; the last one may be smaller.
+    total_bytes: u64,
     part_words: usize,
     count: usize,
     ours: &'static [AtomicU64],
@@ -53,6 +55,7 @@ impl Parts {
             start_bytes: backing.start_bytes,
             locks,
             sparse: backing.sparse,
+            total_bytes: backing.slots * SLOT_BYTES as u64,
             part_words: part_words(backing.slots),
             count: parts(backing.slots),
             // SAFETY: zero is an AtomicU64.
@@ -123,7 +126,13 @@ impl Parts {
         if !self.sparse {
             return true;
         }
-        let bytes = (self.part_words * 64 * SLOT_BYTES) as u64;
+        let part_bytes = (self.part_words * 64 * SLOT_BYTES) as u64;
+        let start = part as u64 * part_bytes;
+        let bytes = part_bytes.min(self.total_bytes - start);
+        // The program may have set a limit since. To run into it is a signal that kills.
+        if self.start_bytes + start + bytes > largest_file_bytes() {
+            return false;
+        }
         let result = loop {
             // SAFETY: no pointers.
             let result = unsafe {
@@ -132,7 +141,7 @@ impl Parts {
                     [
                         self.file as usize,
                         0,
-                        (self.start_bytes + part as u64 * bytes) as usize,
+                        (self.start_bytes + start) as usize,
                         bytes as usize,
                         0,
                         0,
