@@ -138,10 +138,8 @@ fn transfer_errors_end_the_program() {
     bench.assert_left_with(&["threads"]);
 }
 
-/// Somebody writes to the swap file: the program ends with the page named, and never sees a
-/// byte of it (it would say so and end with another status).
-#[test]
-fn a_scribbled_swap_file_ends_the_program() {
+/// Runs a program that pages to a named file, to which something is done until it ends.
+fn while_somebody(does: impl Fn(&std::fs::File)) -> Output {
     let bench = Bench::new();
     let program = bench.compile("threads", &[]);
     let swap = bench.folder().join("swap");
@@ -156,16 +154,37 @@ fn a_scribbled_swap_file_ends_the_program() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    // Not before the pager has looked at it: it would refuse what holds something.
+    let mut mark = [0; 8];
+    while child.try_wait().unwrap().is_none() {
+        if mark == *b"demeter " {
+            does(&file);
+        } else {
+            file.read_exact_at(&mut mark, 0).unwrap();
+        }
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Somebody writes to the swap file: the program ends with the page named, and never sees a
+/// byte of it (it would say so and end with another status).
+#[test]
+fn a_scribbled_swap_file_ends_the_program() {
     // All that is in use, again and again, until a page of it is wanted.
     let garbage = vec![0xa5u8; 64 << 20];
-    while child.try_wait().unwrap().is_none() {
-        file.write_all_at(&garbage, 0).unwrap();
-    }
-    one_line(
-        &child.wait_with_output().unwrap(),
-        70,
-        &["page 0x", "at byte ", "is not what was written"],
-    );
+    let output = while_somebody(|file| file.write_all_at(&garbage, 0).unwrap());
+    let words = ["page 0x", "at byte ", "is not what was written"];
+    one_line(&output, 70, &words);
+}
+
+/// Somebody shortens it. Writes make it long again, with zeros for what is gone.
+#[test]
+fn a_truncated_swap_file_ends_the_program() {
+    let output = while_somebody(|file| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        file.set_len(1 << 20).unwrap();
+    });
+    one_line(&output, 70, &["page 0x", "at byte ", "; next: check"]);
 }
 
 #[test]
