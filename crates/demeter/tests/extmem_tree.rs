@@ -207,3 +207,95 @@ fn a_runner_that_may_open_few_files_says_so() {
         "{told}"
     );
 }
+
+/// So much of memory that does not compress, in MiB, and a sum of it; `between` is done half way.
+fn memory(mib: usize, between: &str) -> String {
+    format!(
+        "import random, hashlib, os, time\nr = random.Random(1)\nb = []\nfor at in range({mib}):\n  b.append(r.randbytes(1 << 20))\n  if at == {mib} // 2:\n    {between}\nprint(hashlib.md5(bytes().join(hashlib.md5(x).digest() for x in b)).hexdigest())"
+    )
+}
+
+fn sum_of(mib: usize) -> String {
+    let plain = Command::new("python3")
+        .args(["-c", &memory(mib, "pass")])
+        .output()
+        .unwrap();
+    String::from_utf8(plain.stdout).unwrap()
+}
+
+/// Each has a swap part of its own, and neither sees what the other wrote.
+#[test]
+fn two_runs_share_a_swap_file() {
+    let program = memory(64, "pass");
+    let output = on_a_small_disk(&format!(
+        "fallocate -l 200M \"$S/file\"; S=$S/file
+         run python3 -c '{program}' > \"$S.1\" & first=$!
+         run python3 -c '{program}' > \"$S.2\"
+         wait $first; cat \"$S.1\" \"$S.2\""
+    ));
+    assert_says(&output, &sum_of(64).repeat(2));
+}
+
+/// Both may be promised all of it. Who finds no room ends with a line, the other goes on.
+#[test]
+fn a_swap_file_that_two_runs_use_up_ends_one_of_them() {
+    let program = memory(100, "pass");
+    let output = on_a_small_disk(&format!(
+        "fallocate -l 130M \"$S/file\"; export S=$S/file
+         run python3 -uc '{program}
+while not os.path.exists(os.environ[\"S\"] + \".over\"): time.sleep(0.05)' > \"$S.1\" & first=$!
+         until [ -s \"$S.1\" ]; do sleep 0.1; done
+         status=0; run python3 -c '{program}' > \"$S.2\" 2> \"$S.told\" || status=$?
+         touch \"$S.over\"; wait $first; cat \"$S.1\" \"$S.2\"; echo $status; cat \"$S.told\""
+    ));
+    let (out, told) = text(&output);
+    let line = "demeter extmem: error: swap is full (129 MiB for all programs of the run)";
+    assert!(
+        out.starts_with(&format!("{}70\n{line}", sum_of(100))) && out.lines().count() == 3,
+        "{out}{told}"
+    );
+}
+
+/// Half way somebody else takes all that the disk has left.
+#[test]
+fn a_disk_that_somebody_else_fills_ends_the_program_with_a_line() {
+    let program = memory(
+        160,
+        "open(os.environ[\"S\"] + \"/half\", \"w\")\n    while not os.path.exists(os.environ[\"S\"] + \"/full\"): time.sleep(0.05)",
+    );
+    let output = on_a_small_disk(&format!(
+        "run python3 -c '{program}' & program=$!
+         until [ -e \"$S/half\" ]; do sleep 0.05; done
+         dd if=/dev/zero of=\"$S/other\" bs=1M 2> /dev/null || true
+         touch \"$S/full\"
+         status=0; wait $program || status=$?; echo $status"
+    ));
+    let (out, told) = text(&output);
+    assert_eq!(out, "70\n", "{told}");
+    assert!(
+        told.lines().count() == 1
+            && told.contains("the disk under the swap file is full while writing page 0x"),
+        "{told}"
+    );
+}
+
+/// Entries of the ledger, of the statistics and parts of swap are used again and again.
+#[test]
+fn a_thousand_short_processes_leave_nothing() {
+    let output = on_a_small_disk(
+        r#""$D" extmem run -q --dram 32M --swap "$S" --json "$S/summary" -- sh -c '
+             seq 1000 | xargs -P 4 -n 50 sh -c "for i; do /bin/true || echo failed; done" sh; ls /proc/self/fd | wc -l'
+           "$D" extmem run -q --dram 32M --swap "$S" -- sh -c 'ls /proc/self/fd | wc -l'
+           used"#,
+    );
+    let (out, told) = text(&output);
+    let numbers: Vec<u64> = out
+        .split_whitespace()
+        .map(|word| word.parse().unwrap())
+        .collect();
+    // As many descriptors as in a run of one, and of disk space what the summary takes.
+    assert!(
+        told.is_empty() && numbers.len() == 3 && numbers[0] == numbers[1] && numbers[2] < 1000,
+        "{out}{told}"
+    );
+}
