@@ -116,7 +116,10 @@ impl<A: Algorithm> Model for Pager<A> {
         };
         if cached {
             arrival.source = VICTIM_CACHE;
-            let most = self.victims.len().max(self.policy.victim_cache_pages() as usize);
+            let most = self
+                .victims
+                .len()
+                .max(self.policy.victim_cache_pages() as usize);
             let at = self.victims.iter().rposition(|&other| other == Some(page));
             if let Some(at) = at {
                 let age = self.victims.len() - 1 - at;

@@ -131,9 +131,8 @@ impl VictimSize {
         let by_chance = u64::from(self.passed) * u64::from(self.pages)
             / u64::from(self.out_pages.max(self.pages).max(1));
         let saved = u64::from(self.saved);
-        let teaches_little = self.are_alike
-            || self.saved < self.passed / 128
-            || saved < by_chance + by_chance / 8;
+        let teaches_little =
+            self.are_alike || self.saved < self.passed / 128 || saved < by_chance + by_chance / 8;
         let teaches_much = self.saved > self.passed / 16 && saved > by_chance + by_chance / 2;
         let returned = u64::from(self.returned);
         let early_by_chance = returned * EARLY_PERMILLE / 1000;

@@ -6,6 +6,11 @@
 //! than it takes pages. Its cost are faults that those resident pages would have caught:
 //! those served from swap in full, those served from the tier by what it takes to
 //! decompress a page. Both are counted, and the limit follows the larger.
+//!
+//! A page that is wanted at random now and then comes back after any number of evictions,
+//! so that some come late though the tier's DRAM would hold all of them. Such pages thin
+//! out evenly: as many of those that are late by one length of the tier are late by two as
+//! were late by one at all. What is late beyond that would not have been caught.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -25,10 +30,11 @@ const REST_PERIODS: (u32, u32) = (16, 256);
 /// The limit and the evidence.
 #[derive(Debug)]
 pub struct Worth {
-    gains: AtomicU32,
+    /// Faults that the tier serves, by how late: after fewer evictions than it takes pages,
+    /// before twice as many, and later.
+    served: [AtomicU32; 3],
+    /// Faults from swap that resident pages in the tier's place would have caught.
     costs: AtomicU32,
-    /// Faults that the tier serves and that would not be without it.
-    detours: AtomicU32,
     limit_bytes: AtomicUsize,
     most_bytes: usize,
     may_rest: bool,
@@ -41,9 +47,8 @@ impl Worth {
     /// Worth all of `most_bytes`, until there is evidence. `may_rest`: it may be worth nothing.
     pub fn new(most_bytes: usize, may_rest: bool) -> Self {
         Self {
-            gains: AtomicU32::new(0),
+            served: [const { AtomicU32::new(0) }; 3],
             costs: AtomicU32::new(0),
-            detours: AtomicU32::new(0),
             limit_bytes: AtomicUsize::new(most_bytes),
             most_bytes,
             may_rest,
@@ -55,12 +60,17 @@ impl Worth {
     /// A fault that came `distance_pages` evictions after its page had left, while the
     /// tier took `taken_pages` of DRAM.
     pub fn fault(&self, from_tier: bool, distance_pages: u32, taken_pages: u32) {
-        let is_near = distance_pages < taken_pages;
-        let count = match (from_tier, is_near) {
-            (true, false) => &self.gains,
-            (true, true) => &self.detours,
-            (false, true) => &self.costs,
-            (false, false) => return,
+        let lengths = if distance_pages < taken_pages {
+            0
+        } else if distance_pages / 2 < taken_pages {
+            1
+        } else {
+            2
+        };
+        let count = match (from_tier, lengths) {
+            (true, _) => &self.served[lengths],
+            (false, 0) => &self.costs,
+            (false, _) => return,
         };
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -84,8 +94,9 @@ impl Worth {
             return least;
         }
         let limit = self.limit_bytes.load(Ordering::Relaxed);
-        let counts = [&self.gains, &self.costs, &self.detours];
-        let [gains, costs, detours] = counts.map(|count| count.load(Ordering::Relaxed));
+        let served = (self.served.each_ref()).map(|count| count.load(Ordering::Relaxed));
+        let (gains, detours) = gains_and_detours(served);
+        let costs = self.costs.load(Ordering::Relaxed);
         let costs = costs.saturating_add(detours / TIMES_SOONER);
         if gains.saturating_add(costs) < LEAST_FAULTS {
             return limit;
@@ -120,10 +131,32 @@ impl Worth {
     }
 
     fn forget(&self) {
-        for count in [&self.gains, &self.costs, &self.detours] {
+        for count in self.served.iter().chain([&self.costs]) {
             count.store(0, Ordering::Relaxed);
         }
     }
+}
+
+/// Of faults that the tier serves, by how late: those that resident pages in its place would
+/// not have caught, and the others.
+///
+/// Pages are taken for a share `far` that comes back later than two lengths of the tier, and
+/// others that are wanted at random: `stays` of those are out for longer than one length, and
+/// the square of that for longer than two.
+fn gains_and_detours(served: [u32; 3]) -> (u32, u32) {
+    let [near, late, later] = served.map(f64::from);
+    let all = near + late + later;
+    if near == 0.0 {
+        return (all as u32, 0);
+    }
+    let (late, later) = ((late + later) / all, later / all);
+    let far = ((later - late * late) / (1.0 - 2.0 * late + later)).clamp(0.0, late);
+    let stays = (late - far) / (1.0 - far);
+    // Their mean time out, in lengths of the tier, is -1 / ln(stays), and a page's worth of
+    // DRAM holds one of them: of a time of one length and less all would be held.
+    let missed = (1.0 + stays.ln()).max(0.0);
+    let gains = (all * (far + (1.0 - far) * missed)) as u32;
+    (gains, (all as u32).saturating_sub(gains))
 }
 
 #[cfg(test)]
@@ -161,6 +194,28 @@ mod tests {
             period(&worth, (0, 100), (0, 0), MOST);
         });
         assert_eq!(worth.settle(MOST), MOST);
+    }
+
+    #[test]
+    fn pages_that_are_wanted_at_random_and_would_all_be_held_are_no_gain() {
+        let share = |served| {
+            let (gains, detours) = gains_and_detours(served);
+            f64::from(gains) / f64::from(gains + detours)
+        };
+        // By time out, in lengths of the tier: exp(-1 / t) stay out for one length.
+        assert_eq!(share([7500, 1875, 625]), 0.0);
+        assert!((share([3935, 2387, 3679]) - 0.5).abs() < 0.01);
+        assert!((share([952, 861, 8187]) - 0.9).abs() < 0.01);
+        // Beside them some that come far too late for it.
+        assert!((share([7500, 1875, 10_625]) - 0.5).abs() < 0.01);
+        // No such page, and nothing but such pages.
+        assert_eq!(share([0, 100, 0]), 1.0);
+        assert_eq!(share([100, 0, 0]), 0.0);
+        let worth = Worth::new(MOST, false);
+        for distance_pages in [(50, 7500), (150, 1875), (250, 625)] {
+            (0..distance_pages.1).for_each(|_| worth.fault(true, distance_pages.0, 100));
+        }
+        assert_eq!(worth.settle(MOST), MOST / 2);
     }
 
     #[test]
