@@ -80,7 +80,8 @@ damon() {
 
 # age: all pages of all programs, through their page tables, on both nodes
 age() {
-	[ -e /sys/kernel/debug/lru_gen ] || return 0
+	[ -e /sys/kernel/debug/lru_gen ] || mount -t debugfs debugfs /sys/kernel/debug ||
+		fail "nothing can be aged: there is no debugfs"
 	awk '$1 == "memcg" { memcg = $2 } $1 == "node" { node = $2; newest = "" }
 		$1 ~ /^[0-9]+$/ && NF > 2 { newest = $1; last[memcg " " node] = newest }
 		END { for (at in last) print "+ " at " " last[at] " 1 1" }' /sys/kernel/debug/lru_gen >/tmp/age
