@@ -4,6 +4,7 @@
 import json
 import re
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,10 +124,22 @@ def test_a_run_that_fails_says_why() -> None:
     assert "exit status 3: guest has died" in failed.failure and not failed.files
     where = replace(text_run(""), argv=("sh", "-c", "echo see {out}/console.log >&2; exit 1"))
     assert execute(task_of(where)).failure == "exit status 1: see OUT/console.log"
+    # What the guest said last is kept, as its folder is not.
+    script = "mkdir -p {out}/tpp.failed; echo panic > {out}/tpp.failed/console.log; exit 1"
+    crashed = execute(task_of(replace(text_run(""), argv=("sh", "-c", script)))).failure
+    assert crashed == "the end of OUT/tpp.failed/console.log:\npanic\nexit status 1: "
     assert "did not say" in execute(task_of(text_run("echo nothing"))).failure
     assert "after 0 s" in execute(task_of(text_run("sleep 9"), limit_s=0.2)).failure
     other = Task("key", text_run("echo n=1"), {"demeter.ko": "of another build"})
     assert "another demeter.ko" in execute(other).failure
+
+
+def test_what_a_killed_run_left_goes_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for pid in ("999999999", "1"):
+        (tmp_path / f"demeter-evaluation-{pid}-abc").mkdir()
+    assert not execute(task_of(text_run("echo n=1"))).failure
+    assert [path.name for path in tmp_path.iterdir()] == ["demeter-evaluation-1-abc"]
 
 
 def test_a_guest_may_take_nearly_as_long_as_its_run(tmp_path: Path) -> None:

@@ -78,7 +78,10 @@ class _errors:
         """Nothing to do."""
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Turn known errors into a message."""
+        """Turn known errors and an interruption into a message."""
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo("evaluation: interrupted; the same command goes on", err=True)
+            raise typer.Exit(130) from None
         if isinstance(error, RecordError | ResultError | OSError):
             typer.echo(f"demeter-lab: error: {error}", err=True)
             raise typer.Exit(1) from None

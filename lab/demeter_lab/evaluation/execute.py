@@ -6,6 +6,7 @@ What is kept is decided by the command alone, not by the machine: times of the h
 
 import hashlib
 import json
+import os
 import platform
 import re
 import shutil
@@ -24,9 +25,13 @@ FORMAT = 1
 DEMETER = "target/release/demeter"
 #: Modules of a guest beside that of its manager.
 _MODULES = (MODULE, "demeter_balloon.ko")
+#: Folders of runs, by the number of their process.
+_PLACE = "demeter-evaluation-"
 #: What is kept of a series: the work done over time.
 _SERIES_KINDS = ("on", "progress")
 _TAIL_CHARACTERS = 2000
+#: A panic with its registers and stack.
+_CONSOLE_CHARACTERS = 6000
 #: The guest ends first: it says where it was.
 _GUEST_SHARE_OF_LIMIT = 0.95
 
@@ -66,7 +71,7 @@ def task_of(run: Run, root: Path = ROOT, limit_s: float = 3600.0) -> Task:
 def execute(task: Task, root: Path = ROOT) -> Outcome:
     """Run it, and return what is kept; a failure is an outcome too."""
     began = time.monotonic()
-    place = Path(tempfile.mkdtemp(prefix="demeter-evaluation-"))
+    place = _place()
     files: dict[str, bytes] = {}
     failure = ""
     try:
@@ -78,6 +83,20 @@ def execute(task: Task, root: Path = ROOT) -> Outcome:
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return Outcome(task.key, files, failure, time.monotonic() - began, platform.node())
+
+
+def _place() -> Path:
+    """Return a new folder of this process, after clearing away those of killed ones."""
+    base = Path(tempfile.gettempdir())
+    for left in base.glob(f"{_PLACE}*-*"):
+        if not alive(left.name.removeprefix(_PLACE).partition("-")[0]):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PLACE}{os.getpid()}-"))
+
+
+def alive(pid: str) -> bool:
+    """Whether a process of that number is there."""
+    return pid.isdigit() and Path(f"/proc/{pid}").exists()
 
 
 def _command(task: Task, root: Path, out: Path) -> str:
@@ -104,8 +123,18 @@ def _command(task: Task, root: Path, out: Path) -> str:
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip())[-_TAIL_CHARACTERS:]
         # Its folder is gone by the time that anybody reads this.
-        raise RunError(f"exit status {done.returncode}: {said.replace(words['out'], 'OUT')}")
+        reason = f"exit status {done.returncode}: {said.replace(words['out'], 'OUT')}"
+        raise RunError(f"{_last_words(out)}{reason}")
     return done.stdout
+
+
+def _last_words(out: Path) -> str:
+    """Return the end of the consoles of guests that failed."""
+    return "".join(
+        f"the end of OUT/{path.relative_to(out)}:\n"
+        f"{path.read_text(errors='replace').rstrip()[-_CONSOLE_CHARACTERS:]}\n"
+        for path in sorted(out.glob("*.failed/console.log"))
+    )
 
 
 def _limited(task: Task) -> tuple[str, ...]:

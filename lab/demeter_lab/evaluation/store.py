@@ -8,7 +8,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from demeter_lab.evaluation.execute import Outcome, Task
+from demeter_lab.evaluation.execute import Outcome, Task, alive
 from demeter_lab.results import ResultError
 
 _ABOUT = "run.json"
@@ -44,7 +44,7 @@ class Store:
         for name in ("runs", "failed", "tmp"):
             (directory / name).mkdir(parents=True, exist_ok=True)
         for left in (directory / "tmp").iterdir():
-            if not _alive(left.name.rpartition(".")[2]):
+            if not alive(left.name.rpartition(".")[2]):
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
 
     def keep(self, plan: Plan) -> None:
@@ -131,7 +131,3 @@ def _digests(files: dict[str, bytes]) -> dict[str, str]:
 
 def _json(value: object) -> str:
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
-
-
-def _alive(pid: str) -> bool:
-    return pid.isdigit() and Path(f"/proc/{pid}").exists()
