@@ -307,6 +307,48 @@ mod tests {
     use std::ptr;
 
     const WHAT: &str = "DEMETERD_TEST_CONFINED";
+    /// How one process reaches another one of its user, becomes somebody else, or shares what
+    /// has no file. Under a service that may not change its user all workers have the same one,
+    /// and this is what keeps them apart, from each other and from the coordinator.
+    const TO_NEIGHBOURS: &[(&str, libc::c_long)] = &[
+        ("kill", libc::SYS_kill),
+        ("tgkill", libc::SYS_tgkill),
+        ("rt_sigqueueinfo", libc::SYS_rt_sigqueueinfo),
+        ("pidfd_open", libc::SYS_pidfd_open),
+        ("pidfd_getfd", libc::SYS_pidfd_getfd),
+        ("pidfd_send_signal", libc::SYS_pidfd_send_signal),
+        ("ptrace", libc::SYS_ptrace),
+        ("process_vm_readv", libc::SYS_process_vm_readv),
+        ("process_vm_writev", libc::SYS_process_vm_writev),
+        ("process_madvise", libc::SYS_process_madvise),
+        ("kcmp", libc::SYS_kcmp),
+        ("prlimit64", libc::SYS_prlimit64),
+        ("setpriority", libc::SYS_setpriority),
+        ("sched_setaffinity", libc::SYS_sched_setaffinity),
+        ("ioprio_set", libc::SYS_ioprio_set),
+        ("migrate_pages", libc::SYS_migrate_pages),
+        ("move_pages", libc::SYS_move_pages),
+        ("openat", libc::SYS_openat),
+        ("openat2", libc::SYS_openat2),
+        ("open_by_handle_at", libc::SYS_open_by_handle_at),
+        ("connect", libc::SYS_connect),
+        ("bind", libc::SYS_bind),
+        ("shmget", libc::SYS_shmget),
+        ("semget", libc::SYS_semget),
+        ("msgget", libc::SYS_msgget),
+        ("mq_open", libc::SYS_mq_open),
+        ("add_key", libc::SYS_add_key),
+        ("keyctl", libc::SYS_keyctl),
+        ("memfd_create", libc::SYS_memfd_create),
+        ("userfaultfd", libc::SYS_userfaultfd),
+        ("perf_event_open", libc::SYS_perf_event_open),
+        ("bpf", libc::SYS_bpf),
+        ("io_uring_setup", libc::SYS_io_uring_setup),
+        ("unshare", libc::SYS_unshare),
+        ("setns", libc::SYS_setns),
+        ("setresuid", libc::SYS_setresuid),
+        ("execve", libc::SYS_execve),
+    ];
 
     /// Runs [`inside`] in a process of its own.
     fn confined(what: &str) -> ExitStatus {
@@ -377,7 +419,12 @@ mod tests {
                 // SAFETY: new memory that nobody uses.
                 unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0) };
             }
-            other => panic!("{other}"),
+            other => {
+                let call = TO_NEIGHBOURS.iter().find(|(name, _)| *name == other);
+                // SAFETY: numbers, none of which any of these calls takes for a place of memory
+                // that it may write to; the process ends at it.
+                unsafe { libc::syscall(call.unwrap().1, 0, 0, 0, 0, 0, 0) };
+            }
         }
         std::mem::forget(sock);
         // SAFETY: ends the process; the harness has threads that are not confined.
@@ -393,6 +440,14 @@ mod tests {
         ] {
             let status = confined(what);
             assert_eq!(status.signal(), Some(libc::SIGSYS), "{what}: {status}");
+        }
+    }
+
+    #[test]
+    fn what_leads_to_another_process_of_its_user_ends_a_worker() {
+        for (name, _) in TO_NEIGHBOURS {
+            let status = confined(name);
+            assert_eq!(status.signal(), Some(libc::SIGSYS), "{name}: {status}");
         }
     }
 }
