@@ -37,7 +37,7 @@ def keep(guest: Guest, mib: tuple[int, int]) -> None:
     """Start it in a guest, with so much of each node."""
     guest.must("rm -f /tmp/kept /tmp/wrong")
     words = " ".join(str(part) for part in mib)
-    guest.must(f"chmod +x /balloon/{NAME}; /balloon/{NAME} {words} 2>/tmp/keeper &")
+    guest.must(f"chmod +x /balloon/{NAME}; (/balloon/{NAME} {words} 2>/tmp/keeper &)")
     wait_for(f"{guest.name} checks its memory", lambda: rounds(guest) > 0, 120)
 
 
