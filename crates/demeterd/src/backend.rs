@@ -9,7 +9,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use demeter_balloon::Reason;
@@ -17,7 +17,7 @@ use demeter_balloon::wire::{
     ACK_BYTES, CONFIG_BYTES, QUEUE_REPORT, QUEUE_REQUEST, QUEUE_STATISTICS, REQUEST_BYTES, Report,
 };
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
-use vhost_user_backend::{VhostUserBackend, VringRwLock, VringState};
+use vhost_user_backend::{VhostUserBackend, VringRwLock};
 use virtio_bindings::bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::bindings::virtio_ring::{
     VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
@@ -37,7 +37,7 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use crate::guest::Guest;
 use crate::lost;
-use crate::ring::{running, signal};
+use crate::ring::{answer, running};
 use crate::tiers::Handed;
 use crate::untouched::{untouched_in, untouched_pages};
 
@@ -70,9 +70,10 @@ pub struct Backend {
     timer_runs: AtomicBool,
     /// Queues whose rings make no sense, by bit.
     broken: AtomicU64,
-    /// The device was reset, and the thread of the rings has not looked at one since. Held
-    /// while it looks: rings that start after a reset are not taken for those of before.
-    reset: Mutex<bool>,
+    /// Held by the thread of the rings from when it takes a buffer until that is answered: who
+    /// stops a ring, or resets the device, waits for it. From then on the memory is the guest's.
+    /// True: the device was reset, and that thread has not looked at a ring since.
+    serving: Mutex<bool>,
     /// Kept for closing: the event loop lends it only.
     exit_fd: Mutex<Option<RawFd>>,
 }
@@ -91,7 +92,7 @@ impl Backend {
             wake: Arc::new(EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)?),
             unfinished: AtomicU64::new(0),
             broken: AtomicU64::new(0),
-            reset: Mutex::new(false),
+            serving: Mutex::new(false),
             exit_fd: Mutex::new(None),
         })
     }
@@ -139,14 +140,18 @@ impl Backend {
         self.guest.is_lost() || self.broken.load(Ordering::Relaxed) & (1 << queue) != 0
     }
 
-    /// Looks at a ring that runs. What was taken out of one before a reset is the old driver's,
-    /// and is handled as such; what is seen here is the new one's, which has not greeted yet.
-    fn look<T>(&self, vring: &VringRwLock, body: impl FnOnce(&mut VringState) -> T) -> Option<T> {
-        let mut reset = self.reset.lock().unwrap_or_else(PoisonError::into_inner);
+    /// To take one buffer and answer it. A reset that came before counts first: what is seen from
+    /// here on is the new driver's, which has not greeted yet.
+    fn serving(&self) -> MutexGuard<'_, bool> {
+        let mut reset = self.lock();
         if std::mem::take(&mut *reset) {
             self.guest.reset();
         }
-        running(vring, body)
+        reset
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands buffers to `handle` until there are none; it says how many bytes it
@@ -163,17 +168,36 @@ impl Backend {
             if running(vring, |state| state.disable_notification()).is_none() {
                 return;
             }
-            let allowed = match self.guest.messages_allowed() {
-                Ok(allowed) => allowed.min(left),
-                Err(wait) => return self.hold(queue, wait),
-            };
-            let found = self.look(vring, |state| {
+            if let Err(wait) = self.guest.messages_allowed() {
+                return self.hold(queue, wait);
+            }
+            let serving = self.serving();
+            let found = running(vring, |state| {
                 let table = state.get_queue().desc_table();
-                let chains = state.get_queue_mut().iter(memory.clone())?;
-                Ok::<_, virtio_queue::Error>((table, chains.take(allowed).collect::<Vec<Chain>>()))
+                let chain = state.get_queue_mut().iter(memory.clone())?.next();
+                Ok::<_, virtio_queue::Error>((table, chain))
             });
-            let (table, chains) = match found {
-                Some(Ok(found)) => found,
+            match found {
+                Some(Ok((table, Some(chain)))) => {
+                    let head = chain.head_index();
+                    let written = match self.may_walk(&memory, table, head) {
+                        Ok(()) => handle(&memory, chain),
+                        Err(reason) => {
+                            self.guest.took(None);
+                            self.guest.violate(reason);
+                            0
+                        }
+                    };
+                    answer(vring, head, written);
+                }
+                Some(Ok((_, None))) => {
+                    drop(serving);
+                    let more = running(vring, |state| state.enable_notification());
+                    if !matches!(more, Some(Ok(true))) {
+                        return;
+                    }
+                    continue;
+                }
                 // A guest that resets meanwhile is not a broken one.
                 None | Some(Err(virtio_queue::Error::QueueNotReady)) => return,
                 Some(Err(_)) => {
@@ -181,32 +205,12 @@ impl Backend {
                     self.guest.violate(Reason::Ring);
                     return;
                 }
-            };
-            let taken = chains.len();
-            left -= taken;
-            for chain in chains {
-                let head = chain.head_index();
-                let written = match self.may_walk(&memory, table, head) {
-                    Ok(()) => handle(&memory, chain),
-                    Err(reason) => {
-                        self.guest.took(None);
-                        self.guest.violate(reason);
-                        0
-                    }
-                };
-                // Fails for a head outside the ring, which nobody waits for.
-                running(vring, |state| state.add_used(head, written));
             }
-            signal(vring);
-            if left == 0 || taken == allowed {
+            drop(serving);
+            left -= 1;
+            if left == 0 {
                 self.unfinished.fetch_or(1 << queue, Ordering::Relaxed);
                 let _ = self.wake.write(1);
-                return;
-            }
-            if !matches!(
-                running(vring, |state| state.enable_notification()),
-                Some(Ok(true))
-            ) {
                 return;
             }
         }
@@ -305,12 +309,12 @@ impl Backend {
     /// Fills buffers of the request queue as long as there are requests.
     fn give_requests(&self, vring: &VringRwLock) {
         let memory = self.memory.memory();
-        let mut gave = false;
         for _ in 0..BATCH {
             if self.is_broken(QUEUE_REQUEST) {
                 break;
             }
-            let found = self.look(vring, |state| {
+            let serving = self.serving();
+            let found = running(vring, |state| {
                 let table = state.get_queue().desc_table();
                 // A buffer that is taken is given back, so not without something to say.
                 if !self.guest.has_request() {
@@ -336,11 +340,8 @@ impl Backend {
                     0
                 }
             };
-            running(vring, |state| state.add_used(head, written));
-            gave = true;
-        }
-        if gave {
-            signal(vring);
+            answer(vring, head, written);
+            drop(serving);
         }
         // The driver's next buffer rings the bell; one that came just before does not.
         let missed = running(vring, |state| state.enable_notification());
@@ -458,7 +459,7 @@ impl VhostUserBackend for Backend {
 
     fn reset_device(&self) {
         self.broken.store(0, Ordering::Relaxed);
-        *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.lock() = true;
         let _ = self.wake.write(1);
     }
 
@@ -507,6 +508,8 @@ impl VhostUserBackend for Backend {
     }
 
     fn stop_vring(&self, queue: u32) -> io::Result<()> {
+        // What was taken out of it is answered before this is: nobody writes there after that.
+        drop(self.lock());
         // Whatever starts next is another ring.
         self.broken.fetch_and(!(1 << queue), Ordering::Relaxed);
         self.unfinished.fetch_and(!(1 << queue), Ordering::Relaxed);

@@ -98,6 +98,30 @@ fn the_memory_of_a_stopped_ring_is_left_alone() {
     assert_eq!(request(&mut guest).target_pages, 100);
 }
 
+/// A driver that is unplugged frees what its last reports lay in: an answer that came after that
+/// was written into the guest's kernel's own memory.
+#[test]
+fn no_report_is_answered_once_its_ring_is_stopped() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut guest = Guest::connect(&daemon, "a");
+    driver(&mut guest);
+    daemon.ask("a", "fmem", (guest.pages(FMEM) - 100) << 12);
+    request(&mut guest);
+    for round in 0..100 {
+        let inflated = |page: u64| op(OP_INFLATED).message(&[range(300 + page, 1)]);
+        let reports: Vec<Vec<u8>> = (0..32).map(inflated).collect();
+        guest.restart_queue(FMEM);
+        guest.burst(FMEM, &reports);
+        guest.stop_queue(FMEM);
+        std::thread::sleep(Duration::from_millis(3));
+        assert!(guest.queue_is_untouched(FMEM), "round {round}");
+        guest.start_reports(FMEM);
+        assert_eq!(guest.report(FMEM, hello(0), &[]), Some(0));
+        request(&mut guest);
+    }
+    assert_eq!(daemon.violations("a"), 0);
+}
+
 /// What it was asked for before its HELLO is forgotten with it, and would be refused. [DEV-7]
 #[test]
 fn a_driver_that_comes_after_a_reset_is_asked_for_nothing_before_it_greets() {

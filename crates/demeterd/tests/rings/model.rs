@@ -220,7 +220,10 @@ impl Guest {
 
     /// Stops the queue of requests, whose memory is the guest's again, and fills that.
     pub fn stop_requests(&mut self) {
-        let queue = QUEUE_REQUEST;
+        self.stop(QUEUE_REQUEST);
+    }
+
+    fn stop(&mut self, queue: usize) {
         self.frontend.set_vring_enable(queue, false).unwrap();
         self.frontend.get_vring_base(queue).unwrap();
         let base = queue as u64 * QUEUE_BYTES;
@@ -229,7 +232,11 @@ impl Guest {
 
     /// Whether that is as it was left.
     pub fn requests_are_untouched(&self) -> bool {
-        let bytes: [u8; QUEUE_BYTES as usize] = self.read(QUEUE_REQUEST as u64 * QUEUE_BYTES);
+        self.is_untouched(QUEUE_REQUEST)
+    }
+
+    fn is_untouched(&self, queue: usize) -> bool {
+        let bytes: [u8; QUEUE_BYTES as usize] = self.read(queue as u64 * QUEUE_BYTES);
         bytes.iter().all(|&byte| byte == 0xa5)
     }
 
@@ -446,6 +453,45 @@ impl Guest {
                 next: 0,
             },
         ]
+    }
+
+    /// Offers so many reports at once, in a queue that was just started, and waits until the
+    /// first one is answered.
+    pub fn burst(&mut self, node: usize, messages: &[Vec<u8>]) {
+        let queue = QUEUE_REPORT + node;
+        let base = queue as u64 * QUEUE_BYTES;
+        for (at, message) in messages.iter().enumerate() {
+            let place = self.buffer(node) + 256 * at as u64;
+            self.write(place, message);
+            let [mut says, mut answer] = self.chain_of(node, message.len(), place + 200);
+            (says.addr, says.next) = (place, 2 * at as u16 + 1);
+            answer.next = 0;
+            self.write(base + 32 * at as u64, &says.bytes());
+            self.write(base + 32 * at as u64 + 16, &answer.bytes());
+            let slot = u64::from(self.queues[queue].available.wrapping_add(at as u16) % SIZE);
+            let head = (2 * at as u16).to_le_bytes();
+            self.write(base + AVAILABLE + 4 + 2 * slot, &head);
+        }
+        self.advance(queue, messages.len() as u16);
+        let began = Instant::now();
+        while self.read::<2>(base + USED + 2) == [0; 2] {
+            assert!(began.elapsed() < LIMIT, "no answer");
+        }
+    }
+
+    /// Stops a report queue, whose memory is the guest's again, and fills that.
+    pub fn stop_queue(&mut self, node: usize) {
+        self.stop(QUEUE_REPORT + node);
+    }
+
+    /// Whether that is as it was left.
+    pub fn queue_is_untouched(&self, node: usize) -> bool {
+        self.is_untouched(QUEUE_REPORT + node)
+    }
+
+    /// As a driver that starts it anew.
+    pub fn start_reports(&mut self, node: usize) {
+        self.start_queue(QUEUE_REPORT + node);
     }
 
     /// Status of the answer; None if nothing was written.
