@@ -316,10 +316,27 @@ fn perform_vectors(
         vector(at).and_then(|(_, bytes)| sum.checked_add(bytes))
     });
     let fits = total.is_none_or(|total| total <= most_bytes / 2);
-    if fits || count > MOST_VECTORS || !is_regular_file(arguments[0]) {
-        return perform_once(pager, number, arguments);
-    }
+    let whole = fits || count > MOST_VECTORS || !is_regular_file(arguments[0]);
     let (mut at, mut inside, mut done) = (0, 0, 0);
+    // By so many bytes; vectors that were empty or are done with are passed over.
+    let advance = |at: &mut usize, inside: &mut usize, moved: usize| {
+        *inside += moved;
+        while let Some((_, length)) = (*at < count).then(|| vector(*at)).flatten()
+            && *inside >= length
+        {
+            *inside -= length;
+            *at += 1;
+        }
+    };
+    if whole {
+        let result = perform_once(pager, number, arguments);
+        let is_short = total.is_some_and(|total| (1..total as isize).contains(&result));
+        if !is_short || count > MOST_VECTORS || !is_regular_file(arguments[0]) {
+            return result;
+        }
+        done = result as usize;
+        advance(&mut at, &mut inside, done);
+    }
     while at < count {
         let mut piece = [(0usize, 0usize); AT_ONCE];
         let (mut used, mut bytes) = (0, 0);
@@ -329,8 +346,10 @@ fn perform_vectors(
                 break;
             };
             let here = (length - skip).min(most_bytes - bytes);
-            piece[used] = (base + skip, here);
-            used += 1;
+            if here > 0 {
+                piece[used] = (base + skip, here);
+                used += 1;
+            }
             bytes += here;
             skip += here;
             if skip == length {
@@ -347,11 +366,14 @@ fn perform_vectors(
         if result < 0 {
             return if done > 0 { done as isize } else { result };
         }
-        done += result as usize;
-        if (result as usize) < bytes {
+        // Less than asked for is the end of the file only if nothing comes after it: a part may
+        // have had no room in DRAM, where vectors begin and end inside pages, or others of the
+        // run have taken some of it meanwhile.
+        if result == 0 {
             break;
         }
-        (at, inside) = (next, skip);
+        done += result as usize;
+        advance(&mut at, &mut inside, result as usize);
     }
     done as isize
 }

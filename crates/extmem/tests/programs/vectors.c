@@ -34,8 +34,36 @@ static void write_and_read(int flags)
 	close(file);
 }
 
+// Vectors that begin and end inside pages touch more of them than their bytes fill. Twenty of
+// them are empty.
+static void write_and_read_anywhere(void)
+{
+	enum { VECTORS = 100, LENGTH = 100001, EMPTY = 20, MOST = VECTORS * LENGTH };
+	char name[] = "./vectors-XXXXXX";
+	int file = mkstemp(name);
+	struct iovec vectors[EMPTY + VECTORS];
+	long pages = MOST / PAGE + 1;
+
+	CHECK(file >= 0 && unlink(name) == 0);
+	char *memory = map(2 * pages * PAGE), *copy = memory + pages * PAGE;
+
+	fill(memory, 0, pages, 3);
+	for (int at = 0; at < EMPTY + VECTORS; at++)
+		vectors[at] = (struct iovec){ memory + (at < EMPTY ? 0 : at - EMPTY) * LENGTH,
+					      at < EMPTY ? 0 : LENGTH };
+	CHECK(pwritev(file, vectors, EMPTY + VECTORS, 1) == MOST);
+	// Memory that nobody has touched: what is not brought in first is not there.
+	for (int at = EMPTY; at < EMPTY + VECTORS; at++)
+		vectors[at].iov_base = copy + (at - EMPTY) * LENGTH;
+	CHECK(preadv(file, vectors, EMPTY + VECTORS, 1) == MOST);
+	CHECK(memcmp(memory, copy, MOST) == 0);
+	CHECK(munmap(memory, 2 * pages * PAGE) == 0);
+	close(file);
+}
+
 int main(void)
 {
+	write_and_read_anywhere();
 	write_and_read(0);
 	write_and_read(O_DIRECT);
 	return done();
