@@ -12,6 +12,10 @@ use super::trouble::{Check, Trouble};
 
 /// Pages moved at once by the large transfers.
 const MANY: usize = 48;
+/// Pages that one call of many vectors moves: more than a pager with 48 MiB of DRAM holds for it.
+const MANY_IN_VECTORS: usize = 500;
+/// Its vectors.
+const VECTORS: usize = 24;
 
 /// Descriptors that the calls use, one set a thread.
 pub struct Channels {
@@ -30,6 +34,7 @@ pub enum Kind {
     Sockets,
     Messages,
     ManyPages,
+    ManyVectors,
     WorkingDirectory,
     Path,
     OtherProcess,
@@ -40,13 +45,14 @@ pub enum Kind {
 }
 
 /// All of them.
-pub const KINDS: [Kind; 13] = [
+pub const KINDS: [Kind; 14] = [
     Kind::Pipe,
     Kind::File,
     Kind::Vectors,
     Kind::Sockets,
     Kind::Messages,
     Kind::ManyPages,
+    Kind::ManyVectors,
     Kind::WorkingDirectory,
     Kind::Path,
     Kind::OtherProcess,
@@ -95,6 +101,19 @@ fn cut(page: *mut u8, dice: &mut Dice) -> [libc::iovec; 3] {
         vector(page.wrapping_add(first), second),
         vector(page.wrapping_add(first + second), PAGE - first - second),
     ]
+}
+
+/// Cuts a range into many, some of them empty.
+fn cut_into_many(base: *mut u8, bytes: usize, dice: &mut Dice) -> [libc::iovec; VECTORS] {
+    let mut ends: [usize; VECTORS] = std::array::from_fn(|_| dice.below(bytes + 1));
+    ends[VECTORS - 1] = bytes;
+    ends.sort_unstable();
+    let mut start = 0;
+    ends.map(|end| {
+        let piece = vector(base.wrapping_add(start), end - start);
+        start = end;
+        piece
+    })
 }
 
 impl Channels {
@@ -151,6 +170,7 @@ impl Channels {
             }
             Kind::Messages => return self.messages(mapping, (from, to), dice),
             Kind::ManyPages => return self.many_pages(mapping, dice),
+            Kind::ManyVectors => return self.many_vectors(mapping, dice),
             Kind::WorkingDirectory => self.working_directory(target)?,
             Kind::Path => path(target, mapping, from)?,
             Kind::Structures => structures(target)?,
@@ -285,6 +305,37 @@ impl Channels {
         // SAFETY: as above.
         exactly("pread", bytes, unsafe {
             libc::pread(file, mapping.at(to).cast(), bytes, 0)
+        })?;
+        for page in 0..count {
+            mapping.check(from + page)?;
+            mapping.check_copy(from + page, mapping.at(to + page))?;
+            mapping.renew(to + page);
+        }
+        Ok(())
+    }
+
+    /// Writes most of a mapping to a file by one call and reads it back by another, in vectors
+    /// that begin and end anywhere. Seldom, as it takes as long as all other calls together.
+    fn many_vectors(&self, mapping: &mut Mapping, dice: &mut Dice) -> Check<()> {
+        if dice.below(8) > 0 {
+            return Ok(());
+        }
+        let count = (mapping.pages() / 2).min(MANY_IN_VECTORS);
+        let from = dice.below(mapping.pages() - 2 * count + 1);
+        let to = from + count;
+        let (file, bytes) = (self.file.as_raw_fd(), count * PAGE);
+        let (out, into) = (
+            cut_into_many(mapping.at(from), bytes, dice),
+            cut_into_many(mapping.at(to), bytes, dice),
+        );
+        let vectors = VECTORS as libc::c_int;
+        // SAFETY: the vectors are the two ranges inside the mapping.
+        exactly("pwritev", bytes, unsafe {
+            libc::pwritev(file, out.as_ptr(), vectors, 0)
+        })?;
+        // SAFETY: as above.
+        exactly("preadv", bytes, unsafe {
+            libc::preadv(file, into.as_ptr(), vectors, 0)
         })?;
         for page in 0..count {
             mapping.check(from + page)?;

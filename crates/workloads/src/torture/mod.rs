@@ -20,6 +20,7 @@ use serde::Serialize;
 use self::calls::Channels;
 use self::dice::Dice;
 use self::mapping::{Mapping, PAGE, PAGE_BITS};
+use self::processes::Child;
 use self::trouble::Check;
 pub use self::trouble::Trouble;
 use crate::page::Contents;
@@ -89,6 +90,8 @@ enum Operation {
     BusError,
     /// fork
     Fork,
+    /// fork, and the child becomes another user
+    User,
     /// Start a program
     Spawn,
     /// malloc, realloc, free
@@ -102,7 +105,7 @@ enum Operation {
 }
 
 /// Operations and how often each is chosen.
-const WEIGHTS: [(Operation, usize); 22] = [
+const WEIGHTS: [(Operation, usize); 23] = [
     (Operation::Read, 300),
     (Operation::Write, 300),
     (Operation::Sweep, 3),
@@ -120,6 +123,7 @@ const WEIGHTS: [(Operation, usize); 22] = [
     (Operation::Poke, 30),
     (Operation::BusError, 5),
     (Operation::Fork, 4),
+    (Operation::User, 2),
     (Operation::Spawn, 2),
     (Operation::Heap, 4),
     (Operation::Thread, 4),
@@ -310,7 +314,8 @@ impl<'a> Worker<'a> {
                 Ok(())
             }
             Operation::BusError => signals::own_bus_error(self.number),
-            Operation::Fork => processes::fork(&mut self.mappings, dice),
+            Operation::Fork => processes::fork(&mut self.mappings, Child::Alike, dice),
+            Operation::User => processes::fork(&mut self.mappings, Child::OfAnotherUser, dice),
             Operation::Spawn => processes::spawn(),
             Operation::Heap => processes::heap(dice),
             Operation::Thread => processes::thread(mapping, dice),

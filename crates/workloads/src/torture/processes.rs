@@ -11,9 +11,32 @@ use super::trouble::{Check, Trouble};
 /// Pages a child looks at and changes.
 const CHILD_PAGES: usize = 200;
 
+/// What the child of a fork is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Child {
+    /// As its parent.
+    Alike,
+    /// It gives up what its parent may do, as daemons do.
+    OfAnotherUser,
+}
+
+/// Nobody's number.
+const NOBODY: libc::uid_t = 65534;
+
+/// Gives up root's rights, if it has them. By system calls: the C library would tell threads
+/// of which the child of a fork has none.
+fn become_nobody() -> bool {
+    // SAFETY: calls without pointers.
+    unsafe {
+        libc::geteuid() != 0
+            || (libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY) == 0
+                && libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0)
+    }
+}
+
 /// A child sees what the parent had, both change their own copies, and neither
 /// sees the other's.
-pub fn fork(mappings: &mut [Mapping], dice: &mut Dice) -> Check<()> {
+pub fn fork(mappings: &mut [Mapping], kind: Child, dice: &mut Dice) -> Check<()> {
     // SAFETY: the child makes no allocation and calls only what is safe after a
     // fork of a process with threads.
     let child = unsafe { libc::fork() };
@@ -21,6 +44,10 @@ pub fn fork(mappings: &mut [Mapping], dice: &mut Dice) -> Check<()> {
         return Err(Trouble::of_call("fork"));
     }
     let is_child = child == 0;
+    if is_child && kind == Child::OfAnotherUser && !become_nobody() {
+        // SAFETY: as at the end.
+        unsafe { libc::_exit(42) };
+    }
     let mut wrong = 0;
     let mut index = dice.below(mappings.len());
     for _ in 0..CHILD_PAGES {
@@ -51,6 +78,10 @@ pub fn fork(mappings: &mut [Mapping], dice: &mut Dice) -> Check<()> {
         Ok(())
     } else if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 41 {
         Err(Trouble::Wrong("the child of a fork found wrong pages"))
+    } else if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 42 {
+        Err(Trouble::Wrong(
+            "the child of a fork could not change its user",
+        ))
     } else {
         Err(Trouble::Child(status))
     }
