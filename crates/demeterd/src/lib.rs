@@ -58,6 +58,9 @@ use crate::fleet::Fleet;
 use crate::lock::Lock;
 use crate::sockets::Access;
 
+/// Of the descriptor that a socket unit passes for the control interface.
+const CONTROL_NAME: &str = "control";
+
 /// The program.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -134,8 +137,14 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
     let system = |action| move |cause| Error::System { action, cause };
     // Before the machines' sockets: whoever finds another daemon there must not
     // have taken its machines away.
-    let control = settings.control.clone();
-    let listener = sockets::listen(&control, Access::OWNER)?;
+    let (listener, control) = match sockets::passed(CONTROL_NAME)? {
+        // Its file is the service manager's, and stays.
+        Some(listener) => (listener, None),
+        None => {
+            let listener = sockets::listen(&settings.control, Access::OWNER)?;
+            (listener, Some(settings.control.clone()))
+        }
+    };
     let listener = listener
         .set_nonblocking(true)
         .and_then(|()| tokio::net::UnixListener::from_std(listener))
@@ -171,7 +180,10 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
         for vm in fleet.vms() {
             replug::look_after(vm);
         }
-        tracing::info!(control = %control.display(), "ready");
+        match &control {
+            Some(path) => tracing::info!(control = %path.display(), "ready"),
+            None => tracing::info!("ready; the service manager passed the control interface"),
+        }
         tell_manager(&[NotifyState::Ready]);
         // Watchers never end by themselves, so nobody waits for them.
         tokio::select! {
@@ -180,7 +192,7 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
             }
             () = ended => {
                 tell_manager(&[NotifyState::Stopping]);
-                for path in [Some(control), page_path].into_iter().flatten() {
+                for path in [control, page_path].into_iter().flatten() {
                     let _ = std::fs::remove_file(path);
                 }
                 Ok(())

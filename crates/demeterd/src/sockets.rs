@@ -31,9 +31,12 @@ pub enum SocketError {
         /// The system's words.
         cause: io::Error,
     },
-    /// `--fd` of something else.
+    /// `--fd` of something else, or a socket unit of another kind.
     #[error("descriptor {0} is not a Unix socket that listens")]
     NotListening(RawFd),
+    /// `LISTEN_FDS` and its like.
+    #[error("cannot tell what the service manager has passed: {0}")]
+    Passed(io::Error),
     /// No such group.
     #[error("no group '{0}' on this host")]
     Group(String),
@@ -50,6 +53,9 @@ impl SocketError {
             Self::InUse(_) => "stop it, or choose another path",
             Self::System { action, cause, .. } => system_next(action, cause.kind()),
             Self::NotListening(_) => "give a listening Unix socket, or a path with --socket-path",
+            Self::Passed(_) => {
+                "unset LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, or set all of them"
+            }
             Self::Group(_) => "choose one from `getent group`, or give its number",
             Self::Mode(_) => "write it in octal, for example 0660",
         }
@@ -204,18 +210,17 @@ pub fn is_shut(listener: &UnixListener) -> bool {
     }
 }
 
+/// A listening socket that the service manager passed under that name (`FileDescriptorName=`).
+pub fn passed(name: &str) -> Result<Option<UnixListener>, SocketError> {
+    let mut all = sd_notify::listen_fds_with_names().map_err(SocketError::Passed)?;
+    let found = all.find(|(_, other)| other == name);
+    found.map(|(fd, _)| inherited(fd)).transpose()
+}
+
 /// A listening socket that our parent made: one that systemd or a like program
 /// passed, or any other descriptor that a manager of machines gives.
 pub fn inherited(fd: RawFd) -> Result<UnixListener, SocketError> {
     let wrong = || SocketError::NotListening(fd);
-    if let Some(index) = usize::try_from(fd).ok().and_then(|fd| fd.checked_sub(3)) {
-        match ListenFd::from_env().take_unix_listener(index) {
-            Ok(Some(listener)) => return Ok(listener),
-            // Not passed that way.
-            Ok(None) => {}
-            Err(_) => return Err(wrong()),
-        }
-    }
     let mut listens: libc::c_int = 0;
     let mut length = size_of_val(&listens) as libc::socklen_t;
     // SAFETY: both pointers are to locals of the sizes that are said.
@@ -230,6 +235,14 @@ pub fn inherited(fd: RawFd) -> Result<UnixListener, SocketError> {
     };
     if status != 0 || listens == 0 {
         return Err(wrong());
+    }
+    if let Some(index) = usize::try_from(fd).ok().and_then(|fd| fd.checked_sub(3)) {
+        match ListenFd::from_env().take_unix_listener(index) {
+            Ok(Some(listener)) => return Ok(listener),
+            // Not passed that way.
+            Ok(None) => {}
+            Err(_) => return Err(wrong()),
+        }
     }
     // SAFETY: it is a socket that listens, and vhost-user's convention for --fd is
     // that it is ours from now on.

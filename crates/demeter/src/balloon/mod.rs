@@ -11,7 +11,7 @@ mod set;
 mod top;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use demeter_balloon::view::{Short, Sizing, Stage, TierView, VmView, Why};
@@ -54,16 +54,30 @@ impl Verb {
 }
 
 /// Where the daemon listens unless it is told otherwise.
-pub const DEFAULT_CONTROL: &str = "/run/demeter/demeterd.sock";
+const OWN_CONTROL: &str = "/run/demeter/demeterd.sock";
+/// Where systemd listens for it once demeterd.socket is enabled.
+const ACTIVATED_CONTROL: &str = "/run/demeterd.sock";
+
+/// Of these the one that is there.
+pub fn default_control() -> PathBuf {
+    let activated = Path::new(ACTIVATED_CONTROL);
+    if activated.exists() {
+        activated.to_path_buf()
+    } else {
+        OWN_CONTROL.into()
+    }
+}
 
 /// How to reach the daemon, and how to speak.
 #[derive(Args)]
 pub struct Common {
-    /// Control interface of demeterd
+    /// Control interface of demeterd [default: /run/demeterd.sock if demeterd.socket is
+    /// enabled, else /run/demeter/demeterd.sock]
     #[arg(
         long,
         value_name = "PATH",
-        default_value = DEFAULT_CONTROL
+        default_value_os_t = default_control(),
+        hide_default_value = true
     )]
     control: PathBuf,
     /// JSON, with sizes in bytes

@@ -3,8 +3,8 @@
 
 use ratatui::Frame;
 
-use super::DEFAULT_CONTROL;
 use super::client::Client;
+use super::default_control;
 use super::frame::{Fleet, View};
 use crate::error::Error;
 use crate::live::{Live, Options};
@@ -13,7 +13,12 @@ use crate::live::{Live, Options};
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Control interface of demeterd
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_CONTROL)]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value_os_t = default_control(),
+        hide_default_value = true
+    )]
     control: std::path::PathBuf,
     #[command(flatten)]
     options: Options,

@@ -9,8 +9,8 @@ use demeter_balloon::view::VmView;
 
 use super::machine::{self, kernel_release, program};
 use super::{Check, Checks};
-use crate::balloon::DEFAULT_CONTROL;
 use crate::balloon::client::Client;
+use crate::balloon::default_control;
 use crate::testbed;
 use crate::vm::free_space;
 
@@ -22,7 +22,7 @@ const LANDLOCK_VERSION: u32 = 1;
 const DEVICE: &str = "vhost-user-test-device-pci";
 
 pub fn applies() -> bool {
-    Path::new(DEFAULT_CONTROL).exists() || program("demeterd").is_some() || Path::new(KVM).exists()
+    default_control().exists() || program("demeterd").is_some() || Path::new(KVM).exists()
 }
 
 pub fn checks() -> Checks {
@@ -130,15 +130,15 @@ fn shared_memory() -> Check {
 /// The daemon that runs, and what it says of each guest.
 fn guests() -> Checks {
     let name = "daemon";
-    if !Path::new(DEFAULT_CONTROL).exists() {
+    let control = default_control();
+    if !control.exists() {
         return vec![Check::limited(
             name,
-            format!("does not run: no {DEFAULT_CONTROL}"),
+            format!("does not run: no {}", control.display()),
             "`systemctl start demeterd`",
         )];
     }
-    let vms = Client::new(Path::new(DEFAULT_CONTROL))
-        .and_then(|client| client.get::<Vec<VmView>>("/v1/vms"));
+    let vms = Client::new(&control).and_then(|client| client.get::<Vec<VmView>>("/v1/vms"));
     let vms = match vms {
         Ok(vms) => vms,
         Err(error) => return vec![Check::of_error(name, &error)],
