@@ -299,3 +299,15 @@ fn a_thousand_short_processes_leave_nothing() {
         "{out}{told}"
     );
 }
+
+/// A reservation promises nothing; to make it accessible does, and is refused like an mmap.
+#[test]
+fn what_is_refused_after_a_reservation_is_told_at_the_end() {
+    const COMMIT: &str = "import ctypes; c = ctypes.CDLL(None, use_errno=True); c.mmap.restype = ctypes.c_void_p; p = c.mmap(None, ctypes.c_size_t(1 << 30), 0, 0x22, -1, ctypes.c_long(0)); print(c.mprotect(ctypes.c_void_p(p), ctypes.c_size_t(1 << 30), 3), ctypes.get_errno())";
+    let output = on_a_small_disk(&format!(
+        "\"$D\" extmem run --dram 32M --swap \"$S\" -- python3 -c '{COMMIT}'"
+    ));
+    let (out, told) = text(&output);
+    assert_eq!(out, "-1 12\n", "{told}");
+    assert!(told.contains("refused, for swap could not hold"), "{told}");
+}

@@ -72,7 +72,7 @@ impl Pager {
     /// Makes reserved (or just emptied) pages a mapping of zeroes.
     pub fn map(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
         let promise = promised_by(pages.count, protection);
-        if !self.budget.promise(promise) {
+        if !self.promise(promise) {
             return Err(libc::ENOMEM);
         }
         self.map_promised(pages, protection)
@@ -303,7 +303,7 @@ impl Pager {
                 },
             }
         }
-        if !self.budget.promise(more) {
+        if !self.promise(more) {
             return Err(libc::ENOMEM);
         }
         let result = if more > 0 {

@@ -170,6 +170,15 @@ impl Pager {
         }
     }
 
+    /// Promises that so many more pages can be kept, or refuses. The end of the run tells how often.
+    pub fn promise(&self, pages: u64) -> bool {
+        let promised = self.budget.promise(pages);
+        if !promised {
+            self.counters().enomem.add(1);
+        }
+        promised
+    }
+
     /// The sums of this process.
     pub fn counters(&self) -> &'static Counters {
         &self.statistics.block().counters

@@ -79,7 +79,7 @@ impl Pager {
     ) -> Result<(), Errno> {
         let lent = promise.lent + self.promised_in(pages);
         let asked = promise.pages.saturating_sub(lent);
-        if !self.budget.promise(asked) {
+        if !self.promise(asked) {
             return Err(libc::ENOMEM);
         }
         if !self.reserve_free_parts(pages) {

@@ -88,10 +88,7 @@ pub fn mmap(pager: &Pager, arguments: [usize; 6]) -> isize {
             }
             pager.table.address(pages.first) as isize
         }
-        Err(errno) => {
-            pager.counters().enomem.add(1);
-            fails(errno)
-        }
+        Err(errno) => fails(errno),
     }
 }
 
@@ -574,7 +571,7 @@ fn move_to(
             new
         }
         None => {
-            if !pager.budget.promise(promise.pages - promise.lent) {
+            if !pager.promise(promise.pages - promise.lent) {
                 return Err(libc::ENOMEM);
             }
             pager.budget.take_promise(promise.lent);
