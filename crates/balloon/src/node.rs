@@ -127,7 +127,15 @@ impl Node {
     /// HELLO: a new driver, which holds nothing but what it reports from now on:
     /// `resync_pages` of an earlier life, if it says so. [DEV-5]
     pub fn hello(&mut self, resync_pages: Option<u64>) {
+        // Nobody may have told of the reset before it, so that what the last driver has not
+        // answered may have been asked of this one: it may do that until it answers. [DEV-13]
+        let crossed = self
+            .unanswered
+            .iter()
+            .map(|request| request.target_pages)
+            .max();
         self.forget();
+        self.answered_target = crossed.unwrap_or(0);
         self.hello = true;
         self.resync_left = resync_pages;
         self.undelivered = self.wish.is_some();

@@ -162,12 +162,25 @@ fn dev_5_hello_forgets_pages_and_requests_and_touches_no_memory() {
     assert_eq!(bench.hello(FMEM, 0), Status::Ok);
     assert_eq!(bench.held(FMEM), 0);
     assert_eq!(bench.holes.pieces.len(), punched);
-    // The old request is gone: nothing may be inflated until the next one.
-    assert_eq!(bench.inflate(&[(0, 1)]), Status::Budget);
-    // [DEV-7]: which comes, as the size is still wanted.
+    // [DEV-7]: the old request is gone, and the next one comes, as the size is still wanted.
     let again = bench.device.next_request().unwrap();
     assert_eq!((again.node, again.target_pages), (FMEM, 100));
     assert_eq!(bench.inflate(&[(0, 50)]), Status::Ok);
+}
+
+#[test]
+fn dev_13_a_request_that_crossed_a_hello_is_no_violation_until_the_driver_has_answered() {
+    let mut bench = Bench::driven(100);
+    assert_eq!(bench.hello(FMEM, 0), Status::Ok);
+    // It got the request of 100 before it greeted; less is wanted by now.
+    bench.device.set_target(FMEM, 10).unwrap();
+    let again = bench.device.next_request().unwrap();
+    assert_eq!(again.target_pages, 10);
+    assert_eq!(bench.inflate(&[(0, 100)]), Status::Ok);
+    assert_eq!(bench.inflate(&[(100, 1)]), Status::Budget);
+    assert_eq!(bench.deflate(&[(10, 90)]), Status::Ok);
+    assert_eq!(bench.done(again.id, 0), Status::Ok);
+    assert_eq!(bench.inflate(&[(10, 1)]), Status::Budget);
 }
 
 #[test]
