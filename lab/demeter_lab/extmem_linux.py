@@ -136,6 +136,13 @@ class Group:
         with contextlib.suppress(OSError):
             (self.path / name).write_text("0")
 
+    def was_short(self) -> bool:
+        """Say whether it ever wanted more than its limit; only version 1 tells."""
+        try:
+            return int((self.path / "memory.failcnt").read_text()) > 0
+        except OSError:
+            return False
+
     def remove(self) -> None:
         """Remove it, as soon as its processes have ended."""
         for _ in range(100):
@@ -269,8 +276,11 @@ class Patience(contextlib.AbstractContextManager["Patience"]):
                 began = time.monotonic()
                 self.group.limit(self.limit_bytes + self.LENT_BYTES)
                 # The kernel refuses to lower it while it finds nothing to evict.
+                more_bytes = self.LENT_BYTES
                 while not self.end.wait(self.LENT_S) and not self.group.limit(self.limit_bytes):
-                    pass
+                    if "under_oom 1" in self.control.read_text():
+                        more_bytes += self.LENT_BYTES
+                        self.group.limit(self.limit_bytes + more_bytes)
                 self.lent_s += time.monotonic() - began
 
     def __enter__(self) -> "Patience":

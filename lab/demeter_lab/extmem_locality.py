@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Programs whose accesses are no stream: a sort, a compressor, a hash table.
 
-Each runs under ``demeter extmem`` and under Linux swap at its best setting, in turns, with
+Each runs under ``demeter extmem`` and under Linux swap at its best page-cluster, without
+zswap, in turns, with
 the same DRAM; their output is compared with that of a plain run. CPU time and pages read
 can be compared on a loaded machine, too; seconds only on a quiet one.
 """
@@ -43,7 +44,7 @@ with open("rows", "w") as out:
         out.write(f"{number},{chance.choice(words)},{chance.random()}" + chr(10))
 """
 # A key for each word of each line.
-PERL = 'for(split){$n{"$_$."}++} END{$s+=$n{$_} for keys %n; print $s}'
+PERL = 'for(split){$n{"$_$."}++} END{$s+=$n{$_}*unpack("%32C*",$_) for keys %n; print $s}'
 # Keys in the order in which they were put in: the table is gone through at random, twice.
 HASH = """
 table, total = {}, 0
@@ -227,8 +228,8 @@ class Locality:
                         lent=patience.lent,
                         lent_seconds=patience.lent_s,
                     )
-                # Who has to wait for memory inside a system call is refused it there.
-                if status != -signal.SIGKILL and not patience.lent:
+                # Inside a system call nobody waits for memory: the call fails.
+                if status != -signal.SIGKILL and not (patience.lent or group.was_short()):
                     raise LocalityError(
                         f"{program.name} ended with status {status} in its group: "
                         f"{errors.strip()}; next: run it by hand"

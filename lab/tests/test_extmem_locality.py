@@ -46,6 +46,9 @@ def locality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locality:
         def command(self, command: list[str]) -> list[str]:
             return command
 
+        def was_short(self) -> bool:
+            return False
+
         def remove(self) -> None:
             pass
 

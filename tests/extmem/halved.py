@@ -41,7 +41,9 @@ def run(command: list[str]) -> Run:
     """Run a command to its end."""
     began = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors
+        )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         digest = hashlib.sha256()
@@ -89,7 +91,14 @@ def main() -> int:
     summary.unlink(missing_ok=True)
     managed = run(
         [
-            *(str(arguments.demeter), "extmem", "run", "--quiet", "--mode", arguments.mode),
+            *(
+                str(arguments.demeter),
+                "extmem",
+                "run",
+                "--quiet",
+                "--mode",
+                arguments.mode,
+            ),
             *("--dram", str(dram_bytes), "--swap", str(arguments.swap)),
             *("--swap-size", str(4 * native.peak_bytes), "--json", str(summary)),
             *("--", *command),
@@ -109,7 +118,9 @@ def main() -> int:
         wrong.append(f"took {managed.peak_bytes // MIB} MiB of {dram_bytes // MIB}")
     try:
         back, peak = faults_from_swap(summary)
-        print(f"{name}: {back} pages came back, managed memory peaked at {peak // MIB} MiB")
+        print(
+            f"{name}: {back} pages came back, managed memory peaked at {peak // MIB} MiB"
+        )
         if back < 1000:
             wrong.append("hardly anything was paged: the test shows nothing")
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -153,6 +153,8 @@ impl Node {
         self.resync_left = None;
         self.unanswered.clear();
         self.answered_target = 0;
+        // What is wished for is still to be asked.
+        self.undelivered = self.wish.is_some();
     }
 
     /// Memory went away: so does what was in the balloon of it.

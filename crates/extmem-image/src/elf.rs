@@ -162,7 +162,9 @@ impl Elf {
         let mut path = [0; LINE_BYTES];
         let path = text(interpreter.offset, &mut path, read);
         let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-        if !name.starts_with(b"ld-linux") {
+        // Bundles have the GNU library's own loader under names of theirs.
+        let other: [&[u8]; 3] = [b"ld-musl-", b"ld-uClibc", b"linker64"];
+        if other.iter().any(|&other| name.starts_with(other)) {
             Image::OtherLibrary
         } else if self.of_go {
             Image::Go
@@ -301,6 +303,8 @@ mod tests {
         assert_eq!(of(&elf(&interpreted, &[(1024, GNU)])), Image::Dynamic);
         let musl: (usize, &[u8]) = (1024, b"/lib/ld-musl-x86_64.so.1\0");
         assert_eq!(of(&elf(&interpreted, &[musl])), Image::OtherLibrary);
+        let bundled: (usize, &[u8]) = (1024, b"/opt/bundle/lib/ld-2.36.so\0");
+        assert_eq!(of(&elf(&interpreted, &[bundled])), Image::Dynamic);
         // Cut off in the middle of its headers.
         assert_eq!(of(&elf(&interpreted, &[])[..100]), Image::Unknown);
     }

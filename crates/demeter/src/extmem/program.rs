@@ -16,26 +16,29 @@ use crate::error::{Error, refuse};
 /// Finds the program and refuses what cannot be managed.
 pub fn check(name: &OsStr) -> Result<PathBuf, Error> {
     let path = find(name)?;
-    let shown = path.display();
-    match Tool::of(path.as_os_str().as_bytes()) {
-        None => {}
-        Some(Tool::Debugger) => {
-            return Err(refuse(
-                format!(
-                    "debugger {shown} cannot be managed: it stops programs whose memory it then waits for"
-                ),
-                "run the program under the pager, and attach the debugger to it (gdb -p)",
-            ));
-        }
-        Some(Tool::Valgrind) => {
-            return Err(refuse(
-                format!("{shown} cannot be managed, for valgrind knows no userfaultfd"),
-                "run the program under one of the two: valgrind or the pager",
-            ));
-        }
-    }
     allow(&path, SCRIPT_DEPTH)?;
     Ok(path)
+}
+
+/// Refuses programs that run others in ways that a pager cannot be part of, also where a link
+/// to one has another name.
+fn refuse_tool(path: &Path) -> Result<(), Error> {
+    let shown = path.display();
+    let behind = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let tool = |path: &Path| Tool::of(path.as_os_str().as_bytes());
+    match tool(path).or_else(|| tool(&behind)) {
+        None => Ok(()),
+        Some(Tool::Debugger) => Err(refuse(
+            format!(
+                "debugger {shown} cannot be managed: it stops programs whose memory it then waits for"
+            ),
+            "run the program under the pager, and attach the debugger to it (gdb -p)",
+        )),
+        Some(Tool::Valgrind) => Err(refuse(
+            format!("{shown} cannot be managed, for valgrind knows no userfaultfd"),
+            "run the program under one of the two: valgrind or the pager",
+        )),
+    }
 }
 
 /// As execvp does.
@@ -86,6 +89,7 @@ fn executable(path: &Path) -> bool {
 
 fn allow(path: &Path, depth: usize) -> Result<(), Error> {
     let shown = path.display();
+    refuse_tool(path)?;
     if gains_privileges(path) {
         return Err(refuse(
             format!(

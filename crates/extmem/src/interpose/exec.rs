@@ -73,14 +73,19 @@ fn note_departure(pager: &Pager, name: &[u8]) -> Option<Departure> {
 
 /// Whether the program of that path can have the library. What cannot be read is given it.
 fn loads_library(folder: usize, path: usize) -> bool {
-    let mut path = path;
+    let (mut folder, mut path) = (folder, path);
     // What `path` leads to, from the second round on.
     let mut interpreter;
     for _ in 0..SCRIPT_DEPTH {
         match image(folder, path) {
             Image::OtherLibrary | Image::Sanitized => return false,
             Image::Script(next) => {
+                if Tool::of(next.path()).is_some() {
+                    return false;
+                }
                 interpreter = next;
+                // As the kernel does: of the working directory, wherever the script lies.
+                folder = libc::AT_FDCWD as usize;
                 path = interpreter
                     .c_path()
                     .map_or(0, |path| path.as_ptr() as usize);
