@@ -195,11 +195,19 @@ mod tests {
         assert!(said(&place("text", b"hello", 0o755)).contains("neither an ELF"));
         assert!(said(&place("suid", b"#!/bin/sh\n", 0o4755)).contains("setuid"));
         assert!(said(&place("gdb", b"#!/bin/sh\n", 0o755)).contains("debugger"));
+        let debugger = directory.path().join("gdb");
+        let line = format!("#!{} -x\n", debugger.display());
+        assert!(said(&place("script", line.as_bytes(), 0o755)).contains("debugger"));
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&debugger, &link).unwrap();
+        assert!(said(&link).contains("debugger"));
         assert!(said(&place("valgrind", b"#!/bin/sh\n", 0o755)).contains("userfaultfd"));
         let mut elf = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(check(place("copy", &elf, 0o755).as_os_str()).is_ok());
         let at = elf.windows(8).position(|text| text == b"ld-linux").unwrap();
-        elf[at..at + 8].copy_from_slice(b"ld-xxxxx");
+        elf[at..at + 8].copy_from_slice(b"ld-2.36-");
+        assert!(check(place("bundled", &elf, 0o755).as_os_str()).is_ok());
+        elf[at..at + 8].copy_from_slice(b"ld-musl-");
         assert!(said(&place("musl", &elf, 0o755)).contains("another C library"));
         // No program headers.
         elf[56] = 0;
