@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 MIB = 1 << 20
 SWAP_PREFIX = "demeter-extmem-swap-"
@@ -247,7 +248,32 @@ def zswap_bytes() -> int:
     return int(found[1]) * 1024 if found else 0
 
 
-class Patience(contextlib.AbstractContextManager["Patience"]):
+class Attendant(contextlib.AbstractContextManager["Attendant"]):
+    """A thread beside a program of a version 1 group, that changes the group's limit."""
+
+    def __init__(self, group: Group, limit_bytes: int) -> None:
+        """Note whose limit."""
+        self.group, self.limit_bytes = group, limit_bytes
+        self.end = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """Begin, if the group is one of version 1."""
+        if self.group.version == "v1":
+            self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End; the limit stays as it is."""
+        self.end.set()
+        if self.thread.is_alive():
+            self.thread.join()
+
+
+class Patience(Attendant):
     """Keeps the kernel from killing what finds no memory in a version 1 group.
 
     Where every page was used just now the kernel gives up, though swap is free. With its
@@ -261,13 +287,11 @@ class Patience(contextlib.AbstractContextManager["Patience"]):
 
     def __init__(self, group: Group, limit_bytes: int) -> None:
         """Note whom to help."""
-        self.group, self.limit_bytes = group, limit_bytes
+        super().__init__(group, limit_bytes)
         self.control = group.path / "memory.oom_control"
         #: How often memory was lent, and for how long in all.
         self.lent = 0
         self.lent_s = 0.0
-        self.end = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
         while not self.end.wait(self.LENT_S):
@@ -282,34 +306,25 @@ class Patience(contextlib.AbstractContextManager["Patience"]):
                         more_bytes += self.LENT_BYTES
                         self.group.limit(self.limit_bytes + more_bytes)
                 self.lent_s += time.monotonic() - began
+                if self.end.is_set():
+                    # Who is tried again begins with what it should have.
+                    self.group.limit(self.limit_bytes)
 
-    def __enter__(self) -> "Patience":
+    def __enter__(self) -> Self:
         """Begin helping, where the kernel lets us."""
         if self.group.version == "v1":
             with contextlib.suppress(OSError):
                 self.control.write_text("1")
-                self.thread.start()
+                return super().__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """End helping."""
-        self.end.set()
-        if self.thread.is_alive():
-            self.thread.join()
 
-
-class ZswapBill(contextlib.AbstractContextManager["ZswapBill"]):
+class ZswapBill(Attendant):
     """Charges zswap's memory to a version 1 group, where the kernel does not.
 
     A thread lowers the group's limit by what zswap holds, 20 times a second, so that
     compressed pages count as DRAM. Version 2 groups are charged by the kernel.
     """
-
-    def __init__(self, group: Group, limit_bytes: int) -> None:
-        """Note whom to charge."""
-        self.group, self.limit_bytes = group, limit_bytes
-        self.end = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
 
     def most_bytes(self) -> int:
         """Return what can be charged: the program needs some of its limit itself."""
@@ -330,15 +345,3 @@ class ZswapBill(contextlib.AbstractContextManager["ZswapBill"]):
             if abs(held - charged) >= MIB:
                 self.group.limit(self.limit_bytes - held)
                 charged = held
-
-    def __enter__(self) -> "ZswapBill":
-        """Begin charging."""
-        if self.group.version == "v1":
-            self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End charging; the limit stays as it is."""
-        self.end.set()
-        if self.thread.is_alive():
-            self.thread.join()
