@@ -479,7 +479,7 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	over = f->window_samples >= wanted || f->window_ns >= horizon_ns;
 	/* Once begun it goes on while there is any; to begin takes a quarter of it. */
 	f->denser = !f->pause && f->credit >= (f->denser ? FINER_DENSE_PRICE : FINER_CREDIT / 4) &&
-		    finer_is_suspect(&sums);
+		    (f->eager || finer_is_suspect(&sums));
 	if (over)
 		finer_end_window(f);
 	return over;

@@ -61,6 +61,13 @@ static void gate_shut(struct demeter_finer_gate *gate)
 	gate->still = 0;
 }
 
+/* Were there so many samples that what concentrates would have shown? */
+static bool gate_has_seen(const struct demeter_finer_gate *gate, const struct demeter_finer *f)
+{
+	return f->pairs >= GATE_PAIRS ||
+	       gate->looked >= (u64)demeter_max(f->nr, GATE_GRANULES) * GATE_LOOK;
+}
+
 /**
  * demeter_finer_gate_is_looking - is it open, and nothing has come of it yet
  * @gate: the gate
@@ -77,6 +84,19 @@ bool demeter_finer_gate_is_looking(const struct demeter_finer_gate *gate,
 }
 
 /**
+ * demeter_finer_gate_wants_denser - should a look be over sooner by denser samples
+ * @gate: the gate
+ * @f: what is looked at, NULL for nothing
+ *
+ * Return: whether it should, whatever is suspected.
+ */
+bool demeter_finer_gate_wants_denser(const struct demeter_finer_gate *gate,
+				     const struct demeter_finer *f)
+{
+	return demeter_finer_gate_is_looking(gate, f) && !gate_has_seen(gate, f);
+}
+
+/**
  * demeter_finer_gate_epoch - an epoch is over: should granules be looked at in the next
  * @gate: the gate
  * @epoch: what it came to
@@ -90,8 +110,6 @@ bool demeter_finer_gate_epoch(struct demeter_finer_gate *gate,
 			      const struct demeter_finer_gate_epoch *epoch,
 			      const struct demeter_finer *f)
 {
-	u64 wanted;
-
 	gate_see(gate, epoch);
 	if (!gate->open) {
 		gate->open = gate_should_open(gate);
@@ -108,8 +126,8 @@ bool demeter_finer_gate_epoch(struct demeter_finer_gate *gate,
 	}
 	gate->looked = demeter_add_sat(gate->looked, epoch->samples[DEMETER_FMEM]);
 	gate->looked = demeter_add_sat(gate->looked, epoch->samples[DEMETER_SMEM]);
-	wanted = (u64)demeter_max(f->nr, GATE_GRANULES) * GATE_LOOK;
-	if (!f->denser && (f->pairs >= GATE_PAIRS || gate->looked >= wanted))
+	gate->looked = demeter_add_sat(gate->looked, epoch->extra);
+	if (!f->denser && gate_has_seen(gate, f))
 		gate_shut(gate);
 	return gate->open;
 }

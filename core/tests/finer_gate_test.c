@@ -116,25 +116,35 @@ static void fg_test_divided(struct test_tally *tally)
 	test_free(f);
 }
 
-/* With the counts themselves: a look is long enough for what concentrates, and short. */
-static void fg_test_look(struct test_tally *tally)
+/*
+ * With the counts themselves: a look is long enough for what concentrates, and short; the
+ * sampler can make samples denser by @denser, a power of two.
+ */
+static void fg_look(struct test_tally *tally, u32 denser, u32 least, u32 most)
 {
 	enum { granules = 64, samples = 60 };
 	static const u32 hot[] = { 0, 36, 73 };
-	u32 i, k, epochs;
+	u32 i, k, epochs, extra;
 
 	for (i = 0; i < ARRAY_SIZE(hot); i++) {
 		struct demeter_finer_granule *granule = test_alloc(granules * sizeof(*granule));
 		u16 *index = test_alloc(2 * granules * sizeof(*index));
 		struct demeter_finer *f = test_alloc(sizeof(*f));
+		struct demeter_finer_gate_epoch gate_epoch = {
+			.samples = { [DEMETER_FMEM] = samples / 4, [DEMETER_SMEM] = samples * 3 / 4 },
+		};
 		struct demeter_finer_gate gate = { 0 };
 		u64 random = 11 + i;
 		bool suspect = false;
 
 		CHECK_EQ(demeter_finer_init(f, granule, granules, index, 2 * granules), 0);
 		fg_opens(&gate, samples / 4, samples * 3 / 4, 0, 100);
+		f->denser = denser;
 		for (epochs = 0; epochs < 200 && gate.open && !suspect; epochs++) {
-			for (k = 0; k < samples; k++) {
+			f->eager = demeter_finer_gate_wants_denser(&gate, f);
+			f->dense = denser && f->denser;
+			extra = f->dense ? (samples << denser) - samples : 0;
+			for (k = 0; k < samples + extra; k++) {
 				u64 pick = test_random(&random);
 				u32 page = (u32)(pick >> 32) % DEMETER_FINER_CELLS;
 				u64 gva;
@@ -143,19 +153,57 @@ static void fg_test_look(struct test_tally *tally)
 					page %= hot[i];
 				gva = (pick >> 8) % granules << DEMETER_FINER_SHIFT |
 				      (u64)page << DEMETER_PAGE_SHIFT;
-				demeter_finer_sample(f, 1, gva, BIT_ULL(DEMETER_RATE_SHIFT));
+				demeter_finer_sample(f, 1, gva,
+						     BIT_ULL(DEMETER_RATE_SHIFT) >>
+							     (f->dense ? denser : 0));
 			}
 			demeter_finer_end_epoch(f, 50000000, 10000000000ULL);
-			suspect = f->denser;
-			fg_epoch(&gate, samples / 4, samples * 3 / 4, 0, f);
+			gate_epoch.extra = extra;
+			demeter_finer_gate_epoch(&gate, &gate_epoch, f);
+			/* Once all has been seen, denser samples say that something is suspected. */
+			suspect = f->denser && !f->eager;
 		}
 		CHECK_EQ(suspect, hot[i] > 0);
 		CHECK_EQ(gate.open, hot[i] > 0);
-		CHECK(epochs < 30);
+		CHECK(epochs >= least && epochs <= most);
 		test_free(f);
 		test_free(index);
 		test_free(granule);
 	}
+}
+
+static void fg_test_look(struct test_tally *tally)
+{
+	/* Sixteen samples for each granule: at the usual pace in 17 epochs, or denser in some. */
+	fg_look(tally, 0, 5, 30);
+	fg_look(tally, 4, 2, 5);
+}
+
+/* Samples are denser until the look has seen what it needs, and while it may be something. */
+static void fg_test_denser(struct test_tally *tally)
+{
+	struct demeter_finer *f = test_alloc(sizeof(*f));
+	struct demeter_finer_gate gate = { 0 };
+	struct demeter_finer_gate_epoch epoch = { .extra = 900 };
+
+	CHECK(!demeter_finer_gate_wants_denser(&gate, NULL));
+	CHECK(!demeter_finer_gate_wants_denser(&gate, f));
+	fg_opens(&gate, 25, 75, 0, 100);
+	CHECK(!demeter_finer_gate_wants_denser(&gate, NULL));
+	CHECK(demeter_finer_gate_wants_denser(&gate, f));
+	/* Those that are extra count, too: 64 granules' sixteen each. */
+	f->denser = true;
+	CHECK(demeter_finer_gate_epoch(&gate, &epoch, f));
+	CHECK(demeter_finer_gate_wants_denser(&gate, f));
+	CHECK(demeter_finer_gate_epoch(&gate, &epoch, f));
+	CHECK(!demeter_finer_gate_wants_denser(&gate, f));
+	f->denser = false;
+	CHECK(!demeter_finer_gate_epoch(&gate, &epoch, f));
+	/* Nor for what is divided. */
+	gate = (struct demeter_finer_gate){ .open = true };
+	f->divided = 1;
+	CHECK(!demeter_finer_gate_wants_denser(&gate, f));
+	test_free(f);
 }
 
 static const struct test_case finer_gate_tests[] = {
@@ -163,4 +211,5 @@ static const struct test_case finer_gate_tests[] = {
 	{ "finer gate: looks in vain grow rare", fg_test_shuts },
 	{ "finer gate: stays open for what is divided", fg_test_divided },
 	{ "finer gate: a look is long enough, and short", fg_test_look },
+	{ "finer gate: samples are denser for as long as it takes", fg_test_denser },
 };

@@ -18,15 +18,20 @@
 /* One granule for each 2 MiB of memory, within these limits. */
 #define GRANULES_LEAST	64u
 #define GRANULES_MOST	1024u
-/* Granules divided in one epoch: each changes what the next one is worth. */
-#define EPOCH_DIVISIONS 16u
-/* Of them, those kept for FMEM: a divided one there makes room for a dozen's hot pages. */
-#define FMEM_DIVISIONS	2u
+/*
+ * Granules divided in one epoch: each changes what the next one is worth, and takes its
+ * time, of which an epoch has so much to spare.
+ */
+#define EPOCH_DIVISIONS_LEAST 16u
+#define EPOCH_DIVISIONS_MOST  128u
+#define EPOCH_PART	      4u
+/* Part of them kept for FMEM: a divided one there makes room for a dozen's hot pages. */
+#define FMEM_PART	8u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
 #define LOCATE_EPOCHS	64u
 /* Windows that what cannot be divided is left alone. */
 #define UNFIT_WINDOWS	8u
-/* Epochs of denser samples for which ranges wait, see demeter_finer_holds(). */
+/* Such epochs for which ranges wait, see demeter_finer_holds(). */
 #define HOLD_EPOCHS	16u
 #define FIRST_SPLIT_NS	100000u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */
@@ -37,7 +42,7 @@ struct demeter_finer *demeter_finer_table;
 
 /* By what the samples of a CPU are denser, as a power of two; the worker's. */
 static u32 dense_shift;
-/* Epochs in a row that they have been. */
+/* Epochs in a row that they have been while some granules were divided. */
 static u32 dense_run;
 static u32 dense_turn;
 static u64 samples_before;
@@ -105,6 +110,11 @@ static void stop_looking(void)
 	dense_run = 0;
 }
 
+static u64 extra_samples(void)
+{
+	return demeter_finer_extra(0) + demeter_finer_extra(1) + demeter_finer_extra(2);
+}
+
 /* Is there a table? As wanted: without memory there is none, and it is tried again. */
 static bool table_ready(unsigned long mode)
 {
@@ -133,7 +143,7 @@ static bool table_ready(unsigned long mode)
 		kfree(table);
 		return false;
 	}
-	samples_before = demeter_stats.samples;
+	samples_before = demeter_stats.samples - extra_samples();
 	WRITE_ONCE(demeter_finer_table, &table->finer);
 	return true;
 }
@@ -210,8 +220,7 @@ bool demeter_finer_is_denser(void)
  */
 bool demeter_finer_holds(void)
 {
-	return demeter_finer_table && demeter_finer_table->divided && dense_run &&
-	       dense_run <= HOLD_EPOCHS;
+	return demeter_finer_table && dense_run && dense_run <= HOLD_EPOCHS;
 }
 
 /**
@@ -255,10 +264,10 @@ static bool can_be_denser(u32 shift, u64 samples)
 
 static void set_density(void)
 {
-	u64 extra = stats.extra[0] + stats.extra[1] + stats.extra[2], samples;
+	u64 samples;
 	u32 shift = 0;
 
-	samples = demeter_stats.samples - extra - samples_before;
+	samples = demeter_stats.samples - extra_samples() - samples_before;
 	samples_before += samples;
 	if (demeter_finer_table->denser && demeter_sampler_active()->set_period &&
 	    !demeter_pacing_shift()) {
@@ -267,7 +276,7 @@ static void set_density(void)
 			shift--;
 	}
 	WRITE_ONCE(dense_shift, shift);
-	dense_run = shift ? dense_run + 1 : 0;
+	dense_run = shift && demeter_finer_table->divided ? dense_run + 1 : 0;
 	demeter_finer_table->dense = shift;
 	WRITE_ONCE(stats.dense_epochs, stats.dense_epochs + (shift > 0));
 }
@@ -401,10 +410,10 @@ static bool is_mostly_in(const struct demeter_target *target, const struct demet
  * just as well whole. But a few in FMEM, too: else that room would be found in whole
  * granules, hot pages and all, which then come back one by one.
  */
-static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32 *left)
+static void divide_some(struct demeter_context *ctx, const struct demeter_finer_params *params,
+			enum demeter_tier tier, u32 *left)
 {
 	struct demeter_finer *f = demeter_finer_table;
-	struct demeter_finer_params params = params_now();
 	struct demeter_finer_estimate estimate;
 	u32 busy = U32_MAX, done, i;
 
@@ -417,13 +426,13 @@ static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32
 		target = g->space == busy ? NULL : demeter_target_of(g->space);
 		if (!target || !is_mostly_in(target, g, tier))
 			continue;
-		if (!demeter_finer_estimate(f, g, &params, false, &estimate)) {
+		if (!demeter_finer_estimate(f, g, params, false, &estimate)) {
 			demeter_finer_keep(f, g);
 			continue;
 		}
 		if (!mmget_not_zero(target->mm))
 			continue;
-		done = divide(ctx, target, g, &params);
+		done = divide(ctx, target, g, params);
 		mmput_async(target->mm);
 		*left -= done;
 		/* Its mmap_lock may be taken: once an epoch is enough to wait for it. */
@@ -431,6 +440,24 @@ static void divide_some(struct demeter_context *ctx, enum demeter_tier tier, u32
 			busy = g->space;
 		cond_resched();
 	}
+}
+
+/* How many granules an epoch has the time to divide. */
+static u32 divisions_of_an_epoch(const struct demeter_finer_params *params)
+{
+	u64 nr = div64_u64(params->epoch_ns / EPOCH_PART, max(params->split_cost_ns, 1));
+
+	return clamp_t(u64, nr, EPOCH_DIVISIONS_LEAST, EPOCH_DIVISIONS_MOST);
+}
+
+static void divide_best(struct demeter_context *ctx)
+{
+	const struct demeter_finer_params params = params_now();
+	u32 most = divisions_of_an_epoch(&params), left = most - most / FMEM_PART;
+
+	divide_some(ctx, &params, DEMETER_SMEM, &left);
+	left += most / FMEM_PART;
+	divide_some(ctx, &params, DEMETER_FMEM, &left);
 }
 
 /* Of what is divided, look up what was moved; and in turn all, as the kernel moves, too. */
@@ -471,10 +498,21 @@ static void locate_some(struct demeter_context *ctx)
 	}
 }
 
+/* Samples are denser at once; an epoch has so many if they are not. */
+static void begin_look(u64 samples)
+{
+	samples_before -= samples;
+	demeter_finer_table->denser = true;
+	set_density();
+}
+
 /* Is the next epoch one to look at granules in? */
 static void watch(unsigned long mode)
 {
-	struct demeter_finer_gate_epoch now = { .promoted_pages = demeter_stats.promoted_pages };
+	struct demeter_finer_gate_epoch now = {
+		.promoted_pages = demeter_stats.promoted_pages,
+		.extra = extra_samples(),
+	};
 	struct demeter_finer_gate_epoch epoch;
 	bool was_open = gate.open;
 	u32 tier;
@@ -484,6 +522,7 @@ static void watch(unsigned long mode)
 		epoch.samples[tier] = now.samples[tier] - gate_before.samples[tier];
 	}
 	epoch.promoted_pages = now.promoted_pages - gate_before.promoted_pages;
+	epoch.extra = now.extra - gate_before.extra;
 	gate_before = now;
 	WRITE_ONCE(stats.looked_epochs, stats.looked_epochs + !!demeter_finer_table);
 	if (mode != DEMETER_FINER_AUTO) {
@@ -492,11 +531,15 @@ static void watch(unsigned long mode)
 		return;
 	}
 	demeter_finer_gate_epoch(&gate, &epoch, demeter_finer_table);
-	if (!gate.open || was_open)
-		return;
-	WRITE_ONCE(stats.looks, stats.looks + 1);
-	/* The pace is full as from the next epoch, if it is looked at. */
-	table_ready(mode);
+	if (gate.open && !was_open) {
+		WRITE_ONCE(stats.looks, stats.looks + 1);
+		/* The pace is full as from the next epoch, if it is looked at. */
+		if (table_ready(mode))
+			begin_look(epoch.samples[DEMETER_FMEM] + epoch.samples[DEMETER_SMEM]);
+	}
+	if (demeter_finer_table)
+		demeter_finer_table->eager =
+			demeter_finer_gate_wants_denser(&gate, demeter_finer_table);
 }
 
 /**
@@ -508,14 +551,11 @@ static void watch(unsigned long mode)
 void demeter_finer_epoch(struct demeter_context *ctx)
 {
 	unsigned long mode = mode_of(ctx);
-	u32 left = EPOCH_DIVISIONS - FMEM_DIVISIONS;
 
 	if (table_ready(mode)) {
 		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
 					READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC);
-		divide_some(ctx, DEMETER_SMEM, &left);
-		left += FMEM_DIVISIONS;
-		divide_some(ctx, DEMETER_FMEM, &left);
+		divide_best(ctx);
 		locate_some(ctx);
 		set_density();
 	}
@@ -523,11 +563,6 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 }
 
 /* Readers take no lock: the table may go while they look, so they get copies. */
-static u64 extra_samples(void)
-{
-	return demeter_finer_extra(0) + demeter_finer_extra(1) + demeter_finer_extra(2);
-}
-
 #define FINER_STAT(_name, _value)                                                                  \
 	static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)  \
 	{                                                                                          \

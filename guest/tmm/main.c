@@ -14,6 +14,7 @@
 
 #include "huge.h"
 #include "binding.h"
+#include "finer.h"
 #include "ledger.h"
 #include "relocate.h"
 #include "symbols.h"
@@ -40,6 +41,7 @@ struct demeter_params demeter_params = {
 	.hysteresis_permille = 250,
 	.rate_pages_per_s = 262144,
 	.batch_pairs = DEMETER_BATCH_PAIRS_DEFAULT,
+	.finer = DEMETER_FINER_AUTO,
 	.finer_walk_ns = 40,
 };
 

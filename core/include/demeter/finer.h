@@ -101,6 +101,7 @@ struct demeter_finer_granule {
  * @settle: epochs for which a granule that went back to its range may need to settle
  * @pairs: of samples on one granule that is undecided, when they were
  * @credit: epochs of denser samples that may follow
+ * @eager: denser samples are wanted whatever is suspected; the caller's
  * @denser: denser samples would tell more
  * @dense: they are denser; the caller's
  * @vain: epochs in a row in which they would have told more, and were not
@@ -125,6 +126,7 @@ struct demeter_finer {
 	u32 settle;
 	u64 pairs;
 	u32 credit;
+	bool eager;
 	bool denser;
 	bool dense;
 	u32 vain;

@@ -7,8 +7,9 @@
  * looked at while ranges still find something to move, nor where FMEM serves most of
  * what is sampled already. Only where ranges have come to their end, and SMEM still
  * serves a substantial share, does a look begin. It is short: samples that meet the
- * same pages more often than by chance show within some of them for each granule. A
- * look that brings nothing is followed by a pause, twice as long each time.
+ * same pages more often than by chance show within some of them for each granule, and
+ * samples are denser for so many. A look that brings nothing is followed by a pause,
+ * twice as long each time.
  */
 #ifndef DEMETER_FINER_GATE_H
 #define DEMETER_FINER_GATE_H
@@ -42,10 +43,12 @@ struct demeter_finer_gate {
  * struct demeter_finer_gate_epoch - what an epoch came to
  * @samples: by the tier that served them, without those that are there only because
  *	samples are denser
+ * @extra: samples that are there only because they are denser
  * @promoted_pages: that were moved to FMEM
  */
 struct demeter_finer_gate_epoch {
 	u64 samples[DEMETER_TIERS];
+	u64 extra;
 	u64 promoted_pages;
 };
 
@@ -54,5 +57,7 @@ bool demeter_finer_gate_epoch(struct demeter_finer_gate *gate,
 			      const struct demeter_finer *f);
 bool demeter_finer_gate_is_looking(const struct demeter_finer_gate *gate,
 				   const struct demeter_finer *f);
+bool demeter_finer_gate_wants_denser(const struct demeter_finer_gate *gate,
+				     const struct demeter_finer *f);
 
 #endif /* DEMETER_FINER_GATE_H */
