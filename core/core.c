@@ -14,6 +14,7 @@
 #include "groups.c"
 #include "finer.c"
 #include "finer_gate.c"
+#include "finer_budget.c"
 #include "gain.c"
 #include "judge.c"
 #include "pace.c"

@@ -13,6 +13,7 @@
 #include "groups_test.c"
 #include "finer_test.c"
 #include "finer_gate_test.c"
+#include "finer_budget_test.c"
 #include "gain_test.c"
 #include "judge_test.c"
 #include "pace_test.c"
@@ -36,6 +37,7 @@ static void suite_run(struct test_tally *tally)
 	TEST_RUN(groups_tests, tally);
 	TEST_RUN(finer_tests, tally);
 	TEST_RUN(finer_gate_tests, tally);
+	TEST_RUN(finer_budget_tests, tally);
 	TEST_RUN(gain_tests, tally);
 	TEST_RUN(judge_tests, tally);
 	TEST_RUN(pace_tests, tally);

@@ -11,6 +11,7 @@
 
 #include "finer.h"
 #include "huge.h"
+#include "ledger.h"
 #include "relocate.h"
 #include "scan.h"
 #include "tmm.h"
@@ -25,14 +26,16 @@
 #define EPOCH_DIVISIONS_LEAST 16u
 #define EPOCH_DIVISIONS_MOST  128u
 #define EPOCH_PART	      4u
+/* What a sample takes that is there only because they are denser: its record, its count. */
+#define EXTRA_SAMPLE_NS	      1000u
 /* Part of them kept for FMEM: a divided one there makes room for a dozen's hot pages. */
 #define FMEM_PART	8u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
 #define LOCATE_EPOCHS	64u
 /* Windows that what cannot be divided is left alone. */
 #define UNFIT_WINDOWS	8u
-/* Such epochs for which ranges wait, see demeter_finer_holds(). */
-#define HOLD_EPOCHS	16u
+/* Epochs for which ranges wait, see demeter_finer_holds(). */
+#define HOLD_EPOCHS	48u
 #define FIRST_SPLIT_NS	100000u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */
 #define SECOND_SAMPLES	32768u
@@ -42,10 +45,15 @@ struct demeter_finer *demeter_finer_table;
 
 /* By what the samples of a CPU are denser, as a power of two; the worker's. */
 static u32 dense_shift;
-/* Epochs in a row that they have been while some granules were divided. */
-static u32 dense_run;
+/* Epochs in a row in which some granules were divided, and others are about to be. */
+static u32 hold_run;
 static u32 dense_turn;
 static u64 samples_before;
+/* With DEMETER_FINER_AUTO, what all of it may cost; and totals when that was asked last. */
+static struct demeter_finer_budget budget;
+static bool is_funded;
+static u64 extra_before;
+static s64 gained_before_ns;
 /* Hottest of what finds no room in FMEM. */
 static u64 cut_density;
 /* Whether to look at all, and totals when it was asked last; the worker's. */
@@ -107,7 +115,7 @@ static void stop_looking(void)
 {
 	table_free();
 	WRITE_ONCE(dense_shift, 0);
-	dense_run = 0;
+	hold_run = 0;
 }
 
 static u64 extra_samples(void)
@@ -157,6 +165,7 @@ void demeter_finer_stop(void)
 {
 	stop_looking();
 	gate = (struct demeter_finer_gate){};
+	is_funded = false;
 }
 
 /**
@@ -220,7 +229,7 @@ bool demeter_finer_is_denser(void)
  */
 bool demeter_finer_holds(void)
 {
-	return demeter_finer_table && dense_run && dense_run <= HOLD_EPOCHS;
+	return demeter_finer_table && hold_run && hold_run <= HOLD_EPOCHS;
 }
 
 /**
@@ -262,21 +271,51 @@ static bool can_be_denser(u32 shift, u64 samples)
 	return period >> shift && samples << shift <= most && denser << shift <= usual + usual / 8;
 }
 
+/* May more be spent? Who asks for it always has asked for what it costs. */
+static bool can_afford(void)
+{
+	return READ_ONCE(demeter_params.finer) != DEMETER_FINER_AUTO || budget.left_ns > 0;
+}
+
+/* An epoch is over: what may be spent after it, and what its samples have cost. */
+static void keep_accounts(void)
+{
+	u64 horizon_ns = READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC;
+	s64 gained_ns = demeter_ledger_paged_ns();
+	u64 extra = extra_samples();
+
+	if (is_funded)
+		demeter_finer_budget_earn(&budget, demeter_pacing_passed_ns(),
+					  gained_ns - gained_before_ns, horizon_ns);
+	else
+		demeter_finer_budget_init(&budget, horizon_ns);
+	is_funded = true;
+	demeter_finer_budget_spend(&budget, (extra - extra_before) * EXTRA_SAMPLE_NS);
+	gained_before_ns = gained_ns;
+	extra_before = extra;
+}
+
 static void set_density(void)
 {
+	bool wanted = demeter_finer_table->denser && can_afford();
 	u64 samples;
 	u32 shift = 0;
 
 	samples = demeter_stats.samples - extra_samples() - samples_before;
 	samples_before += samples;
-	if (demeter_finer_table->denser && demeter_sampler_active()->set_period &&
-	    !demeter_pacing_shift()) {
+	if (wanted && demeter_sampler_active()->set_period && !demeter_pacing_shift()) {
 		shift = DEMETER_FINER_DENSER;
 		while (shift && !can_be_denser(shift, samples))
 			shift--;
 	}
 	WRITE_ONCE(dense_shift, shift);
-	dense_run = shift && demeter_finer_table->divided ? dense_run + 1 : 0;
+	/* Without money they are not, which does not say that they cannot be. */
+	if (!wanted)
+		demeter_finer_table->vain = 0;
+	if (!demeter_finer_table->denser || (wanted && !shift))
+		hold_run = 0;
+	else if (demeter_finer_table->divided)
+		hold_run++;
 	demeter_finer_table->dense = shift;
 	WRITE_ONCE(stats.dense_epochs, stats.dense_epochs + (shift > 0));
 }
@@ -367,17 +406,17 @@ static struct demeter_finer_params params_now(void)
 	};
 }
 
-/* Divide @g if it is worth it as what it turns out to be. Returns whether it was. */
+/* Divide @g if @estimate speaks for it as what it turns out to be. Returns whether it did. */
 static bool divide(struct demeter_context *ctx, struct demeter_target *target,
-		   struct demeter_finer_granule *g, const struct demeter_finer_params *params)
+		   struct demeter_finer_granule *g, const struct demeter_finer_params *params,
+		   struct demeter_finer_estimate *estimate)
 {
 	struct demeter_finer *f = demeter_finer_table;
-	struct demeter_finer_estimate estimate;
 	struct demeter_scan_granule found;
 
 	if (locate(ctx, target, g, &found))
 		return false;
-	if (found.huge && !demeter_finer_estimate(f, g, params, true, &estimate)) {
+	if (found.huge && !demeter_finer_estimate(f, g, params, true, estimate)) {
 		demeter_finer_keep(f, g);
 		return false;
 	}
@@ -390,6 +429,7 @@ static bool divide(struct demeter_context *ctx, struct demeter_target *target,
 		demeter_finer_drop(f, g, UNFIT_WINDOWS);
 		return false;
 	}
+	demeter_finer_budget_spend(&budget, estimate->cost_ns);
 	demeter_finer_divide(f, g);
 	WRITE_ONCE(stats.divisions, stats.divisions + 1);
 	return true;
@@ -421,6 +461,8 @@ static void divide_some(struct demeter_context *ctx, const struct demeter_finer_
 		struct demeter_finer_granule *g = &f->granule[i];
 		struct demeter_target *target;
 
+		if (!can_afford())
+			break;
 		if (!demeter_finer_is_due(g))
 			continue;
 		target = g->space == busy ? NULL : demeter_target_of(g->space);
@@ -432,7 +474,7 @@ static void divide_some(struct demeter_context *ctx, const struct demeter_finer_
 		}
 		if (!mmget_not_zero(target->mm))
 			continue;
-		done = divide(ctx, target, g, params);
+		done = divide(ctx, target, g, params, &estimate);
 		mmput_async(target->mm);
 		*left -= done;
 		/* Its mmap_lock may be taken: once an epoch is enough to wait for it. */
@@ -552,6 +594,7 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 {
 	unsigned long mode = mode_of(ctx);
 
+	keep_accounts();
 	if (table_ready(mode)) {
 		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
 					READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC);

@@ -12,6 +12,7 @@
 #ifndef DEMETER_FINER_KERNEL_H
 #define DEMETER_FINER_KERNEL_H
 
+#include <demeter/finer_budget.h>
 #include <demeter/finer_gate.h>
 
 #include "refusal.h"

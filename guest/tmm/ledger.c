@@ -481,6 +481,8 @@ static void realise(struct decision *decision, u32 space, const struct demeter_r
 	ns = demeter_placement_realise(placement, ranges, classes, space,
 				       demeter_accesses_per_sample(), demeter_latency_gap_ps());
 	totals.realised_ns += ns;
+	if (placement->hot.part)
+		totals.paged_realised_ns += ns;
 	account_of(placement->hot.space)->realised_ns += ns;
 	if (placement->hot.space != space)
 		return;
@@ -609,6 +611,21 @@ bool demeter_ledger_is_stopped(u32 space, struct demeter_ledger_returns *returns
 	}
 	mutex_unlock(&ledger_lock);
 	return stopped;
+}
+
+/**
+ * demeter_ledger_paged_ns() - latency that placing base pages of divided granules saved so far
+ *
+ * Return: a total since load, in nanoseconds; a loss is negative.
+ */
+s64 demeter_ledger_paged_ns(void)
+{
+	s64 ns;
+
+	mutex_lock(&ledger_lock);
+	ns = totals.paged_realised_ns;
+	mutex_unlock(&ledger_lock);
+	return ns;
 }
 
 /**

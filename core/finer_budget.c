@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+/* Finer's budget: see <demeter/finer_budget.h>. */
+#include <demeter/finer_budget.h>
+#include <demeter/math.h>
+
+/* Part of the time: once in advance, and once as it passes, so a hundredth in all. */
+#define BUDGET_PART 200U
+/* Part of what was gained: longer walks are not known apart, and take some of it. */
+#define BUDGET_GAIN 2
+#define BUDGET_MOST ((s64)BIT_ULL(61))
+
+static s64 budget_clamp(s64 ns, s64 most)
+{
+	if (ns > most)
+		return most;
+	return ns < -BUDGET_MOST ? -BUDGET_MOST : ns;
+}
+
+/**
+ * demeter_finer_budget_init - what may be spent in advance
+ * @budget: the budget
+ * @horizon_ns: how long a placement is expected to last
+ */
+void demeter_finer_budget_init(struct demeter_finer_budget *budget, u64 horizon_ns)
+{
+	budget->left_ns = (s64)(demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_PART);
+}
+
+/**
+ * demeter_finer_budget_earn - time has passed
+ * @budget: the budget
+ * @passed_ns: how much
+ * @gained_ns: what was gained meanwhile by what is divided; a loss is one
+ * @horizon_ns: what is left over is kept up to what may be spent in advance, for so long
+ */
+void demeter_finer_budget_earn(struct demeter_finer_budget *budget, u64 passed_ns, s64 gained_ns,
+			       u64 horizon_ns)
+{
+	s64 most = (s64)(demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_PART);
+	s64 passed = (s64)(demeter_min(passed_ns, (u64)BUDGET_MOST) / BUDGET_PART);
+	s64 gained = budget_clamp(gained_ns, BUDGET_MOST) / BUDGET_GAIN;
+
+	budget->left_ns = budget_clamp(budget->left_ns + passed + gained, most);
+}
+
+/**
+ * demeter_finer_budget_spend - something was done
+ * @budget: the budget
+ * @ns: CPU time that it takes
+ */
+void demeter_finer_budget_spend(struct demeter_finer_budget *budget, u64 ns)
+{
+	budget->left_ns = budget_clamp(budget->left_ns - (s64)demeter_min(ns, (u64)BUDGET_MOST),
+				       BUDGET_MOST);
+}
