@@ -50,6 +50,6 @@ void demeter_finer_budget_earn(struct demeter_finer_budget *budget, u64 passed_n
  */
 void demeter_finer_budget_spend(struct demeter_finer_budget *budget, u64 ns)
 {
-	budget->left_ns = budget_clamp(budget->left_ns - (s64)demeter_min(ns, (u64)BUDGET_MOST),
-				       BUDGET_MOST);
+	budget->left_ns =
+		budget_clamp(budget->left_ns - (s64)demeter_min(ns, (u64)BUDGET_MOST), BUDGET_MOST);
 }

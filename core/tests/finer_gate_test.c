@@ -131,7 +131,8 @@ static void fg_look(struct test_tally *tally, u32 denser, u32 least, u32 most)
 		u16 *index = test_alloc(2 * granules * sizeof(*index));
 		struct demeter_finer *f = test_alloc(sizeof(*f));
 		struct demeter_finer_gate_epoch gate_epoch = {
-			.samples = { [DEMETER_FMEM] = samples / 4, [DEMETER_SMEM] = samples * 3 / 4 },
+			.samples = { [DEMETER_FMEM] = samples / 4,
+				     [DEMETER_SMEM] = samples * 3 / 4 },
 		};
 		struct demeter_finer_gate gate = { 0 };
 		u64 random = 11 + i;

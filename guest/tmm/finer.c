@@ -17,8 +17,8 @@
 #include "tmm.h"
 
 /* One granule for each 2 MiB of memory, within these limits. */
-#define GRANULES_LEAST	64u
-#define GRANULES_MOST	1024u
+#define GRANULES_LEAST	      64u
+#define GRANULES_MOST	      1024u
 /*
  * Granules divided in one epoch: each changes what the next one is worth, and takes its
  * time, of which an epoch has so much to spare.
@@ -29,17 +29,17 @@
 /* What a sample takes that is there only because they are denser: its record, its count. */
 #define EXTRA_SAMPLE_NS	      1000u
 /* Part of them kept for FMEM: a divided one there makes room for a dozen's hot pages. */
-#define FMEM_PART	8u
+#define FMEM_PART	      8u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
-#define LOCATE_EPOCHS	64u
+#define LOCATE_EPOCHS	      64u
 /* Windows that what cannot be divided is left alone. */
-#define UNFIT_WINDOWS	8u
+#define UNFIT_WINDOWS	      8u
 /* Epochs for which ranges wait, see demeter_finer_holds(). */
-#define HOLD_EPOCHS	48u
-#define FIRST_SPLIT_NS	100000u
+#define HOLD_EPOCHS	      48u
+#define FIRST_SPLIT_NS	      100000u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */
-#define SECOND_SAMPLES	32768u
-#define EPOCH_SAMPLES	4096u
+#define SECOND_SAMPLES	      32768u
+#define EPOCH_SAMPLES	      4096u
 
 struct demeter_finer *demeter_finer_table;
 
@@ -68,6 +68,7 @@ static struct {
 	u64 looks;
 	u64 looked_epochs;
 	u64 split_cost_ns;
+	u64 spent_ns;
 	u64 extra[DEMETER_TIERS + 1];
 } stats = { .split_cost_ns = FIRST_SPLIT_NS };
 
@@ -277,6 +278,12 @@ static bool can_afford(void)
 	return READ_ONCE(demeter_params.finer) != DEMETER_FINER_AUTO || budget.left_ns > 0;
 }
 
+static void spend(u64 ns)
+{
+	demeter_finer_budget_spend(&budget, ns);
+	WRITE_ONCE(stats.spent_ns, stats.spent_ns + ns);
+}
+
 /* An epoch is over: what may be spent after it, and what its samples have cost. */
 static void keep_accounts(void)
 {
@@ -290,7 +297,7 @@ static void keep_accounts(void)
 	else
 		demeter_finer_budget_init(&budget, horizon_ns);
 	is_funded = true;
-	demeter_finer_budget_spend(&budget, (extra - extra_before) * EXTRA_SAMPLE_NS);
+	spend((extra - extra_before) * EXTRA_SAMPLE_NS);
 	gained_before_ns = gained_ns;
 	extra_before = extra;
 }
@@ -429,7 +436,7 @@ static bool divide(struct demeter_context *ctx, struct demeter_target *target,
 		demeter_finer_drop(f, g, UNFIT_WINDOWS);
 		return false;
 	}
-	demeter_finer_budget_spend(&budget, estimate->cost_ns);
+	spend(estimate->cost_ns);
 	demeter_finer_divide(f, g);
 	WRITE_ONCE(stats.divisions, stats.divisions + 1);
 	return true;
@@ -620,10 +627,12 @@ FINER_STAT(extra_samples, extra_samples());
 FINER_STAT(looks, READ_ONCE(stats.looks));
 FINER_STAT(looked_epochs, READ_ONCE(stats.looked_epochs));
 FINER_STAT(split_cost_ns, READ_ONCE(stats.split_cost_ns));
+FINER_STAT(spent_ns, READ_ONCE(stats.spent_ns));
 
-static struct attribute *finer_attrs[] = { &divisions_attr.attr,     &failures_attr.attr,
-					   &denser_epochs_attr.attr, &extra_samples_attr.attr,
-					   &looks_attr.attr,	     &looked_epochs_attr.attr,
-					   &split_cost_ns_attr.attr, NULL };
+static struct attribute *finer_attrs[] = {
+	&divisions_attr.attr,	  &failures_attr.attr, &denser_epochs_attr.attr,
+	&extra_samples_attr.attr, &looks_attr.attr,    &looked_epochs_attr.attr,
+	&split_cost_ns_attr.attr, &spent_ns_attr.attr, NULL
+};
 
 const struct attribute_group demeter_finer_stats_group = { .attrs = finer_attrs };
