@@ -33,6 +33,8 @@ PROGRAMS = (
     Program("scan", f"{_GUPS} --scan --updates 150000000"),
     Program("placed", f"{_GUPS} --place begin --updates 30000000"),
     Program("scattered", f"{_GUPS} --place scattered --updates 15000000"),
+    # Placing base pages costs at once, and pays later: does it, in a run of the horizon's length?
+    Program("scattered-long", f"{_GUPS} --place scattered --updates 60000000"),
     Program("flip", f"{_FLIPS} --updates 36000000"),
     Program("flip-slow", f"{_FLIPS} --updates 48000000", ("--set", "epoch_ms=500")),
     # Four times as long: is what is lost bounded?
