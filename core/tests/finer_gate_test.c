@@ -161,7 +161,7 @@ static void fg_look(struct test_tally *tally, u32 denser, u32 least, u32 most)
 			demeter_finer_end_epoch(f, 50000000, 10000000000ULL);
 			gate_epoch.extra = extra;
 			demeter_finer_gate_epoch(&gate, &gate_epoch, f);
-			/* Once all has been seen, denser samples say that something is suspected. */
+			/* When all has been seen, denser samples mean a suspicion. */
 			suspect = f->denser && !f->eager;
 		}
 		CHECK_EQ(suspect, hot[i] > 0);
