@@ -100,6 +100,8 @@ def test_memory_is_lent_for_a_moment(tmp_path: Path) -> None:
         control.write_text("oom_kill_disable 1\nunder_oom 1\n")
         while len(seen) < 3:
             time.sleep(0.01)
-    assert seen == [64 + extmem_linux.Patience.LENT_BYTES, 64, 64]
+    # Once more where it ends just then.
+    assert seen[:3] == [64 + extmem_linux.Patience.LENT_BYTES, 64, 64]
+    assert seen[3:] in ([], [64])
     assert patience.lent == 1
     assert patience.lent_s > 0

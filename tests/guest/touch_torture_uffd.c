@@ -181,6 +181,9 @@ static void test_minor(void)
 		right &= __atomic_fetch_add(&again[i], 1, __ATOMIC_RELAXED) == i && at[i] == i + 1;
 	end_handler = true;
 	pthread_join(handler, NULL);
+	if (!right || told_minor != HUGE / PAGE)
+		printf("# words are %s, %zu of %zu pages were told\n", right ? "right" : "wrong",
+		       (size_t)told_minor, (size_t)(HUGE / PAGE));
 	CHECK(right && told_minor == HUGE / PAGE, "pages that are there are mapped once");
 	untrack(again, HUGE);
 	munmap(again, HUGE);

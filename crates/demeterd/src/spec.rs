@@ -187,19 +187,26 @@ fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::E
     number.map(Some).ok_or_else(wrong)
 }
 
+/// What is written: `null` is no value of any key, so it is refused, not taken for a key left out.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
 /// What a machine is entitled to, as it is written; a class has the same keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Entitlement {
     #[serde(deserialize_with = "count", skip_serializing_if = "Option::is_none")]
     weight: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     fmem_floor: Option<Size>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     fmem_ceiling: Option<Size>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     fmem_size: Option<Size>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     memory: Option<Size>,
     #[serde(deserialize_with = "count", skip_serializing_if = "Option::is_none")]
     vcpus: Option<u32>,
@@ -211,30 +218,30 @@ pub struct Entitlement {
 pub struct Description {
     /// In all interfaces.
     pub name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     socket: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     qmp: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     class: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     fmem: Option<Words>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     smem: Option<Words>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     node2: Option<Words>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     node3: Option<Words>,
     // As in Entitlement: serde cannot both flatten and refuse unknown keys.
     #[serde(deserialize_with = "count", skip_serializing_if = "Option::is_none")]
     weight: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     fmem_floor: Option<Size>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     fmem_ceiling: Option<Size>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     fmem_size: Option<Size>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     memory: Option<Size>,
     #[serde(deserialize_with = "count", skip_serializing_if = "Option::is_none")]
     vcpus: Option<u32>,
@@ -414,6 +421,30 @@ mod tests {
         );
         assert_eq!(vm.share.weight, 3);
         assert_eq!(vm.share.fmem_floor_bytes, 3 << 29);
+    }
+
+    #[test]
+    fn null_is_no_value() {
+        for key in [
+            "socket",
+            "qmp",
+            "class",
+            "fmem",
+            "smem",
+            "node2",
+            "node3",
+            "weight",
+            "fmem-floor",
+            "fmem-ceiling",
+            "fmem-size",
+            "memory",
+            "vcpus",
+        ] {
+            let text = format!(r#"{{"name": "a", "{key}": null}}"#);
+            assert!(serde_json::from_str::<Description>(&text).is_err(), "{key}");
+        }
+        assert!(serde_json::from_str::<Entitlement>(r#"{"memory": null}"#).is_err());
+        assert!(serde_json::from_str::<Description>(r#"{"name": "a"}"#).is_ok());
     }
 
     #[test]
