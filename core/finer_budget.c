@@ -40,6 +40,9 @@ void demeter_finer_budget_earn(struct demeter_finer_budget *budget, u64 passed_n
 	s64 passed = (s64)(demeter_min(passed_ns, (u64)BUDGET_MOST) / BUDGET_PART);
 	s64 gained = budget_clamp(gained_ns, BUDGET_MOST) / BUDGET_GAIN;
 
+	/* A loss, as where what is hot moves, is made up for within a horizon. */
+	if (gained < 0 && budget->left_ns + gained < -most)
+		gained = budget->left_ns > -most ? -most - budget->left_ns : 0;
 	budget->left_ns = budget_clamp(budget->left_ns + passed + gained, most);
 }
 

@@ -10,10 +10,14 @@
 #include <demeter/gain.h>
 #include <demeter/math.h>
 
-#define GAIN_PS_PER_NS 1000ULL
-#define GAIN_S64_MAX   (DEMETER_U64_MAX >> 1)
+#define GAIN_PS_PER_NS	  1000ULL
+#define GAIN_S64_MAX	  (DEMETER_U64_MAX >> 1)
 /* Each epoch forgets one part in 2^this of what is recent. */
-#define GAIN_FORGET    3
+#define GAIN_FORGET	  3
+/* A gain grows as long as one part in 2^this comes to it. */
+#define GAIN_GROWTH	  3
+/* So many quiet epochs are chance. */
+#define GAIN_QUIET_EPOCHS 4U
 
 static void gain_side(struct demeter_placement_side *side, const struct demeter_rank_entry *e)
 {
@@ -198,6 +202,18 @@ void demeter_placement_age(struct demeter_placement *p, u64 epoch_ns)
 	p->age_ns = demeter_add_sat(p->age_ns, demeter_max(epoch_ns, 1));
 }
 
+/* Is what the step saves still growing? */
+static void gain_note_growth(struct demeter_placement *p, u64 epoch_ns)
+{
+	if (p->realised_ns <= gain_add_sat(p->grown_ns, p->grown_ns >> GAIN_GROWTH)) {
+		p->quiet_ns = demeter_add_sat(p->quiet_ns, epoch_ns);
+		return;
+	}
+	p->grown_ns = p->realised_ns;
+	p->grown_age_ns = p->age_ns;
+	p->quiet_ns = 0;
+}
+
 /**
  * demeter_placement_forget - an epoch with accesses has passed: earlier ones count less
  * @p: the account
@@ -207,9 +223,28 @@ void demeter_placement_age(struct demeter_placement *p, u64 epoch_ns)
  */
 void demeter_placement_forget(struct demeter_placement *p, u64 epoch_ns)
 {
+	gain_note_growth(p, epoch_ns);
 	p->recent_ns -= p->recent_ns / (1 << GAIN_FORGET);
 	p->recent_age_ns -= p->recent_age_ns >> GAIN_FORGET;
 	p->recent_age_ns = demeter_add_sat(p->recent_age_ns, epoch_ns - (epoch_ns >> GAIN_FORGET));
+}
+
+/**
+ * demeter_placement_is_over - has the step saved what it saves
+ * @p: the account
+ * @epoch_ns: length of an epoch
+ *
+ * What stays hot saves as much in each epoch; what was hot for a while saves nothing after
+ * that. It is over when it has been quiet for as long as it had been growing, and for some
+ * epochs, as few samples have gaps.
+ *
+ * Return: whether to expect no more of it.
+ */
+bool demeter_placement_is_over(const struct demeter_placement *p, u64 epoch_ns)
+{
+	u64 gap_ns = demeter_mul_sat(epoch_ns, GAIN_QUIET_EPOCHS);
+
+	return p->quiet_ns >= demeter_add_sat(p->grown_age_ns, gap_ns);
 }
 
 /**

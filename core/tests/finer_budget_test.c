@@ -56,6 +56,13 @@ static void fb_test_kept(struct test_tally *tally)
 	demeter_finer_budget_init(&budget, FB_HORIZON_NS);
 	demeter_finer_budget_earn(&budget, FB_EPOCH_NS, -1000000000, FB_HORIZON_NS);
 	CHECK(budget.left_ns < 0);
+	/* However much it lost, so much within a horizon; what was spent, all of it. */
+	for (i = 0; i < FB_HORIZON_NS / FB_EPOCH_NS; i++)
+		demeter_finer_budget_earn(&budget, FB_EPOCH_NS, 0, FB_HORIZON_NS);
+	CHECK(budget.left_ns > -(s64)(FB_HORIZON_NS / FB_EPOCH_NS));
+	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
+	demeter_finer_budget_earn(&budget, FB_EPOCH_NS, -1000000000, FB_HORIZON_NS);
+	CHECK(budget.left_ns < -(s64)(FB_HORIZON_NS * 99 / 100));
 }
 
 static void fb_test_extremes(struct test_tally *tally)

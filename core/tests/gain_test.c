@@ -172,6 +172,44 @@ static void gt_test_over(struct test_tally *tally)
 }
 
 /* On the toy machine with steady heat the planner, which is cautious, keeps its word. */
+/* It is over when it has been quiet for as long as it had been growing, and no sooner. */
+static void gt_test_is_over(struct test_tally *tally)
+{
+	struct demeter_placement p = { .pages = 1, .lasts_ns = DEMETER_U64_MAX };
+	u32 epoch, over = 0;
+
+	for (epoch = 1; epoch <= 40; epoch++) {
+		/* For ten epochs, and now and then a little. */
+		p.realised_ns += epoch <= 10 ? 100 : 1;
+		demeter_placement_age(&p, 1000);
+		demeter_placement_forget(&p, 1000);
+		if (!over && demeter_placement_is_over(&p, 1000))
+			over = epoch;
+	}
+	CHECK(over >= 22 && over <= 26);
+	CHECK(p.grown_age_ns >= 8000 && p.grown_age_ns <= 10000);
+	/* It comes back: whatever was taken for its end was none. */
+	for (epoch = 0; epoch < 4; epoch++) {
+		p.realised_ns += 100;
+		demeter_placement_age(&p, 1000);
+		demeter_placement_forget(&p, 1000);
+	}
+	CHECK(!demeter_placement_is_over(&p, 1000));
+	/* What saves as much each epoch never is; nor is what nobody accesses meanwhile. */
+	memset(&p, 0, sizeof(p));
+	p.pages = 1;
+	p.lasts_ns = DEMETER_U64_MAX;
+	for (epoch = 0; epoch < 1000; epoch++) {
+		p.realised_ns += 100;
+		demeter_placement_age(&p, 1000);
+		demeter_placement_forget(&p, 1000);
+		CHECK(!demeter_placement_is_over(&p, 1000));
+	}
+	for (epoch = 0; epoch < 5000; epoch++)
+		demeter_placement_age(&p, 1000);
+	CHECK(!demeter_placement_is_over(&p, 1000));
+}
+
 static void gt_test_kept(struct test_tally *tally)
 {
 	struct machine *m = machine_new(64, 16, 3);
@@ -259,6 +297,7 @@ static const struct test_case gain_tests[] = {
 	{ "gain: steady accesses, until the time is over", gt_test_steady },
 	{ "gain: what is demoted costs", gt_test_swap },
 	{ "gain: a hot spot that has moved on saves nothing", gt_test_over },
+	{ "gain: when it is over", gt_test_is_over },
 	{ "gain: a cautious planner keeps its word", gt_test_kept },
 	{ "gain: any numbers at all", gt_test_nasty },
 };

@@ -109,6 +109,23 @@ static void jt_test_crowd(struct test_tally *tally)
 	}
 }
 
+/*
+ * Stages of a program, each with a part of its memory of its own that is hot for three
+ * epochs: what a step saves in them is known soon after, and is all.
+ */
+static void jt_test_bursts(struct test_tally *tally)
+{
+	struct jt_machine *m = jt_new();
+
+	CHECK_EQ(jt_run(m, 60, 20, (s64)(JT_COST_NS / 6), 3, JT_COST_NS), 1);
+	CHECK(m->nr <= 2);
+	test_free(m);
+	/* Had they saved what they cost, they would go on. */
+	m = jt_new();
+	CHECK_EQ(jt_run(m, 400, 20, (s64)(JT_COST_NS / 2), 3, JT_COST_NS), 0);
+	test_free(m);
+}
+
 /* A step a second that saves what it cost within a tenth of its time, and goes on. */
 static void jt_test_pays(struct test_tally *tally)
 {
@@ -220,6 +237,8 @@ static void jt_test_nasty(struct test_tally *tally)
 		p.recent_age_ns = test_nasty(&seed);
 		p.lasts_ns = test_nasty(&seed);
 		p.age_ns = test_nasty(&seed);
+		p.grown_age_ns = test_nasty(&seed);
+		p.quiet_ns = test_nasty(&seed);
 		now_ns = demeter_max(now_ns, test_nasty(&seed) >> 8);
 		if (round & 4)
 			demeter_judge_hear(&judge, &p, now_ns, epoch_ns, horizon_ns);
@@ -233,6 +252,7 @@ static void jt_test_nasty(struct test_tally *tally)
 
 static const struct test_case judge_tests[] = {
 	{ "judge: what pays goes on", jt_test_pays },
+	{ "judge: what was hot for a while is heard soon after", jt_test_bursts },
 	{ "judge: steps that are too many to be followed are heard", jt_test_crowd },
 	{ "judge: what does not is stopped, longer each time", jt_test_stops },
 	{ "judge: what does harm is stopped", jt_test_harm },

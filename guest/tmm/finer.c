@@ -13,6 +13,7 @@
 #include "huge.h"
 #include "ledger.h"
 #include "relocate.h"
+#include "sampler_perf.h"
 #include "scan.h"
 #include "tmm.h"
 
@@ -26,16 +27,16 @@
 #define EPOCH_DIVISIONS_LEAST 16u
 #define EPOCH_DIVISIONS_MOST  128u
 #define EPOCH_PART	      4u
-/* What a sample takes that is there only because they are denser: its record, its count. */
-#define EXTRA_SAMPLE_NS	      1000u
 /* Part of them kept for FMEM: a divided one there makes room for a dozen's hot pages. */
 #define FMEM_PART	      8u
+/* What a sample takes that is there only because they are denser, if it comes in a batch. */
+#define EXTRA_SAMPLE_NS	      1000u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
 #define LOCATE_EPOCHS	      64u
 /* Windows that what cannot be divided is left alone. */
 #define UNFIT_WINDOWS	      8u
-/* Epochs for which ranges wait, see demeter_finer_holds(). */
-#define HOLD_EPOCHS	      48u
+/* Part of the horizon for which ranges wait, see demeter_finer_holds(). */
+#define HOLD_PART	      4u
 #define FIRST_SPLIT_NS	      100000u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */
 #define SECOND_SAMPLES	      32768u
@@ -45,11 +46,15 @@ struct demeter_finer *demeter_finer_table;
 
 /* By what the samples of a CPU are denser, as a power of two; the worker's. */
 static u32 dense_shift;
-/* Epochs in a row in which some granules were divided, and others are about to be. */
-static u32 hold_run;
+/* For so long, without a break, some granules were divided, and others about to be. */
+static u64 hold_ns;
 static u32 dense_turn;
+/* Samples in all when an epoch ended last, without those that were extra. */
 static u64 samples_before;
-/* With DEMETER_FINER_AUTO, what all of it may cost; and totals when that was asked last. */
+/*
+ * What it may cost; and totals when that was asked last. With DEMETER_FINER_ALWAYS nobody
+ * asks, and with DEMETER_FINER_AUTO it begins anew.
+ */
 static struct demeter_finer_budget budget;
 static bool is_funded;
 static u64 extra_before;
@@ -116,7 +121,7 @@ static void stop_looking(void)
 {
 	table_free();
 	WRITE_ONCE(dense_shift, 0);
-	hold_run = 0;
+	hold_ns = 0;
 }
 
 static u64 extra_samples(void)
@@ -205,14 +210,25 @@ u64 demeter_finer_extra(u32 kind)
 	return READ_ONCE(stats.extra[kind]);
 }
 
+/* May more be spent? Who asks for it always has asked for what it costs. */
+static bool can_afford(void)
+{
+	return READ_ONCE(demeter_params.finer) != DEMETER_FINER_AUTO || budget.left_ns > 0;
+}
+
+static u64 horizon_ns(void)
+{
+	return READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC;
+}
+
 /**
- * demeter_finer_is_denser() - are denser samples wanted
+ * demeter_finer_is_denser() - are samples denser than usual
  *
- * Return: whether samples say nothing about what is usual.
+ * Return: whether what they cost says nothing of what is usual.
  */
 bool demeter_finer_is_denser(void)
 {
-	return demeter_finer_table && demeter_finer_table->denser;
+	return dense_shift;
 }
 
 /**
@@ -230,17 +246,20 @@ bool demeter_finer_is_denser(void)
  */
 bool demeter_finer_holds(void)
 {
-	return demeter_finer_table && hold_run && hold_run <= HOLD_EPOCHS;
+	return demeter_finer_table && hold_ns && hold_ns <= horizon_ns() / HOLD_PART;
 }
 
 /**
  * demeter_finer_wants_pace() - must the pace be full for it
  *
- * Return: whether denser samples are wanted, or a look should soon be over.
+ * Return: whether denser samples are wanted, or a look should soon be over, and there
+ * are means for either.
  */
 bool demeter_finer_wants_pace(void)
 {
-	if (demeter_finer_is_denser())
+	if (!can_afford())
+		return false;
+	if (demeter_finer_table && demeter_finer_table->denser)
 		return true;
 	return READ_ONCE(demeter_params.finer) == DEMETER_FINER_AUTO &&
 	       demeter_finer_gate_is_looking(&gate, demeter_finer_table);
@@ -272,12 +291,6 @@ static bool can_be_denser(u32 shift, u64 samples)
 	return period >> shift && samples << shift <= most && denser << shift <= usual + usual / 8;
 }
 
-/* May more be spent? Who asks for it always has asked for what it costs. */
-static bool can_afford(void)
-{
-	return READ_ONCE(demeter_params.finer) != DEMETER_FINER_AUTO || budget.left_ns > 0;
-}
-
 static void spend(u64 ns)
 {
 	demeter_finer_budget_spend(&budget, ns);
@@ -287,17 +300,16 @@ static void spend(u64 ns)
 /* An epoch is over: what may be spent after it, and what its samples have cost. */
 static void keep_accounts(void)
 {
-	u64 horizon_ns = READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC;
 	s64 gained_ns = demeter_ledger_paged_ns();
 	u64 extra = extra_samples();
 
 	if (is_funded)
 		demeter_finer_budget_earn(&budget, demeter_pacing_passed_ns(),
-					  gained_ns - gained_before_ns, horizon_ns);
+					  gained_ns - gained_before_ns, horizon_ns());
 	else
-		demeter_finer_budget_init(&budget, horizon_ns);
-	is_funded = true;
-	spend((extra - extra_before) * EXTRA_SAMPLE_NS);
+		demeter_finer_budget_init(&budget, horizon_ns());
+	is_funded = READ_ONCE(demeter_params.finer) == DEMETER_FINER_AUTO;
+	spend((extra - extra_before) * max_t(u64, demeter_form_record_ns(), EXTRA_SAMPLE_NS));
 	gained_before_ns = gained_ns;
 	extra_before = extra;
 }
@@ -320,9 +332,9 @@ static void set_density(void)
 	if (!wanted)
 		demeter_finer_table->vain = 0;
 	if (!demeter_finer_table->denser || (wanted && !shift))
-		hold_run = 0;
+		hold_ns = 0;
 	else if (demeter_finer_table->divided)
-		hold_run++;
+		hold_ns += demeter_pacing_passed_ns();
 	demeter_finer_table->dense = shift;
 	WRITE_ONCE(stats.dense_epochs, stats.dense_epochs + (shift > 0));
 }
@@ -334,15 +346,15 @@ static void set_density(void)
  */
 void demeter_finer_set_cut(const struct demeter_rank_entry *entries, u32 nr)
 {
-	u64 budget = 0;
+	u64 room = 0;
 	u32 i, at;
 
 	if (!demeter_finer_table)
 		return;
 	for (i = 0; i < nr; i++)
-		budget += entries[i].pages[DEMETER_FMEM];
-	budget += demeter_relocate_room(demeter_tiers.node[0][DEMETER_FMEM]);
-	at = demeter_rank_cut(entries, nr, budget);
+		room += entries[i].pages[DEMETER_FMEM];
+	room += demeter_relocate_room(demeter_tiers.node[0][DEMETER_FMEM]);
+	at = demeter_rank_cut(entries, nr, room);
 	cut_density = at < nr ? entries[at].density : 0;
 }
 
@@ -405,7 +417,7 @@ static struct demeter_finer_params params_now(void)
 		.epoch_ns = demeter_pacing_epoch_ns(),
 		.latency_gap_ps = demeter_latency_gap_ps(),
 		.walk_ps = READ_ONCE(demeter_params.finer_walk_ns) * 1000,
-		.horizon_ns = READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC,
+		.horizon_ns = horizon_ns(),
 		.swap_cost_ns = demeter_swap_cost_ns(),
 		.split_cost_ns = stats.split_cost_ns,
 		.hysteresis_permille = READ_ONCE(demeter_params.hysteresis_permille),
@@ -413,33 +425,42 @@ static struct demeter_finer_params params_now(void)
 	};
 }
 
-/* Divide @g if @estimate speaks for it as what it turns out to be. Returns whether it did. */
-static bool divide(struct demeter_context *ctx, struct demeter_target *target,
-		   struct demeter_finer_granule *g, const struct demeter_finer_params *params,
-		   struct demeter_finer_estimate *estimate)
+/*
+ * Divide @g if @estimate speaks for it as what it turns out to be. Returns whether it did,
+ * or -EINTR where its mmap_lock was not to be had.
+ */
+static int divide(struct demeter_context *ctx, struct demeter_target *target,
+		  struct demeter_finer_granule *g, const struct demeter_finer_params *params,
+		  struct demeter_finer_estimate *estimate)
 {
 	struct demeter_finer *f = demeter_finer_table;
 	struct demeter_scan_granule found;
+	int ret;
 
-	if (locate(ctx, target, g, &found))
-		return false;
+	ret = locate(ctx, target, g, &found);
+	if (ret)
+		return ret;
 	if (found.huge && !demeter_finer_estimate(f, g, params, true, estimate)) {
 		demeter_finer_keep(f, g);
-		return false;
+		return 0;
 	}
-	if (found.huge && split(target, g, found.tier) && locate(ctx, target, g, &found))
-		return false;
+	if (found.huge && split(target, g, found.tier)) {
+		ret = locate(ctx, target, g, &found);
+		if (ret)
+			return ret;
+	}
 	/* Locked, pinned, of several sizes, or gone: nothing that would soon change. */
 	if (found.huge || found.mixed ||
 	    bitmap_empty((unsigned long *)found.where, sizeof(found.where) * BITS_PER_BYTE)) {
 		WRITE_ONCE(stats.failures, stats.failures + 1);
+		spend(params->split_cost_ns);
 		demeter_finer_drop(f, g, UNFIT_WINDOWS);
-		return false;
+		return 0;
 	}
 	spend(estimate->cost_ns);
 	demeter_finer_divide(f, g);
 	WRITE_ONCE(stats.divisions, stats.divisions + 1);
-	return true;
+	return 1;
 }
 
 /* Is most of @g in @tier, as far as is known? */
@@ -462,7 +483,8 @@ static void divide_some(struct demeter_context *ctx, const struct demeter_finer_
 {
 	struct demeter_finer *f = demeter_finer_table;
 	struct demeter_finer_estimate estimate;
-	u32 busy = U32_MAX, done, i;
+	u32 busy = U32_MAX, i;
+	int done;
 
 	for (i = 0; f->due && i < f->capacity && *left && !demeter_worker_should_stop(); i++) {
 		struct demeter_finer_granule *g = &f->granule[i];
@@ -483,9 +505,10 @@ static void divide_some(struct demeter_context *ctx, const struct demeter_finer_
 			continue;
 		done = divide(ctx, target, g, params, &estimate);
 		mmput_async(target->mm);
-		*left -= done;
-		/* Its mmap_lock may be taken: once an epoch is enough to wait for it. */
-		if (!done)
+		if (done > 0)
+			*left -= 1;
+		/* Its mmap_lock is taken: once an epoch is enough to wait for it. */
+		if (done < 0)
 			busy = g->space;
 		cond_resched();
 	}
@@ -604,7 +627,7 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 	keep_accounts();
 	if (table_ready(mode)) {
 		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
-					READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC);
+					horizon_ns());
 		divide_best(ctx);
 		locate_some(ctx);
 		set_density();
@@ -629,10 +652,17 @@ FINER_STAT(looked_epochs, READ_ONCE(stats.looked_epochs));
 FINER_STAT(split_cost_ns, READ_ONCE(stats.split_cost_ns));
 FINER_STAT(spent_ns, READ_ONCE(stats.spent_ns));
 
-static struct attribute *finer_attrs[] = {
-	&divisions_attr.attr,	  &failures_attr.attr, &denser_epochs_attr.attr,
-	&extra_samples_attr.attr, &looks_attr.attr,    &looked_epochs_attr.attr,
-	&split_cost_ns_attr.attr, &spent_ns_attr.attr, NULL
-};
+static ssize_t realised_ns_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%lld\n", demeter_ledger_paged_ns());
+}
+
+static struct kobj_attribute realised_ns_attr = __ATTR_RO(realised_ns);
+
+static struct attribute *finer_attrs[] = { &divisions_attr.attr,     &failures_attr.attr,
+					   &denser_epochs_attr.attr, &extra_samples_attr.attr,
+					   &looks_attr.attr,	     &looked_epochs_attr.attr,
+					   &split_cost_ns_attr.attr, &spent_ns_attr.attr,
+					   &realised_ns_attr.attr,   NULL };
 
 const struct attribute_group demeter_finer_stats_group = { .attrs = finer_attrs };

@@ -68,6 +68,8 @@ static DEFINE_PER_CPU(struct form_cpu, form_cpu);
 static u64 read_ns;
 static u64 interrupt_ns;
 static u32 least_shift;
+/* What a record took in the last tick that had any, by interrupt or in a batch, on average. */
+static u64 record_ns;
 static u64 changes;
 /* Ticks since either was measured. */
 static u32 read_ticks;
@@ -203,6 +205,7 @@ void demeter_form_tick(void)
 	struct demeter_delivery_costs known;
 	/* As long as it really was: an epoch that moves much is late. */
 	u64 now_ns = ktime_get_ns(), tick_ns = now_ns - last_tick_ns, room_ns = 0;
+	u64 records = 0, each_ns = 0;
 	u32 shift;
 	int cpu;
 
@@ -222,10 +225,14 @@ void demeter_form_tick(void)
 		}
 		if (!tick.records)
 			continue;
+		records += tick.records;
+		each_ns += tick.records * (form->delivery.each ? known.record_ns : 0);
 		room_ns += tick.tick_ns >> ROOM_SHIFT;
 		for (shift = 0; shift <= DEMETER_PACE_MAX_SHIFT; shift++)
 			cost_ns[shift] += demeter_delivery_cost_ns(&form->delivery, &known, shift);
 	}
+	if (records)
+		record_ns = div64_u64(each_ns, records);
 	/* Denser ones were asked for (finer.c), and say nothing of what is usual. */
 	if (!demeter_finer_is_denser())
 		WRITE_ONCE(least_shift, demeter_delivery_least_shift(cost_ns, room_ns, least_shift,
@@ -240,6 +247,18 @@ void demeter_form_tick(void)
 u32 demeter_form_least_shift(void)
 {
 	return READ_ONCE(least_shift);
+}
+
+/**
+ * demeter_form_record_ns() - what interrupts make of the cost of a record
+ *
+ * For the worker.
+ *
+ * Return: on average over records as they came of late; 0 where they come in batches.
+ */
+u64 demeter_form_record_ns(void)
+{
+	return record_ns;
 }
 
 static u64 each_cpus(void)

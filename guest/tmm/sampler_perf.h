@@ -37,6 +37,7 @@ u16 demeter_perf_tier(const struct perf_sample_data *data);
 void demeter_form_start(void);
 void demeter_form_tick(void);
 u32 demeter_form_least_shift(void);
+u64 demeter_form_record_ns(void);
 
 /* perf_hook.c */
 int demeter_perf_hook(void (*record)(struct perf_sample_data *data));

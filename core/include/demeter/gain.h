@@ -51,6 +51,9 @@ struct demeter_placement_side {
  * @cost_ns: what moving the pages cost; the caller adds it up
  * @recent_ns: of @realised_ns what is of late, decayed
  * @recent_age_ns: of @age_ns likewise
+ * @grown_ns: what @realised_ns was when it last grew by much
+ * @grown_age_ns: @age_ns then
+ * @quiet_ns: since then, without epochs that say nothing
  */
 struct demeter_placement {
 	struct demeter_placement_side hot;
@@ -64,6 +67,9 @@ struct demeter_placement {
 	u64 cost_ns;
 	s64 recent_ns;
 	u64 recent_age_ns;
+	s64 grown_ns;
+	u64 grown_age_ns;
+	u64 quiet_ns;
 };
 
 void demeter_placement_init(struct demeter_placement *p, const struct demeter_plan_step *step,
@@ -75,6 +81,7 @@ s64 demeter_placement_realise(struct demeter_placement *p, const struct demeter_
 			      u64 sample_period, u64 latency_gap_ps);
 void demeter_placement_age(struct demeter_placement *p, u64 epoch_ns);
 void demeter_placement_forget(struct demeter_placement *p, u64 epoch_ns);
+bool demeter_placement_is_over(const struct demeter_placement *p, u64 epoch_ns);
 s64 demeter_placement_outlook_ns(const struct demeter_placement *p);
 u64 demeter_gain_rate(const struct demeter_ranges *rs, u64 start, u64 end);
 

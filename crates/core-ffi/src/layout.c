@@ -44,7 +44,7 @@ const size_t demeter_layout[] = {
 	offsetof(struct demeter_pace, changed),
 	offsetof(struct demeter_pace, resident_pages),
 	sizeof(struct demeter_placement),
-	offsetof(struct demeter_placement, recent_age_ns),
+	offsetof(struct demeter_placement, quiet_ns),
 	sizeof(struct demeter_judge),
 	offsetof(struct demeter_judge, all_stops),
 };

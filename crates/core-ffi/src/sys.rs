@@ -281,6 +281,12 @@ pub struct PlacementAccount {
     pub recent_ns: i64,
     /// Of `age_ns` likewise.
     pub recent_age_ns: u64,
+    /// What `realised_ns` was when it last grew by much.
+    pub grown_ns: i64,
+    /// `age_ns` then.
+    pub grown_age_ns: u64,
+    /// Since then, without epochs that say nothing.
+    pub quiet_ns: u64,
 }
 
 /// One address space on trial; see `struct demeter_judge`.
@@ -545,7 +551,7 @@ mod tests {
             offset_of!(Pace, changed),
             offset_of!(Pace, resident_pages),
             size_of::<PlacementAccount>(),
-            offset_of!(PlacementAccount, recent_age_ns),
+            offset_of!(PlacementAccount, quiet_ns),
             size_of::<Judge>(),
             offset_of!(Judge, all_stops),
         ];

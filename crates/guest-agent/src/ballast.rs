@@ -54,6 +54,7 @@ pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
             node: tier.node,
             wanted_bytes: tier.free_bytes,
             free_bytes,
+            whole_bytes: whole_bytes(tier.node),
             huge_bytes: huge_pages(tier.node) * HUGE_BYTES,
             small_bytes: held.small_bytes.get(&tier.node).copied().unwrap_or(0),
         });
