@@ -27,7 +27,7 @@ class Program:
     options: tuple[str, ...] = ()
 
 
-#: About a modelled second for each phase. `slow` has the paper's epoch, half a phase long.
+#: About a modelled second for each phase. Those named `slow` have the paper's epoch.
 PROGRAMS = (
     Program("uniform", f"{_GUPS} --hot-permille 71 --updates 20000000"),
     Program("scan", f"{_GUPS} --scan --updates 150000000"),
@@ -35,6 +35,12 @@ PROGRAMS = (
     Program("scattered", f"{_GUPS} --place scattered --updates 15000000"),
     # Placing base pages costs at once, and pays later: does it, in a run of the horizon's length?
     Program("scattered-long", f"{_GUPS} --place scattered --updates 60000000"),
+    # A look begins later, then, and learns more slowly.
+    Program(
+        "scattered-slow",
+        f"{_GUPS} --place scattered --updates 60000000",
+        ("--set", "epoch_ms=500"),
+    ),
     Program("flip", f"{_FLIPS} --updates 36000000"),
     Program("flip-slow", f"{_FLIPS} --updates 48000000", ("--set", "epoch_ms=500")),
     # Four times as long: is what is lost bounded?

@@ -37,7 +37,7 @@ def test_a_row_that_is_missing(tmp_path: Path) -> None:
 
 
 def test_every_program_has_its_own_place() -> None:
-    assert len({program.name for program in PROGRAMS}) == len(PROGRAMS) == 8
+    assert len({program.name for program in PROGRAMS}) == len(PROGRAMS) == 9
 
 
 def test_programs_are_chosen_by_name() -> None:
