@@ -231,6 +231,15 @@ def test_of_all_ways_of_a_rival_the_fastest_counts_and_is_named() -> None:
     assert part.state == TOLD and "only 3 of 4 runs" in part.note
 
 
+def test_where_latency_is_asked_for_the_run_with_the_least_counts() -> None:
+    fast, steady = points(tpp=(2.0, 7.0), tpp_small=(3.0, 7.0))
+    fast.numbers["latency_p99_ns"], steady.numbers["latency_p99_ns"] = 900.0, 700.0
+    assert better_of([fast, steady])[0].way == ""
+    assert better_of([fast, steady], "latency_p99_ns")[0].way == "small"
+    silo = next(record for record in records.load([], quick=False) if record.id == "F12")
+    assert silo.chosen_by == "latency_p99_ns"
+
+
 def test_nothing_is_won_against_a_manager_that_moved_nothing() -> None:
     spec = {"of": {"system": "tpp"}, "by": {"system": "demeter"}, "at_least": 1}
     moved = asked(points(tpp=(2.0, 7.0), demeter=(1.0, 9.0)), spec)

@@ -77,6 +77,8 @@ class Record:
     draft: dict[str, object]
     parameters: dict[str, str]
     runs: tuple[Run, ...]
+    #: Of runs that a manager may choose from, that with the least of this counts.
+    chosen_by: str
     #: Managers that it asks for and the command does not have.
     absent: tuple[str, ...]
     #: Managers that the paper does not have there.
@@ -189,6 +191,7 @@ def _record(path: Path, common: Mapping, systems: Sequence[str], quick: bool) ->
             draft=data.get("draft", {}),
             parameters={key: parameters[key] for key in data.get("parameters", {})},
             runs=tuple(runs),
+            chosen_by=data.get("chosen_by", "time_s"),
             absent=tuple(dict.fromkeys(absent)),
             beyond=_beyond(path, data),
             values=tuple(_value(spec, quick) for spec in data.get("value", [])),

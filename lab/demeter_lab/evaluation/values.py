@@ -29,7 +29,7 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {
     "at least": operator.ge,
     "at most": operator.le,
 }
-#: Labels of what a manager may choose: of all kinds of pages and tunings the fastest run counts.
+#: Labels of what a manager may choose: of all kinds of pages and tunings the best run counts.
 _CHOICES = frozenset({"pages", "tuning"})
 #: Rows in which nothing is meant to move.
 _STILL = ("none", "fast", "ideal", "ideal-2m", "oracle")
@@ -146,7 +146,7 @@ def results_of(records: Sequence[Record], store: Store, keys: Mapping[str, str])
                 failures[label_of(run.labels)] = reason
             else:
                 missing += 1
-        done[record.id] = (better_of(found), failures, missing)
+        done[record.id] = (better_of(found, record.chosen_by), failures, missing)
     results, known = [], {}
     for record in records:
         found, failures, missing = done[record.id]
@@ -156,16 +156,22 @@ def results_of(records: Sequence[Record], store: Store, keys: Mapping[str, str])
     return results
 
 
-def better_of(found: Sequence[Measured]) -> list[Measured]:
-    """Return the points, of those that differ in what a manager may choose the fastest."""
+def better_of(found: Sequence[Measured], chosen_by: str = "time_s") -> list[Measured]:
+    """Return the points, of those that differ in what a manager may choose the best.
+
+    Args:
+        found: all points.
+        chosen_by: the number of which the least is the best.
+
+    """
     choices: dict[tuple[tuple[str, str], ...], list[Measured]] = {}
     for one in found:
         choices.setdefault(_rest(one.labels, _CHOICES), []).append(one)
     best = []
     for point, choice in choices.items():
-        fastest = min(choice, key=lambda one: one.numbers.get("time_s", 0))
-        way = " ".join(fastest.labels[key] for key in sorted(_CHOICES & set(fastest.labels)))
-        best.append(replace(fastest, labels=dict(point), chosen_from=len(choice), way=way))
+        one = min(choice, key=lambda one: one.numbers.get(chosen_by, 0))
+        way = " ".join(one.labels[key] for key in sorted(_CHOICES & set(one.labels)))
+        best.append(replace(one, labels=dict(point), chosen_from=len(choice), way=way))
     return best
 
 
