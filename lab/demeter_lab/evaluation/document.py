@@ -30,8 +30,9 @@ guests this small the kernel refuses most huge pages that TPP and HeMem would ha
 Nomad promotes hardly any, probably for want of a whole free one; with base pages TPP pays for a
 fault at each look: what they could do in larger ones is not shown here. Counts of rivals
 that follow the guest's size are scaled to these guests. In F10 and F11 the fastest of a
-rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for short runs (`eager` in
-[common.toml](../lab/evaluation/common.toml)), which Nomad on huge pages has in whole runs only.
+rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for
+short runs (`eager` in [common.toml](../lab/evaluation/common.toml)), which Nomad on huge pages has
+in whole runs only.
 """
 _WHOLE = (
     "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine.\n"
