@@ -8,11 +8,13 @@ mod handed;
 mod ledger;
 mod lock;
 mod place;
+mod settings;
 mod swap_file;
 
 pub use handed::Handed;
 pub use ledger::{Account, Clerk, FLOOR_PAGES, Ledger};
 pub use place::{free_bytes, largest_file_bytes, open_direct};
+pub use settings::{SWAP_VARIABLES, SwapVariables};
 pub use swap_file::{
     CreateError, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words, parts,
 };

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use demeter_extmem::region::Region;
 use demeter_extmem::swap::{
-    Direction, EngineChoice, Injection, SLOT_BYTES, Slot, SwapOptions, SwapStore, Transfer,
+    Direction, EngineChoice, Injection, SLOT_BYTES, Slot, SwapOptions, SwapPlace, SwapStore,
+    Transfer,
 };
 
 const SLICES: usize = 5;
@@ -95,9 +96,11 @@ fn main() {
         .unwrap_or(1024);
     let open = |engine| {
         SwapStore::open(&SwapOptions {
-            handed: None,
-            path: &path,
-            capacity_bytes: Some(mib << 20),
+            places: &[SwapPlace {
+                handed: None,
+                path: &path,
+                capacity_bytes: Some(mib << 20),
+            }],
             dram_bytes: 0,
             engine,
             rings: 1,

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use demeter_extmem_tree::Handed;
+use demeter_extmem_tree::{Handed, SWAP_VARIABLES};
 
 use crate::error::Error;
 use crate::swap::Injection;
@@ -38,21 +38,28 @@ pub enum Compress {
     On,
 }
 
+/// A directory, file or device to swap to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How much of it.
+    pub bytes: Option<u64>,
+    /// The file that the run has there, by descriptor.
+    pub handed: Option<Handed>,
+}
+
 /// Everything the user can say.
 #[derive(Debug)]
 pub struct Config {
     /// DRAM for the program and the pager together.
     pub dram_bytes: u64,
-    /// The swap file of the run, by descriptor.
-    pub handed_swap: Option<Handed>,
     /// The statistics of the run, likewise.
     pub handed_statistics: Option<Handed>,
     /// The budget that the programs of the run share, likewise; None: this one has its own.
     pub handed_ledger: Option<Handed>,
-    /// Directory, file or device.
-    pub swap: PathBuf,
-    /// How much of it.
-    pub swap_bytes: Option<u64>,
+    /// What to swap to, in the order in which it is filled.
+    pub swap: Vec<Swap>,
     /// None: the best that works.
     pub mode: Option<Mode>,
     /// Smaller anonymous mappings are left to the kernel.
@@ -79,7 +86,7 @@ pub const LEAST_DRAM_BYTES: u64 = 16 << 20;
 const DEFAULT_MIN_BYTES: usize = 128 * 1024;
 
 const DRAM: [&str; 2] = ["DEMETER_EXTMEM_DRAM", "DRAMSIZE"];
-const SWAP: [&str; 2] = ["DEMETER_EXTMEM_SWAP", "SWAPDIR"];
+const OLD_SWAP: &str = "SWAPDIR";
 
 /// Whether the environment asks for the pager at all. A library that is preloaded
 /// without settings stays out of the way.
@@ -110,10 +117,6 @@ impl Config {
                 least_bytes: LEAST_DRAM_BYTES,
             });
         }
-        let (_, swap) = first(SWAP).ok_or(Error::Missing {
-            what: "swap path",
-            name: SWAP[0],
-        })?;
         let size = |name: &'static str| get(name).map(|value| bytes(name, &value)).transpose();
         let path = |name: &str| {
             get(name)
@@ -137,13 +140,29 @@ impl Config {
         };
         // Not a setting of the user's: what cannot be read is as if it were not there.
         let handed = |name: &str| get(name).and_then(|value| value.to_str()?.parse().ok());
+        let mut swap = Vec::new();
+        for (at, variables) in SWAP_VARIABLES.iter().enumerate() {
+            let named = path(variables.path);
+            let Some(path) = named.or_else(|| (at == 0).then(|| path(OLD_SWAP)).flatten()) else {
+                break;
+            };
+            swap.push(Swap {
+                path,
+                bytes: size(variables.size)?,
+                handed: handed(variables.handed),
+            });
+        }
+        if swap.is_empty() {
+            return Err(Error::Missing {
+                what: "swap path",
+                name: SWAP_VARIABLES[0].path,
+            });
+        }
         Ok(Self {
-            handed_swap: handed("DEMETER_EXTMEM_SWAP_FD"),
             handed_statistics: handed("DEMETER_EXTMEM_STATS_FD"),
             handed_ledger: handed("DEMETER_EXTMEM_LEDGER_FD"),
             dram_bytes,
-            swap: PathBuf::from(swap),
-            swap_bytes: size("DEMETER_EXTMEM_SWAP_SIZE")?,
+            swap,
             mode,
             min_bytes: size("DEMETER_EXTMEM_MIN_SIZE")?
                 .map_or(DEFAULT_MIN_BYTES, |bytes| (bytes as usize).max(4096)),
@@ -221,7 +240,8 @@ mod tests {
     fn old_names_and_units() {
         let config = read(&[("DRAMSIZE", "1073741824"), ("SWAPDIR", "/tmp")]).unwrap();
         assert_eq!(config.dram_bytes, 1 << 30);
-        assert_eq!(config.swap, PathBuf::from("/tmp"));
+        assert_eq!(config.swap.len(), 1);
+        assert_eq!(config.swap[0].path, PathBuf::from("/tmp"));
         assert_eq!(config.mode, None);
         let config = read(&[
             ("DEMETER_EXTMEM_DRAM", "64MiB"),
@@ -232,6 +252,25 @@ mod tests {
         .unwrap();
         assert_eq!(config.dram_bytes, 64 << 20);
         assert_eq!(config.mode, Some(Mode::Handler));
+    }
+
+    #[test]
+    fn several_places_in_their_order() {
+        let config = read(&[
+            ("DRAMSIZE", "1G"),
+            ("DEMETER_EXTMEM_SWAP", "/a"),
+            ("DEMETER_EXTMEM_SWAP_SIZE_2", "4G"),
+            ("DEMETER_EXTMEM_SWAP_2", "/b"),
+            ("DEMETER_EXTMEM_SWAP_FD_2", "300:1:2:3"),
+            // Nobody reads behind a gap.
+            ("DEMETER_EXTMEM_SWAP_4", "/d"),
+        ])
+        .unwrap();
+        assert_eq!(config.swap.len(), 2);
+        assert_eq!(config.swap[0].bytes, None);
+        assert_eq!(config.swap[1].path, PathBuf::from("/b"));
+        assert_eq!(config.swap[1].bytes, Some(4 << 30));
+        assert_eq!(config.swap[1].handed.unwrap().descriptor, 300);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::share::Share;
 use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, on_bus, take};
 use crate::statistics::{About, Board, Log, Place, Statistics};
 use crate::stream::Streams;
-use crate::swap::{EngineChoice, SwapOptions, SwapStore};
+use crate::swap::{EngineChoice, SwapOptions, SwapPlace, SwapStore};
 use crate::uffd::{Delivery, Uffd};
 use crate::victim::VictimCache;
 use crate::worker::Seat;
@@ -108,10 +108,15 @@ fn start(config: &Config) -> Result<(), Error> {
         },
     })?;
     descriptor::keep_proc();
+    let places: Vec<SwapPlace> = (config.swap.iter())
+        .map(|swap| SwapPlace {
+            handed: swap.handed,
+            path: &swap.path,
+            capacity_bytes: swap.bytes,
+        })
+        .collect();
     let prepared = SwapStore::prepare(&SwapOptions {
-        handed: config.handed_swap,
-        path: &config.swap,
-        capacity_bytes: config.swap_bytes,
+        places: &places,
         dram_bytes: config.dram_bytes,
         engine: EngineChoice::Auto,
         rings: 0,
@@ -511,17 +516,20 @@ fn announce(pager: &Pager) {
     let mut line = fatal::Line::new();
     let _ = write!(
         line,
-        "demeter extmem: mode {}, policy {}, DRAM {} MiB, swap {} MiB ({}{})",
+        "demeter extmem: mode {}, policy {}, DRAM {} MiB, swap {} MiB (",
         pager.mode.name(),
         pager.policy.name(),
         pager.budget.limit_pages() / 256,
         pager.budget.capacity_pages() / 256,
-        pager.store.kind(),
-        if pager.store.uses_uring() {
-            ", io_uring"
-        } else {
-            ""
-        },
     );
+    for (at, kind) in pager.store.kinds().enumerate() {
+        let _ = write!(line, "{}{kind}", if at > 0 { ", " } else { "" });
+    }
+    let engine = if pager.store.uses_uring() {
+        ", io_uring"
+    } else {
+        ""
+    };
+    let _ = write!(line, "{engine})");
     line.emit();
 }

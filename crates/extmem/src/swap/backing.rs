@@ -54,6 +54,8 @@ pub struct Backing {
     pub sparse: bool,
     /// "file", "block device" or "unnamed file".
     pub kind: &'static str,
+    /// Its path, or that of its directory, for who reads of a failure.
+    pub place: &'static str,
 }
 
 impl Backing {
@@ -115,6 +117,7 @@ impl Backing {
             shared: Shared::ByName,
             sparse: false,
             kind: if block_device { "block device" } else { "file" },
+            place: shown(path),
         })
     }
 
@@ -132,11 +135,12 @@ impl Backing {
             shared: Shared::Alone,
             sparse: true,
             kind: "unnamed file",
+            place: shown(directory),
         })
     }
 
-    /// The file of the run, if that was handed on and is still there.
-    pub fn inherited(handed: &Handed) -> Option<Self> {
+    /// The file of the run in `directory`, if that was handed on and is still there.
+    pub fn inherited(handed: &Handed, directory: &Path) -> Option<Self> {
         if !handed.is_there() || handed.detail == 0 || handed.detail > MOST_SLOTS {
             return None;
         }
@@ -157,6 +161,7 @@ impl Backing {
             shared: Shared::WithTree,
             sparse: true,
             kind: "unnamed file",
+            place: shown(directory),
         })
     }
 
@@ -171,6 +176,7 @@ impl Backing {
             shared: Shared::Alone,
             sparse: false,
             kind: "nothing",
+            place: "nowhere",
         }
     }
 
@@ -191,6 +197,11 @@ impl Backing {
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
     }
+}
+
+/// Kept for as long as the process lives, as the store is.
+fn shown(path: &Path) -> &'static str {
+    String::leak(path.to_string_lossy().into_owned())
 }
 
 fn slots(bytes: u64) -> u64 {

@@ -86,11 +86,13 @@ pub enum SwapError {
     },
     /// A transfer failed.
     #[error(
-        "swap {direction} of slot {slot} at byte {byte_offset} failed ({}); next: {}",
+        "swap {direction} of slot {slot} at byte {byte_offset} of {place} failed ({}); next: {}",
         Errno(*errno),
         remedy(*errno)
     )]
     Transfer {
+        /// What is swapped to; of an unnamed file the directory.
+        place: &'static str,
         /// Read or write.
         direction: Direction,
         /// The slot.
@@ -102,10 +104,12 @@ pub enum SwapError {
     },
     /// A transfer ended early.
     #[error(
-        "swap {direction} of slot {slot} at byte {byte_offset} moved {moved_bytes} of {} bytes; next: check that nobody shortens the swap file",
+        "swap {direction} of slot {slot} at byte {byte_offset} of {place} moved {moved_bytes} of {} bytes; next: check that nobody shortens the swap file",
         SLOT_BYTES
     )]
     Short {
+        /// What is swapped to; of an unnamed file the directory.
+        place: &'static str,
         /// Read or write.
         direction: Direction,
         /// The slot.
@@ -117,9 +121,11 @@ pub enum SwapError {
     },
     /// A slot brought something else than was written to it.
     #[error(
-        "what swap brought from slot {slot} at byte {byte_offset} is not what was written there; next: check the swap device, and that nobody else writes to it"
+        "what swap brought from slot {slot} at byte {byte_offset} of {place} is not what was written there; next: check the swap device, and that nobody else writes to it"
     )]
     Altered {
+        /// What is swapped to; of an unnamed file the directory.
+        place: &'static str,
         /// The slot.
         slot: u32,
         /// Where in the file or device.

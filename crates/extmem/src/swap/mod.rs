@@ -16,26 +16,26 @@ mod plain;
 mod polling;
 mod ring;
 mod slots;
+mod spans;
 
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use error::SwapError;
-pub use family::Ticket;
 pub use inject::{Failure, Injection, InjectionError};
 pub use ring::DEPTH as QUEUE_DEPTH;
+pub use spans::{MOST_PLACES, Tickets};
 
 use demeter_extmem_tree::Handed;
 
 use crate::lock::{Guard, Lock};
 use crate::region::Region;
 use backing::Backing;
-use checks::Checks;
 use inject::Injector;
 use polling::{Look, Polling};
 use ring::Ring;
-use slots::Slots;
+use spans::{Span, Spans, lay_out};
 
 /// Bytes of a slot: one page.
 pub const SLOT_BYTES: usize = 4096;
@@ -74,15 +74,22 @@ pub enum EngineChoice {
     Plain,
 }
 
-/// How a store is opened.
+/// What is swapped to.
 #[derive(Debug, Clone, Copy)]
-pub struct SwapOptions<'a> {
+pub struct SwapPlace<'a> {
     /// The file of the run, handed on by whoever started this program.
     pub handed: Option<Handed>,
     /// Directory, file or block device.
     pub path: &'a Path,
     /// Size; None takes all of a file or device, four times DRAM in a directory.
     pub capacity_bytes: Option<u64>,
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct SwapOptions<'a> {
+    /// At least one, and [`MOST_PLACES`] at most, in the order in which they are filled.
+    pub places: &'a [SwapPlace<'a>],
     /// The program's share of DRAM, for that default.
     pub dram_bytes: u64,
     /// How many transfers at once are made.
@@ -128,27 +135,30 @@ impl Transfer {
         start_bytes + u64::from(self.first.0) * SLOT_BYTES as u64
     }
 
-    fn failed(&self, start_bytes: u64, done_bytes: u64, errno: i32) -> SwapError {
+    fn failed(&self, backing: &Backing, done_bytes: u64, errno: i32) -> SwapError {
         SwapError::Transfer {
+            place: backing.place,
             direction: self.direction,
             slot: self.first.0 + (done_bytes / SLOT_BYTES as u64) as u32,
-            byte_offset: self.byte_offset(start_bytes) + done_bytes,
+            byte_offset: self.byte_offset(backing.start_bytes) + done_bytes,
             errno,
         }
     }
 
-    fn altered(&self, start_bytes: u64, slot: Slot) -> SwapError {
+    fn altered(&self, backing: &Backing, slot: Slot) -> SwapError {
         SwapError::Altered {
+            place: backing.place,
             slot: slot.0,
-            byte_offset: start_bytes + u64::from(slot.0) * SLOT_BYTES as u64,
+            byte_offset: backing.start_bytes + u64::from(slot.0) * SLOT_BYTES as u64,
         }
     }
 
-    fn short(&self, start_bytes: u64, done_bytes: u64, moved_bytes: u32) -> SwapError {
+    fn short(&self, backing: &Backing, done_bytes: u64, moved_bytes: u32) -> SwapError {
         SwapError::Short {
+            place: backing.place,
             direction: self.direction,
             slot: self.first.0 + (done_bytes / SLOT_BYTES as u64) as u32,
-            byte_offset: self.byte_offset(start_bytes) + done_bytes,
+            byte_offset: self.byte_offset(backing.start_bytes) + done_bytes,
             moved_bytes,
         }
     }
@@ -172,9 +182,7 @@ pub struct IoCounts {
 /// A place for evicted pages.
 #[derive(Debug)]
 pub struct SwapStore {
-    backing: Backing,
-    slots: Slots,
-    checks: Checks,
+    spans: Spans,
     rings: Vec<Lock<Ring>>,
     rings_usable: AtomicBool,
     injector: Injector,
@@ -185,12 +193,25 @@ pub struct SwapStore {
 impl SwapStore {
     /// Opens the path and says what tables it will need, before it is a store.
     pub fn prepare(options: &SwapOptions<'_>) -> Result<Prepared, SwapError> {
-        let backing = match options.handed.as_ref().and_then(Backing::inherited) {
-            Some(backing) => backing,
-            None => Backing::open(options.path, options.capacity_bytes, options.dram_bytes)?,
-        };
+        let mut backings = Vec::new();
+        for place in options.places.iter().take(MOST_PLACES) {
+            let inherited = place
+                .handed
+                .as_ref()
+                .and_then(|handed| Backing::inherited(handed, place.path));
+            let backing = match inherited {
+                Some(backing) => backing,
+                None => Backing::open(place.path, place.capacity_bytes, options.dram_bytes)?,
+            };
+            backings.push(backing.settle());
+        }
+        let firsts = lay_out(&mut backings);
+        if backings.is_empty() {
+            return Err(SwapError::Missing);
+        }
         Ok(Prepared {
-            backing: backing.settle(),
+            backings,
+            firsts,
             engine: options.engine,
             rings: options.rings,
             inject: options.inject,
@@ -204,42 +225,42 @@ impl SwapStore {
 
     /// All slots.
     pub fn capacity_slots(&self) -> u64 {
-        self.slots.capacity()
+        self.spans.capacity()
     }
 
     /// Slots not taken.
     pub fn free_slots(&self) -> u64 {
-        self.slots.free_slots()
+        self.spans.free_slots()
     }
 
     /// Whether the disk is what keeps the store from growing, not its size.
     pub fn disk_is_full(&self) -> bool {
-        self.slots.disk_is_full()
+        self.spans.disk_is_full()
     }
 
     /// Promises slots; false when fewer are left to promise.
     pub fn reserve(&self, slots: u64) -> bool {
-        self.slots.reserve(slots)
+        self.spans.reserve(slots)
     }
 
     /// Takes a promise back.
     pub fn unreserve(&self, slots: u64) {
-        self.slots.unreserve(slots);
+        self.spans.unreserve(slots);
     }
 
     /// A contiguous run of 1 to `want` slots; None when the store is full.
     pub fn allocate(&self, want: u32) -> Option<(Slot, u32)> {
-        self.slots.allocate(want.min(MOST_PAGES))
+        self.spans.allocate(want.min(MOST_PAGES))
     }
 
     /// Gives a run back.
     pub fn free(&self, first: Slot, slots: u32) {
-        self.slots.free(first, slots);
+        self.spans.free(first, slots);
     }
 
     /// Pages of DRAM that the store's tables took since this was asked last.
     pub fn grown_pages(&self) -> u32 {
-        self.checks.grown_pages()
+        self.spans.grown_pages()
     }
 
     /// Transfers so far.
@@ -252,19 +273,20 @@ impl SwapStore {
         !self.rings.is_empty() && self.rings_usable.load(Ordering::Relaxed)
     }
 
-    /// "unnamed file", "file" or "block device".
-    pub fn kind(&self) -> &'static str {
-        self.backing.kind
+    /// Of each file or device "unnamed file", "file" or "block device".
+    pub fn kinds(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.spans.iter().map(|span| span.backing.kind)
     }
 
     /// True when transfers bypass the page cache.
     pub fn is_direct(&self) -> bool {
-        self.backing.direct
+        self.spans.iter().all(|span| span.backing.direct)
     }
 
-    /// Descriptors that the managed program must not close: the swap file, then rings.
+    /// Descriptors that the managed program must not close: what is swapped to, then rings.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
-        std::iter::once(self.backing.descriptor())
+        self.spans
+            .descriptors()
             .chain(self.rings.iter().map(|ring| ring.lock().descriptor()))
     }
 
@@ -376,21 +398,21 @@ impl SwapStore {
 
     /// Before a fork, while no other thread uses the store. None: the family is too
     /// large or /proc is not there; the fork must not take place.
-    pub fn fork_begin(&self) -> Option<Ticket> {
-        self.slots.fork_begin()
+    pub fn fork_begin(&self) -> Option<Tickets> {
+        self.spans.fork_begin()
     }
 
     /// In the parent, after the fork or its failure.
-    pub fn fork_ended(&self, ticket: Ticket, forked: bool) {
-        self.slots.fork_ended(ticket, forked);
+    pub fn fork_ended(&self, tickets: Tickets, forked: bool) {
+        self.spans.fork_ended(tickets, forked);
     }
 
     /// In the child: it holds what its parent held. The parent's rings are not mapped
     /// here, so transfers are plain from now on.
-    pub fn after_fork_in_child(&self, ticket: Ticket) {
+    pub fn after_fork_in_child(&self, tickets: Tickets) {
         self.rings_usable.store(false, Ordering::Relaxed);
         self.polling.forget_readers();
-        self.slots.after_fork_in_child(ticket);
+        self.spans.after_fork_in_child(tickets);
         // What the parent moved is the parent's.
         let counts = &self.counts;
         for count in [
@@ -416,40 +438,30 @@ impl SwapStore {
 
     /// Starts a transfer by a ring; false where it has no room.
     unsafe fn push(&self, ring: &mut Ring, transfer: &Transfer, token: u64) -> bool {
+        let (span, local) = self.local(transfer);
         // SAFETY: the caller vouches for the memory.
         unsafe {
-            self.checks.note(transfer);
-            ring.push(self.backing.start_bytes, transfer, token)
+            span.checks.note(&local);
+            ring.push(span.index, span.backing.start_bytes, &local, token)
         }
+    }
+
+    /// Where a transfer goes, and the same counted from there.
+    fn local(&self, transfer: &Transfer) -> (&Span, Transfer) {
+        let (span, first) = self.spans.of(transfer.first);
+        (span, Transfer { first, ..*transfer })
     }
 
     unsafe fn run_plain(&self, transfer: &Transfer) -> Result<(), SwapError> {
         if let Some(failure) = self.injector.next(transfer.direction) {
             return self.injected(transfer, failure);
         }
+        let (span, local) = self.local(transfer);
         // SAFETY: the caller vouches for the memory.
         unsafe {
-            self.checks.note(transfer);
-            let result = plain::run(
-                self.backing.descriptor(),
-                self.backing.start_bytes,
-                transfer,
-            );
-            self.count(transfer, self.checked(transfer, result))
-        }
-    }
-
-    /// What a transfer came to, with a read held against what was written.
-    unsafe fn checked(
-        &self,
-        transfer: &Transfer,
-        result: Result<(), SwapError>,
-    ) -> Result<(), SwapError> {
-        result?;
-        // SAFETY: it took place, and the caller vouches for the memory.
-        match unsafe { self.checks.altered(transfer) } {
-            Some(slot) => Err(transfer.altered(self.backing.start_bytes, slot)),
-            None => Ok(()),
+            span.checks.note(&local);
+            let result = plain::run(&span.backing, &local);
+            self.count(transfer, checked(span, &local, result))
         }
     }
 
@@ -478,15 +490,11 @@ impl SwapStore {
 
     /// Takes note of what a ring brought, and does the rest if it is not all.
     unsafe fn complete(&self, transfer: &Transfer, moved: i32) -> Result<(), SwapError> {
+        let (span, local) = self.local(transfer);
         // SAFETY: the caller vouches for the memory.
         unsafe {
-            let result = plain::finish(
-                self.backing.descriptor(),
-                self.backing.start_bytes,
-                transfer,
-                moved as isize,
-            );
-            self.count(transfer, self.checked(transfer, result))
+            let result = plain::finish(&span.backing, &local, moved as isize);
+            self.count(transfer, checked(span, &local, result))
         }
     }
 
@@ -505,21 +513,39 @@ impl SwapStore {
     }
 
     fn injected(&self, transfer: &Transfer, failure: Failure) -> Result<(), SwapError> {
-        let start_bytes = self.backing.start_bytes;
+        let (span, local) = self.local(transfer);
         self.count(
             transfer,
             Err(match failure {
-                Failure::Errno(errno) => transfer.failed(start_bytes, 0, errno),
-                Failure::Short => transfer.short(start_bytes, 0, SLOT_BYTES as u32 / 8),
+                Failure::Errno(errno) => local.failed(&span.backing, 0, errno),
+                Failure::Short => local.short(&span.backing, 0, SLOT_BYTES as u32 / 8),
             }),
         )
     }
 }
 
-/// A place that was opened and checked, not yet a store.
+/// What a transfer came to, with a read held against what was written.
+///
+/// # Safety
+/// The transfer's memory must be valid.
+unsafe fn checked(
+    span: &Span,
+    transfer: &Transfer,
+    result: Result<(), SwapError>,
+) -> Result<(), SwapError> {
+    result?;
+    // SAFETY: it took place, and the caller vouches for the memory.
+    match unsafe { span.checks.altered(transfer) } {
+        Some(slot) => Err(transfer.altered(&span.backing, slot)),
+        None => Ok(()),
+    }
+}
+
+/// Places that were opened and checked, not yet a store.
 #[derive(Debug)]
 pub struct Prepared {
-    backing: Backing,
+    backings: Vec<Backing>,
+    firsts: Vec<u32>,
     engine: EngineChoice,
     rings: u32,
     inject: Injection,
@@ -528,20 +554,20 @@ pub struct Prepared {
 impl Prepared {
     /// Bytes of tables that [`Self::complete`] maps; few of them become physical.
     pub fn footprint_bytes(&self) -> usize {
-        Slots::footprint_bytes(self.backing.slots) + Checks::footprint_bytes(self.backing.slots)
+        Spans::footprint_bytes(&self.backings)
     }
 
     /// Slots it will have.
     pub fn capacity_slots(&self) -> u64 {
-        self.backing.slots
+        self.backings.iter().map(|backing| backing.slots).sum()
     }
 
     /// The store, with its tables in memory that forks share.
     pub fn complete(self) -> Result<SwapStore, SwapError> {
         let mut region =
             Region::map_shared(self.footprint_bytes()).map_err(|_| SwapError::Memory)?;
-        let slots = Slots::new(&self.backing, &mut region)?;
-        let checks = Checks::new(self.backing.slots, &mut region)?;
+        let spans = Spans::new(self.backings, &self.firsts, &mut region)?;
+        let files: Vec<RawFd> = spans.descriptors().collect();
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
         let wanted = match self.rings {
             0 => cpus * 4,
@@ -550,7 +576,7 @@ impl Prepared {
         let mut rings = Vec::new();
         if self.engine != EngineChoice::Plain {
             for _ in 0..wanted.min(MOST_RINGS) {
-                match Ring::new(self.backing.descriptor()) {
+                match Ring::new(&files) {
                     Ok(ring) => rings.push(Lock::new(ring)),
                     Err(error) if self.engine == EngineChoice::Uring => return Err(error),
                     // What there is will do; none at all means plain calls.
@@ -559,9 +585,7 @@ impl Prepared {
             }
         }
         Ok(SwapStore {
-            backing: self.backing,
-            slots,
-            checks,
+            spans,
             rings,
             rings_usable: AtomicBool::new(true),
             injector: Injector::new(self.inject),

@@ -4,6 +4,7 @@
 
 use std::os::fd::RawFd;
 
+use super::backing::Backing;
 use super::{Direction, SLOT_BYTES, SwapError, Transfer};
 use crate::syscall;
 
@@ -11,16 +12,12 @@ use crate::syscall;
 ///
 /// # Safety
 /// The transfer's memory must be valid for its direction.
-pub unsafe fn run(
-    descriptor: RawFd,
-    start_bytes: u64,
-    transfer: &Transfer,
-) -> Result<(), SwapError> {
-    let offset = transfer.byte_offset(start_bytes);
+pub unsafe fn run(backing: &Backing, transfer: &Transfer) -> Result<(), SwapError> {
+    let offset = transfer.byte_offset(backing.start_bytes);
     // SAFETY: the caller vouches for the memory.
     let moved = unsafe {
         vectored(
-            descriptor,
+            backing.descriptor(),
             transfer.direction,
             transfer.memory,
             transfer.count,
@@ -28,7 +25,7 @@ pub unsafe fn run(
         )
     };
     // SAFETY: as above.
-    unsafe { finish(descriptor, start_bytes, transfer, moved) }
+    unsafe { finish(backing, transfer, moved) }
 }
 
 /// Carries on where `moved` (bytes, or `-errno`) left a transfer.
@@ -36,11 +33,11 @@ pub unsafe fn run(
 /// # Safety
 /// The transfer's memory must be valid for its direction.
 pub unsafe fn finish(
-    descriptor: RawFd,
-    start_bytes: u64,
+    backing: &Backing,
     transfer: &Transfer,
     moved: isize,
 ) -> Result<(), SwapError> {
+    let descriptor = backing.descriptor();
     let total = transfer.total_bytes();
     if moved == total as isize {
         return Ok(());
@@ -48,7 +45,7 @@ pub unsafe fn finish(
     // What is transient is tried again below, from the first byte or where it stopped.
     let again = [libc::EAGAIN, libc::EINTR].map(|errno| -(errno as isize));
     if moved < 0 && !again.contains(&moved) {
-        return Err(transfer.failed(start_bytes, 0, -moved as i32));
+        return Err(transfer.failed(backing, 0, -moved as i32));
     }
     let mut done = moved.max(0) as u64 / SLOT_BYTES as u64 * SLOT_BYTES as u64;
     let mut begins = 0u64;
@@ -63,7 +60,7 @@ pub unsafe fn finish(
                 iov_base: unsafe { piece.iov_base.cast::<u8>().add(inside) }.cast(),
                 iov_len: piece.iov_len - inside,
             };
-            let offset = transfer.byte_offset(start_bytes) + done;
+            let offset = transfer.byte_offset(backing.start_bytes) + done;
             // SAFETY: `rest` lies in the caller's memory.
             let now =
                 unsafe { vectored(descriptor, transfer.direction, &raw const rest, 1, offset) };
@@ -71,10 +68,10 @@ pub unsafe fn finish(
                 continue;
             }
             if now < 0 {
-                return Err(transfer.failed(start_bytes, done, -now as i32));
+                return Err(transfer.failed(backing, done, -now as i32));
             }
             if (now as usize) < SLOT_BYTES.min(rest.iov_len) {
-                return Err(transfer.short(start_bytes, done, now as u32));
+                return Err(transfer.short(backing, done, now as u32));
             }
             done += now as u64 / SLOT_BYTES as u64 * SLOT_BYTES as u64;
         }

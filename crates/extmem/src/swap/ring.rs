@@ -73,7 +73,7 @@ impl std::fmt::Debug for Ring {
 
 impl Ring {
     /// Sets a ring up. A forked child must leave it alone.
-    pub fn new(swap: RawFd) -> Result<Self, SwapError> {
+    pub fn new(swap: &[RawFd]) -> Result<Self, SwapError> {
         let refused = |error: std::io::Error| SwapError::Uring {
             errno: error.raw_os_error().unwrap_or(libc::ENOSYS),
         };
@@ -89,7 +89,7 @@ impl Ring {
             unsafe { IoUring::from_fd(descriptor::keep(second), low.params().clone()) }
                 .map_err(refused)?
         };
-        uring.submitter().register_files(&[swap]).map_err(refused)?;
+        uring.submitter().register_files(swap).map_err(refused)?;
         Ok(Self {
             uring,
             in_flight: 0,
@@ -112,16 +112,22 @@ impl Ring {
         self.in_flight
     }
 
-    /// Queues a transfer; [`Self::submit`] starts it. False without room.
+    /// Queues a transfer with one of the files; [`Self::submit`] starts it. False without room.
     ///
     /// # Safety
     /// The transfer's memory and its list of pieces must stay valid until it finished.
-    pub unsafe fn push(&mut self, start_bytes: u64, transfer: &Transfer, token: u64) -> bool {
+    pub unsafe fn push(
+        &mut self,
+        file: usize,
+        start_bytes: u64,
+        transfer: &Transfer,
+        token: u64,
+    ) -> bool {
         if !self.has_room() {
             return false;
         }
         let offset = transfer.byte_offset(start_bytes);
-        let file = types::Fixed(0);
+        let file = types::Fixed(file as u32);
         let entry = if transfer.count == 1 {
             // SAFETY: there is one piece.
             let piece = unsafe { *transfer.memory };

@@ -17,7 +17,6 @@ use super::backing::Backing;
 use super::family::{Family, Ticket};
 use super::parts::Parts;
 use super::{Slot, SwapError};
-use crate::futex::pause;
 use crate::region::{Region, carved_bytes};
 
 const SLOTS_PER_WORD: u32 = u64::BITS;
@@ -25,10 +24,6 @@ const SLOTS_PER_WORD: u32 = u64::BITS;
 const CHOOSINESS: [u32; 5] = [64, 48, 24, 8, 1];
 /// Free slots that a word must have while another part of the file could be taken.
 const LEAST_BEFORE_GROWTH: u32 = 24;
-/// Looks for a part of the file that somebody gave back, before there is none.
-const GROWTH_TRIES: u32 = 25;
-/// Time between those looks.
-const GROWTH_PAUSE_NS: u32 = 20_000_000;
 /// Allocations after which the search becomes one step choosier.
 const RETRY_PERIOD: u32 = 128;
 
@@ -48,7 +43,6 @@ pub struct Slots {
     shared: &'static Shared,
     family: Family,
     parts: Parts,
-    promised: AtomicU64,
     cursor: AtomicUsize,
     choosiness: AtomicUsize,
     allocations: AtomicU32,
@@ -88,7 +82,6 @@ impl Slots {
             shared,
             family,
             parts,
-            promised: AtomicU64::new(0),
             cursor: AtomicUsize::new(0),
             choosiness: AtomicUsize::new(0),
             allocations: AtomicU32::new(0),
@@ -110,62 +103,48 @@ impl Slots {
         self.parts.disk_is_full()
     }
 
-    /// Promises `slots` to somebody; false when that many are not left to promise.
-    pub fn reserve(&self, slots: u64) -> bool {
-        self.promised
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |promised| {
-                promised
-                    .checked_add(slots)
-                    .filter(|&sum| sum <= self.capacity)
-            })
-            .is_ok()
-    }
-
-    /// Takes a promise back.
-    pub fn unreserve(&self, slots: u64) {
-        let _ = self
-            .promised
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |promised| {
-                Some(promised.saturating_sub(slots))
-            });
-    }
-
-    /// A contiguous run of at most `want` slots, as long as the store has one near;
-    /// None when all are taken or none are wanted.
-    pub fn allocate(&self, want: u32) -> Option<(Slot, u32)> {
-        if want == 0 {
-            return None;
-        }
+    /// A contiguous run of at most `want` slots, as long as there is one near; a part of the
+    /// file is taken for it if need be. While there is `more` elsewhere, small gaps are left
+    /// alone.
+    pub fn take(&self, want: u32, more: bool) -> Option<(Slot, u32)> {
         loop {
-            // While there is more to take, small gaps are left alone.
-            let more = self.parts.may_grow();
-            let least = if more { LEAST_BEFORE_GROWTH } else { 1 };
+            let may_grow = self.parts.may_grow();
+            let least = if more || may_grow {
+                LEAST_BEFORE_GROWTH
+            } else {
+                1
+            };
             if let Some(found) = self.search(want, least) {
                 return Some(found);
             }
-            if !more || !self.parts.grow() {
-                break;
+            if !may_grow || !self.parts.grow() {
+                return None;
             }
         }
-        // Somebody else may give a part or some space back.
-        for _ in 0..GROWTH_TRIES {
-            if let Some(found) = self.search(want, 1) {
-                return Some(found);
-            }
-            if !self.parts.may_grow() {
-                break;
-            }
-            if !self.parts.grow() {
-                pause(GROWTH_PAUSE_NS);
-            }
-        }
+    }
+
+    /// The same where nothing is left alone.
+    pub fn take_rest(&self, want: u32) -> Option<(Slot, u32)> {
         self.search(want, 1).or_else(|| {
-            // Relatives that were killed may still hold some.
+            (self.parts.may_grow() && self.parts.grow())
+                .then(|| self.search(want, 1))
+                .flatten()
+        })
+    }
+
+    /// The same, of what relatives held that are gone.
+    pub fn take_swept(&self, want: u32) -> Option<(Slot, u32)> {
+        self.search(want, 1).or_else(|| {
             self.family
                 .sweep(&mut |slot| self.release(slot))
                 .then(|| self.search(want, 1))
                 .flatten()
         })
+    }
+
+    /// Whether somebody else's parts of the file, or nobody's, are left to take.
+    pub fn may_grow(&self) -> bool {
+        self.parts.may_grow()
     }
 
     /// In words with at least `content` free slots.
@@ -188,7 +167,7 @@ impl Slots {
                 if skipped > 0 {
                     continue;
                 }
-                if let Some((first, slots)) = self.take(word, least, want) {
+                if let Some((first, slots)) = self.take_in_word(word, least, want) {
                     self.choosiness.store(step, Ordering::Relaxed);
                     return Some((first, slots));
                 }
@@ -264,7 +243,7 @@ impl Slots {
 
     /// The longest run in `word`, and on into the next words when it reaches
     /// the end, if the word has `least` free slots.
-    fn take(&self, word: usize, least: u32, want: u32) -> Option<(Slot, u32)> {
+    fn take_in_word(&self, word: usize, least: u32, want: u32) -> Option<(Slot, u32)> {
         let mut taken = self.taken[word].load(Ordering::Relaxed);
         let (bit, mut slots) = loop {
             if taken.count_zeros() < least {
@@ -358,52 +337,6 @@ fn longest_run(taken: u64, enough: u32) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    fn slots(capacity: u64) -> Slots {
-        let mut region = Region::map_shared(Slots::footprint_bytes(capacity)).unwrap();
-        Slots::new(&Backing::for_tests(capacity), &mut region).unwrap()
-    }
-
-    #[test]
-    fn an_empty_store_gives_long_runs_in_order() {
-        let slots = slots(1000);
-        let mut expected = 0;
-        while let Some((first, run)) = slots.allocate(256) {
-            assert_eq!(first.0, expected);
-            expected += run;
-            assert!(run == 256 || expected == 1000, "{run}");
-        }
-        assert_eq!(expected, 1000);
-        assert_eq!(slots.free_slots(), 0);
-    }
-
-    #[test]
-    fn neighbours_stay_adjacent_when_every_other_page_was_freed() {
-        let slots = slots(64 * 64);
-        while slots.allocate(64).is_some() {}
-        // Half of the words full of holes, half wholly free.
-        for word in 0..64u32 {
-            if word % 2 == 0 {
-                slots.free(Slot(word * 64), 64);
-            } else {
-                (0..32).for_each(|hole| slots.free(Slot(word * 64 + hole * 2), 1));
-            }
-        }
-        for _ in 0..32 {
-            assert_eq!(slots.allocate(64).unwrap().1, 64);
-        }
-        assert_eq!(slots.allocate(64).unwrap().1, 1);
-    }
-
-    #[test]
-    fn promises_end_at_the_capacity() {
-        let slots = slots(100);
-        assert!(slots.reserve(60) && !slots.reserve(41) && slots.reserve(40));
-        assert!(!slots.reserve(u64::MAX));
-        slots.unreserve(1);
-        assert!(slots.reserve(1) && !slots.reserve(1));
-    }
 
     #[test]
     fn runs_are_found() {
@@ -412,66 +345,5 @@ mod tests {
         assert_eq!(longest_run(!0 >> 1, 64), Some((63, 1)));
         assert_eq!(longest_run(0b1001_0001 | (!0 << 8), 64), Some((1, 3)));
         assert_eq!(longest_run(0b1001_0001 | (!0 << 8), 2), Some((1, 2)));
-    }
-
-    #[test]
-    fn threads_never_share_a_slot() {
-        let slots = slots(64 * 128);
-        let owners: Vec<AtomicU32> = (0..64 * 128).map(|_| AtomicU32::new(0)).collect();
-        std::thread::scope(|scope| {
-            for thread in 1..=4u32 {
-                let (slots, owners) = (&slots, &owners);
-                scope.spawn(move || {
-                    let mut held = Vec::new();
-                    for turn in 0..20_000u32 {
-                        if let Some((first, run)) = slots.allocate(1 + turn % 100) {
-                            for slot in first.0..first.0 + run {
-                                assert_eq!(owners[slot as usize].swap(thread, Ordering::SeqCst), 0);
-                            }
-                            held.push((first, run));
-                        }
-                        if turn % 3 != 0 && !held.is_empty() {
-                            let (first, run) = held.swap_remove((turn as usize * 7) % held.len());
-                            for slot in first.0..first.0 + run {
-                                owners[slot as usize].store(0, Ordering::SeqCst);
-                            }
-                            slots.free(first, run);
-                        }
-                    }
-                });
-            }
-        });
-    }
-
-    proptest! {
-        #[test]
-        fn counts_and_runs_agree_with_a_model(
-            capacity in 1u64..700,
-            steps in proptest::collection::vec((any::<bool>(), 0u32..300, any::<prop::sample::Index>()), 1..200),
-        ) {
-            let slots = slots(capacity);
-            let mut model = vec![false; capacity as usize];
-            let mut held: Vec<(u32, u32)> = Vec::new();
-            for (allocate, want, index) in steps {
-                if allocate || held.is_empty() {
-                    match slots.allocate(want) {
-                        Some((first, run)) => {
-                            prop_assert!(run >= 1 && run <= want);
-                            for slot in first.0..first.0 + run {
-                                prop_assert!(!std::mem::replace(&mut model[slot as usize], true));
-                            }
-                            held.push((first.0, run));
-                        }
-                        None => prop_assert!(want == 0 || model.iter().all(|&taken| taken)),
-                    }
-                } else {
-                    let (first, run) = held.swap_remove(index.index(held.len()));
-                    slots.free(Slot(first), run);
-                    model[first as usize..(first + run) as usize].fill(false);
-                }
-                let free = model.iter().filter(|&&taken| !taken).count() as u64;
-                prop_assert_eq!(slots.free_slots(), free);
-            }
-        }
     }
 }

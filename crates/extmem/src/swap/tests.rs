@@ -7,11 +7,21 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn options(path: &Path) -> SwapOptions<'_> {
-    SwapOptions {
+fn place(path: &Path, capacity_bytes: Option<u64>) -> [SwapPlace<'_>; 1] {
+    [SwapPlace {
         handed: None,
         path,
-        capacity_bytes: Some(4 * MIB),
+        capacity_bytes,
+    }]
+}
+
+fn four(path: &Path) -> [SwapPlace<'_>; 1] {
+    place(path, Some(4 * MIB))
+}
+
+fn options<'a>(places: &'a [SwapPlace<'a>]) -> SwapOptions<'a> {
+    SwapOptions {
+        places,
         dram_bytes: MIB,
         engine: EngineChoice::Auto,
         rings: 2,
@@ -63,7 +73,7 @@ fn scattered_pages_come_back_from_every_engine() {
     for engine in [EngineChoice::Auto, EngineChoice::Uring, EngineChoice::Plain] {
         let store = SwapStore::open(&SwapOptions {
             engine,
-            ..options(directory.path())
+            ..options(&four(directory.path()))
         })
         .unwrap();
         assert!(
@@ -112,6 +122,91 @@ fn scattered_pages_come_back_from_every_engine() {
 }
 
 #[test]
+fn several_places_hold_what_one_would_and_each_tells_of_its_own() {
+    let directory = directory();
+    let [small, file] = ["small", "file"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&small).unwrap();
+    for engine in [EngineChoice::Uring, EngineChoice::Plain] {
+        let second = std::fs::File::create(&file).unwrap();
+        second.set_len(3 * MIB).unwrap();
+        let [first_place] = place(&small, Some(MIB));
+        let [second_place] = place(&file, None);
+        let store = SwapStore::open(&SwapOptions {
+            engine,
+            ..options(&[first_place, second_place])
+        })
+        .unwrap();
+        assert_eq!(store.kinds().collect::<Vec<_>>(), ["unnamed file", "file"]);
+        let slots = store.capacity_slots();
+        assert_eq!(slots, 256 + 3 * 256 - 1);
+        // All that both can hold, and all of it comes back, in batches over both.
+        let memory = pages(slots as usize);
+        paint(memory, 23);
+        let copy = memory.to_vec();
+        let mut runs = Vec::new();
+        let mut page = 0;
+        while let Some((first, run)) = store.allocate(48) {
+            runs.push((first, piece(memory, page, run as usize)));
+            page += run as usize;
+        }
+        assert_eq!(page as u64, slots);
+        let transfer = |direction| -> Result<(), SwapError> {
+            for batch in runs.chunks(20) {
+                let mut batch: Vec<_> = (batch.iter().rev())
+                    .map(|(first, piece)| Transfer::new(direction, *first, piece, 1))
+                    .collect();
+                // SAFETY: living buffers.
+                unsafe { store.transfer(&mut batch) }?;
+            }
+            Ok(())
+        };
+        assert_eq!(transfer(Direction::Write), Ok(()));
+        memory.fill(0);
+        assert_eq!(transfer(Direction::Read), Ok(()));
+        assert!(memory == copy);
+        // A page of the second one is another: that one is named.
+        second.write_all_at(&[!copy[0]; 4096], 5 * 4096).unwrap();
+        second.sync_all().unwrap();
+        let told = transfer(Direction::Read).unwrap_err().to_string();
+        let named = format!("from slot 4 at byte 20480 of {}", file.display());
+        assert!(told.contains(&named), "{told}");
+        // What is given back is found again, in the first one first.
+        for (first, piece) in &runs {
+            store.free(*first, (piece.iov_len / SLOT_BYTES) as u32);
+        }
+        assert_eq!(store.free_slots(), slots);
+        assert_eq!(store.allocate(1).map(|(first, _)| first.0 / 256), Some(0));
+    }
+}
+
+#[test]
+fn children_share_all_places() {
+    let directory = directory();
+    let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
+    for path in [&a, &b] {
+        std::fs::create_dir(path).unwrap();
+    }
+    let [first, second] = [&a, &b].map(|path| place(path, Some(MIB))[0]);
+    let store = SwapStore::open(&options(&[first, second])).unwrap();
+    let mut runs = Vec::new();
+    while let Some(run) = store.allocate(256) {
+        runs.push(run);
+    }
+    assert_eq!(store.free_slots(), 0);
+    // The child gives up what it has of both; the parent keeps its own.
+    let child = fork_child(&store, || {
+        runs.iter().for_each(|&(first, run)| store.free(first, run));
+        store.free_slots() == 0
+    });
+    assert_eq!(wait(child), 0);
+    assert_eq!(store.free_slots(), 0);
+    for (first, run) in runs {
+        store.free(first, run);
+    }
+    assert_eq!(store.free_slots(), 512);
+}
+
+#[test]
 fn what_somebody_else_wrote_is_told_from_every_engine() {
     let directory = directory();
     let path = directory.path().join("swap");
@@ -120,8 +215,7 @@ fn what_somebody_else_wrote_is_told_from_every_engine() {
         file.set_len(4 * MIB).unwrap();
         let store = SwapStore::open(&SwapOptions {
             engine,
-            capacity_bytes: None,
-            ..options(&path)
+            ..options(&place(&path, None))
         })
         .unwrap();
         let memory = pages(64);
@@ -130,11 +224,13 @@ fn what_somebody_else_wrote_is_told_from_every_engine() {
         // SAFETY: living buffers.
         unsafe { store.write(first, &[piece(memory, 0, 64)]) }.unwrap();
         // One bit of the 41st page.
-        let byte_offset = store.backing.start_bytes + (u64::from(first.0) + 40) * 4096;
+        let byte_offset =
+            store.spans.of(first).0.backing.start_bytes + (u64::from(first.0) + 40) * 4096;
         file.write_all_at(&[memory[40 * 4096 + 1234] ^ 8], byte_offset + 1234)
             .unwrap();
         file.sync_all().unwrap();
         let told = Err(SwapError::Altered {
+            place: path.to_str().unwrap().to_owned().leak(),
             slot: first.0 + 40,
             byte_offset,
         });
@@ -166,7 +262,7 @@ fn what_somebody_else_wrote_is_told_from_every_engine() {
 #[test]
 fn threads_have_more_transfers_than_rings() {
     let directory = directory();
-    let store = SwapStore::open(&options(directory.path())).unwrap();
+    let store = SwapStore::open(&options(&four(directory.path()))).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..5u32 {
             let store = &store;
@@ -226,7 +322,7 @@ fn wait(child: i32) -> i32 {
 #[test]
 fn a_child_keeps_its_copy_while_the_parent_goes_on() {
     let directory = directory();
-    let store = SwapStore::open(&options(directory.path())).unwrap();
+    let store = SwapStore::open(&options(&four(directory.path()))).unwrap();
     let memory = pages(2);
     paint(memory, 9);
     let copy = memory.to_vec();
@@ -275,7 +371,7 @@ fn a_child_keeps_its_copy_while_the_parent_goes_on() {
 #[test]
 fn killed_relatives_give_back_and_failed_forks_cost_nothing() {
     let directory = directory();
-    let store = SwapStore::open(&options(directory.path())).unwrap();
+    let store = SwapStore::open(&options(&four(directory.path()))).unwrap();
     let (first, _) = store.allocate(100).unwrap();
     for _ in 0..3 {
         let ticket = store.fork_begin().unwrap();
@@ -313,7 +409,7 @@ fn killed_relatives_give_back_and_failed_forks_cost_nothing() {
 #[test]
 fn exec_gives_references_back() {
     let directory = directory();
-    let store = SwapStore::open(&options(directory.path())).unwrap();
+    let store = SwapStore::open(&options(&four(directory.path()))).unwrap();
     let (first, run) = store.allocate(256).unwrap();
     let child = fork_child(&store, || {
         let arguments = [c"sleep".as_ptr(), c"5".as_ptr(), std::ptr::null()];
@@ -348,7 +444,7 @@ fn injected_failures_name_slot_and_offset() {
     ] {
         let store = SwapStore::open(&SwapOptions {
             inject: Injection::parse(text).unwrap(),
-            ..options(directory.path())
+            ..options(&four(directory.path()))
         })
         .unwrap();
         let memory = pages(2);
@@ -395,11 +491,10 @@ fn a_file_cut_short_is_an_error_and_never_data() {
     let path = directory.path().join("swap");
     std::fs::write(&path, vec![0; 2 << 20]).unwrap();
     let store = SwapStore::open(&SwapOptions {
-        capacity_bytes: None,
-        ..options(&path)
+        ..options(&place(&path, None))
     })
     .unwrap();
-    assert_eq!(store.kind(), "file");
+    assert_eq!(store.kinds().collect::<Vec<_>>(), ["file"]);
     let memory = pages(4);
     // SAFETY: living buffers.
     unsafe { store.write(Slot(100), &[piece(memory, 0, 4)]) }.unwrap();
@@ -427,6 +522,7 @@ fn a_file_cut_short_is_an_error_and_never_data() {
         assert_eq!(
             error,
             SwapError::Short {
+                place: path.to_str().unwrap().to_owned().leak(),
                 direction: Direction::Read,
                 slot: 102,
                 byte_offset: 103 * 4096,
@@ -445,16 +541,14 @@ fn other_data_is_never_overwritten() {
     content[65_600] = 1;
     std::fs::write(&path, &content).unwrap();
     let refused = SwapStore::open(&SwapOptions {
-        capacity_bytes: None,
-        ..options(&path)
+        ..options(&place(&path, None))
     });
     assert_eq!(refused.unwrap_err(), SwapError::HoldsData);
     assert!(std::fs::read(&path).unwrap() == content);
     std::fs::write(&path, vec![0; 2 << 20]).unwrap();
     let open = || {
         SwapStore::open(&SwapOptions {
-            capacity_bytes: None,
-            ..options(&path)
+            ..options(&place(&path, None))
         })
         .unwrap()
     };
@@ -488,8 +582,7 @@ fn programs_share_a_file_by_parts_and_never_a_slot() {
     std::fs::write(&path, vec![0; 100 << 20]).unwrap();
     let open = || {
         SwapStore::open(&SwapOptions {
-            capacity_bytes: None,
-            ..options(&path)
+            ..options(&place(&path, None))
         })
         .unwrap()
     };
@@ -519,8 +612,7 @@ fn bad_paths_are_told_apart() {
     let directory = directory();
     let open = |path: &Path, capacity_bytes| {
         SwapStore::open(&SwapOptions {
-            capacity_bytes,
-            ..options(path)
+            ..options(&place(path, capacity_bytes))
         })
         .unwrap_err()
     };
@@ -551,7 +643,7 @@ fn bad_paths_are_told_apart() {
 #[test]
 fn a_full_store_says_so() {
     let directory = directory();
-    let store = SwapStore::open(&options(directory.path())).unwrap();
+    let store = SwapStore::open(&options(&four(directory.path()))).unwrap();
     assert_eq!(store.capacity_slots(), 1024);
     let mut runs = 0;
     while store.allocate(256).is_some() {
@@ -607,10 +699,10 @@ fn without_io_uring_the_store_works_and_says_so() {
         refuse_uring();
         let named = SwapStore::open(&SwapOptions {
             engine: EngineChoice::Uring,
-            ..options(&path)
+            ..options(&four(&path))
         });
         assert_eq!(named.unwrap_err(), SwapError::Uring { errno: libc::EPERM });
-        let store = SwapStore::open(&options(&path)).unwrap();
+        let store = SwapStore::open(&options(&four(&path))).unwrap();
         assert!(!store.uses_uring());
         let memory = pages(2);
         paint(memory, 5);
