@@ -4,13 +4,16 @@
 //! The runner opens it, every program of the tree inherits it by descriptor: a path would
 //! be out of reach for those that change their user, their root or their namespaces.
 
+mod claim;
 mod handed;
 mod ledger;
 mod lock;
 mod place;
 mod settings;
 mod swap_file;
+mod trial;
 
+pub use claim::{holds_data, mark};
 pub use handed::Handed;
 pub use ledger::{Account, Clerk, FLOOR_PAGES, Ledger};
 pub use place::{free_bytes, largest_file_bytes, open_direct};
@@ -18,6 +21,7 @@ pub use settings::{SWAP_VARIABLES, SwapVariables};
 pub use swap_file::{
     CreateError, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words, parts,
 };
+pub use trial::time_reads;
 
 /// Descriptors that programs leave alone: so many below the soft limit.
 pub const DESCRIPTORS: i32 = 64;

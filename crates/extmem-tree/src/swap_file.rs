@@ -22,7 +22,7 @@ pub const MOST_PARTS: usize = 16384;
 /// Where the locks on parts begin, far behind the end of every file.
 pub const PARTS: i64 = 1 << 61;
 /// Slots of a word, the unit of allocation.
-const SLOTS_PER_WORD: u64 = 64;
+pub const SLOTS_PER_WORD: u64 = 64;
 /// Words of a part at least: 4 MiB.
 const LEAST_WORDS: usize = 16;
 /// Less swap than this is a mistake.
@@ -186,7 +186,7 @@ impl SwapFile {
 }
 
 /// Locks or unlocks a part, without waiting.
-fn lock(file: &File, part: u64, slots: u64, kind: libc::c_int) -> bool {
+pub fn lock(file: &File, part: u64, slots: u64, kind: libc::c_int) -> bool {
     let words = part_words(slots) as i64;
     crate::lock::bytes(file, PARTS + part as i64 * words, words, kind)
 }

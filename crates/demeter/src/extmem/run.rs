@@ -47,6 +47,15 @@ enum Compress {
     Off,
 }
 
+/// In which order several places for swap are filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SwapOrder {
+    /// First the one that pages come back from soonest, by a short trial
+    Measured,
+    /// As given
+    Given,
+}
+
 /// Names of programs without the pager and how often each ran, and how many more there were.
 type Escaped = (BTreeMap<String, u64>, u64);
 
@@ -60,12 +69,17 @@ pub struct Arguments {
     /// DRAM that each of these programs may take, in place of --dram
     #[arg(long, value_parser = size::parse, value_name = "SIZE", conflicts_with = "dram")]
     dram_each: Option<u64>,
-    /// Directory, file or block device for what does not fit [old name: $SWAPDIR]
+    /// Directory, file or block device for what does not fit; up to eight times: what finds no
+    /// room in one goes to the next [old name: $SWAPDIR]
     #[arg(long, value_name = "PATH")]
-    swap: Option<PathBuf>,
-    /// Swap to use; default: all of a file or device, four times --dram in a directory
+    swap: Vec<PathBuf>,
+    /// Swap to use there, once for all or once for each --swap; default: all of a file or device,
+    /// four times --dram in a directory
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
-    swap_size: Option<u64>,
+    swap_size: Vec<u64>,
+    /// Which of several is filled first
+    #[arg(long, value_enum, default_value_t = SwapOrder::Measured)]
+    swap_order: SwapOrder,
     /// default, clock, fifo, or the path of a policy; options after a colon
     #[arg(long, default_value = "default")]
     policy: String,
@@ -101,15 +115,20 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         return Err(refuse("PROGRAM is missing after --", "name a program"));
     };
     let dram = dram(arguments)?;
-    let swap_path = swap_path(arguments)?;
-    let swap_path = swap::check(&swap_path, arguments.swap_size)?;
+    let places = swap::places(&swap_paths(arguments)?, &arguments.swap_size)?;
     let policy = policy(&arguments.policy)?;
     let program = program::check(name)?;
     userfaultfd::check()?;
     let library = testbed::pager()?;
 
     let statistics = arguments.stats.as_deref().map(absolute).transpose()?;
-    let tree = Tree::open(statistics, &swap_path, arguments.swap_size, dram)?;
+    let mut tree = Tree::open(statistics, places, dram)?;
+    if arguments.swap_order == SwapOrder::Measured
+        && let Some(shown) = tree.order_swap()
+        && !arguments.quiet
+    {
+        eprintln!("demeter extmem: {shown}");
+    }
     let before = Summary::of(tree.board);
     let escaped_before = tree.board.departures().escaped();
 
@@ -117,18 +136,12 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     command.arg0(name).args(rest);
     command.env("LD_PRELOAD", preload(&library));
     command.env("DEMETER_EXTMEM_DRAM", dram.bytes().to_string());
-    command.env("DEMETER_EXTMEM_SWAP", &swap_path);
     command.env("DEMETER_EXTMEM_POLICY", policy);
     command.env("DEMETER_EXTMEM_MODE", value_name(arguments.mode));
     command.env("DEMETER_EXTMEM_COMPRESS", value_name(arguments.compress));
     tree.hand_on(&mut command);
-    for (variable, value) in [
-        ("DEMETER_EXTMEM_SWAP_SIZE", arguments.swap_size),
-        ("DEMETER_EXTMEM_MIN_SIZE", arguments.min_size),
-    ] {
-        if let Some(value) = value {
-            command.env(variable, value.to_string());
-        }
+    if let Some(min_size) = arguments.min_size {
+        command.env("DEMETER_EXTMEM_MIN_SIZE", min_size.to_string());
     }
     if let Some(log) = &arguments.log {
         command.env("DEMETER_EXTMEM_LOG", absolute(log)?);
@@ -268,17 +281,17 @@ fn dram(arguments: &Arguments) -> Result<Dram, Error> {
     })
 }
 
-fn swap_path(arguments: &Arguments) -> Result<PathBuf, Error> {
-    arguments
-        .swap
-        .clone()
-        .or_else(|| std::env::var_os(OLD_SWAP).map(PathBuf::from))
-        .ok_or_else(|| {
-            refuse(
-                "--swap is missing",
-                "name a directory, a file or a block device",
-            )
-        })
+fn swap_paths(arguments: &Arguments) -> Result<Vec<PathBuf>, Error> {
+    if !arguments.swap.is_empty() {
+        return Ok(arguments.swap.clone());
+    }
+    match std::env::var_os(OLD_SWAP) {
+        Some(path) => Ok(vec![path.into()]),
+        None => Err(refuse(
+            "--swap is missing",
+            "name a directory, a file or a block device",
+        )),
+    }
 }
 
 /// A path among policies becomes absolute: the program may change its directory.
@@ -358,6 +371,10 @@ mod tests {
                 "more than can be managed",
             ),
             ("--dram 1G --swap /nowhere -- true", "does not exist"),
+            (
+                "--dram 1G --swap /tmp --swap /tmp -- true",
+                "are the same place",
+            ),
             (
                 "--dram 1G --swap /tmp --policy lru -- true",
                 "no built-in policy 'lru'",

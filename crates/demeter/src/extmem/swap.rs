@@ -1,17 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Can the swap path be used? The library looks closer; this says the plain cases
-//! before a program is started.
+//! Which places are swapped to, and can they be used? The library looks closer; this says
+//! the plain cases before a program is started.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, refuse};
 use demeter_agent::size;
+use demeter_extmem_tree::SWAP_VARIABLES;
+
+/// A directory, file or block device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Absolute.
+    pub path: PathBuf,
+    /// How much of it; None: all, or in a directory four times DRAM.
+    pub bytes: Option<u64>,
+}
+
+/// The places named, each with its size: none, one for all, or one each.
+pub fn places(paths: &[PathBuf], sizes: &[u64]) -> Result<Vec<Place>, Error> {
+    const MOST: usize = SWAP_VARIABLES.len();
+    if paths.len() > MOST {
+        return Err(refuse(
+            format!("--swap is given {} times", paths.len()),
+            format!("name {MOST} places at most"),
+        ));
+    }
+    if sizes.len() > 1 && sizes.len() != paths.len() {
+        return Err(refuse(
+            format!(
+                "--swap-size is given {} times where --swap is given {} times",
+                sizes.len(),
+                paths.len()
+            ),
+            "give one size for all places, or one for each, in the same order",
+        ));
+    }
+    let mut found = Vec::<(Place, (bool, u64, u64))>::new();
+    for (at, path) in paths.iter().enumerate() {
+        let bytes = sizes.get(at).or_else(|| sizes.first()).copied();
+        let path = check(path, bytes)?;
+        let about =
+            std::fs::metadata(&path).map_err(|error| Error::file("look at", &path, error))?;
+        // Of a device what it is counts, not where its name lies.
+        let identity = match about.file_type().is_block_device() {
+            true => (true, about.rdev(), 0),
+            false => (false, about.dev(), about.ino()),
+        };
+        if let Some((other, _)) = found.iter().find(|(_, one)| *one == identity) {
+            return Err(refuse(
+                format!(
+                    "{} and {} are the same place for swap",
+                    other.path.display(),
+                    path.display()
+                ),
+                "name it once",
+            ));
+        }
+        found.push((Place { path, bytes }, identity));
+    }
+    Ok(found.into_iter().map(|(place, _)| place).collect())
+}
 
 /// The absolute path, if it is a directory, file or block device that we may write.
-pub fn check(path: &Path, size_bytes: Option<u64>) -> Result<PathBuf, Error> {
+fn check(path: &Path, size_bytes: Option<u64>) -> Result<PathBuf, Error> {
     let shown = path.display();
     let about = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => refuse(
@@ -99,5 +154,28 @@ mod tests {
         std::fs::write(&file, "12345").unwrap();
         assert!(said(&file, Some(4096)).contains("too small"));
         assert!(said(&file.join("below"), None).contains("cannot look at"));
+    }
+
+    #[test]
+    fn places_have_a_size_for_all_or_one_each_and_are_named_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let [a, b, link] = ["a", "b", "link"].map(|name| directory.path().join(name));
+        std::fs::create_dir(&a).unwrap();
+        std::fs::write(&b, vec![0; 8192]).unwrap();
+        std::os::unix::fs::symlink(&b, &link).unwrap();
+        let sizes = |given: &[u64]| {
+            let found = places(&[a.clone(), b.clone()], given).unwrap();
+            (found[0].bytes, found[1].bytes)
+        };
+        assert_eq!(sizes(&[]), (None, None));
+        assert_eq!(sizes(&[4096]), (Some(4096), Some(4096)));
+        assert_eq!(sizes(&[4096, 8192]), (Some(4096), Some(8192)));
+        let said = |paths: &[&PathBuf], given: &[u64]| {
+            let paths: Vec<_> = paths.iter().map(|&path| path.clone()).collect();
+            places(&paths, given).unwrap_err().to_string()
+        };
+        assert!(said(&[&a, &b], &[1, 2, 3]).contains("3 times where --swap is given 2"));
+        assert!(said(&[&b, &a, &link], &[]).contains("are the same place"));
+        assert!(said(&[&a; 9], &[]).contains("8 places at most"));
     }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What all programs of a run share: statistics, DRAM, and in a directory one swap file.
+//! What all programs of a run share: statistics, DRAM, and in each directory one swap file.
 //!
 //! They get these by descriptor. Whatever ends a program, the kernel drops its locks on
 //! its share of DRAM and on parts of the swap file, and both are freed from here.
 
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -12,9 +13,12 @@ use std::time::{Duration, Instant};
 
 use demeter_extmem_statistics::{Board, BoardError};
 use demeter_extmem_tree::{
-    Clerk, CreateError, Handed, Ledger, SwapFile, largest_file_bytes, lowest_descriptor,
+    Clerk, CreateError, Handed, Ledger, MOST_SLOTS, SLOT_BYTES, SWAP_VARIABLES, SwapFile,
+    SwapVariables, holds_data, largest_file_bytes, lowest_descriptor, open_direct, time_reads,
 };
 
+use super::order;
+use super::swap::Place;
 use crate::error::{Error, refuse};
 
 /// How often space of programs that ended is freed while others run.
@@ -42,23 +46,65 @@ impl Dram {
     }
 }
 
+/// A place for swap, with the file that all programs have in it if it is a directory.
+pub struct SwapPlace {
+    place: Place,
+    file: Option<(SwapFile, Handed)>,
+}
+
+impl SwapPlace {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// How long a page takes from there; None where that cannot be found out.
+    pub fn time_reads(&self) -> Option<Duration> {
+        if let Some((swap, _)) = &self.file {
+            return time_reads(&swap.file, 0, swap.slots, true).ok();
+        }
+        // What holds data the library refuses; it is not to be overwritten before.
+        if holds_data(&self.place.path).ok()? {
+            return None;
+        }
+        let (file, _) = open_direct(&self.place.path, 0).ok()?;
+        let size_bytes = (&file).seek(SeekFrom::End(0)).ok()?;
+        let room_bytes = size_bytes.checked_sub(SLOT_BYTES)?;
+        let used_bytes = self.place.bytes.unwrap_or(room_bytes).min(room_bytes);
+        let slots = (used_bytes / SLOT_BYTES).min(MOST_SLOTS);
+        (slots > 0)
+            .then(|| time_reads(&file, SLOT_BYTES, slots, false).ok())
+            .flatten()
+    }
+
+    fn hand_on(&self, variables: &SwapVariables, command: &mut Command) {
+        command.env(variables.path, &self.place.path);
+        let size = self.place.bytes.map(|bytes| bytes.to_string());
+        let handed = self.file.as_ref().map(|(_, handed)| handed.to_string());
+        for (name, value) in [(variables.size, size), (variables.handed, handed)] {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+    }
+}
+
 /// The parts of a run.
 pub struct Tree {
     /// What its programs count.
     pub board: Board,
     statistics: Handed,
     statistics_path: Option<PathBuf>,
-    swap: Option<(SwapFile, Handed)>,
+    swap: Vec<SwapPlace>,
     dram: Option<(Clerk, Handed)>,
 }
 
 impl Tree {
-    /// Opens them. `swap` is a directory, a file or a block device, of which `swap_bytes` may be
-    /// used; statistics are kept in memory where they have no absolute path.
+    /// Opens them; statistics are kept in memory where they have no absolute path.
     pub fn open(
         statistics_path: Option<PathBuf>,
-        swap: &Path,
-        swap_bytes: Option<u64>,
+        swap: Vec<Place>,
         dram: Dram,
     ) -> Result<Self, Error> {
         check_limits()?;
@@ -70,11 +116,6 @@ impl Tree {
                 .unwrap_or_else(|| PathBuf::from("in memory"))
         };
         let board = Board::of(&file).map_err(|error| unusable(&shown(), error))?;
-        let swap = swap
-            .is_dir()
-            .then(|| SwapFile::create(swap, swap_bytes, dram.bytes()))
-            .transpose()
-            .map_err(|error| no_room(swap, error))?;
         let hand_on = |file: &File, detail| {
             Handed::hand_on(file, lowest, detail).map_err(|error| {
                 refuse(
@@ -83,13 +124,24 @@ impl Tree {
                 )
             })
         };
+        let open_swap = |place: Place| {
+            if !place.path.is_dir() {
+                return Ok(SwapPlace { place, file: None });
+            }
+            let made = SwapFile::create(&place.path, place.bytes, dram.bytes())
+                .map_err(|error| no_room(&place.path, error))?;
+            let handed = hand_on(&made.file, made.slots)?;
+            let file = Some((made, handed));
+            Ok(SwapPlace { place, file })
+        };
         Ok(Self {
             board,
             statistics: hand_on(&file, 0)?,
             statistics_path,
             swap: swap
-                .map(|swap| hand_on(&swap.file, swap.slots).map(|handed| (swap, handed)))
-                .transpose()?,
+                .into_iter()
+                .map(open_swap)
+                .collect::<Result<_, Error>>()?,
             dram: match dram {
                 Dram::Each(_) => None,
                 Dram::Together(bytes) => {
@@ -102,6 +154,30 @@ impl Tree {
         })
     }
 
+    /// Has swap filled in the order of how soon pages come back, which is measured if there
+    /// are several places; that order, for people.
+    pub fn order_swap(&mut self) -> Option<String> {
+        if self.swap.len() < 2 {
+            return None;
+        }
+        let order = order::measure(&self.swap);
+        let shown = order::shown(&self.swap, &order);
+        let mut places: Vec<_> = std::mem::take(&mut self.swap)
+            .into_iter()
+            .map(Some)
+            .collect();
+        self.swap = (order.iter())
+            .filter_map(|&(index, _)| places.get_mut(index)?.take())
+            .collect();
+        Some(shown)
+    }
+
+    fn swap_files(&self) -> impl Iterator<Item = &SwapFile> {
+        self.swap
+            .iter()
+            .filter_map(|place| Some(&place.file.as_ref()?.0))
+    }
+
     /// Tells a program where all of it is.
     pub fn hand_on(&self, command: &mut Command) {
         command.env("DEMETER_EXTMEM_STATS_FD", self.statistics.to_string());
@@ -109,10 +185,17 @@ impl Tree {
             Some(path) => command.env("DEMETER_EXTMEM_STATS", path),
             None => command.env_remove("DEMETER_EXTMEM_STATS"),
         };
-        match &self.swap {
-            Some((_, handed)) => command.env("DEMETER_EXTMEM_SWAP_FD", handed.to_string()),
-            None => command.env_remove("DEMETER_EXTMEM_SWAP_FD"),
-        };
+        for (at, variables) in SWAP_VARIABLES.iter().enumerate() {
+            match self.swap.get(at) {
+                Some(place) => place.hand_on(variables, command),
+                // This run may be a program of another one.
+                None => {
+                    for name in [variables.path, variables.size, variables.handed] {
+                        command.env_remove(name);
+                    }
+                }
+            }
+        }
         match &self.dram {
             Some((_, handed)) => command.env("DEMETER_EXTMEM_LEDGER_FD", handed.to_string()),
             None => command.env_remove("DEMETER_EXTMEM_LEDGER_FD"),
@@ -128,7 +211,7 @@ impl Tree {
             let status = child.wait();
             drop(ended);
             // Now, and not when the kernel gets round to it.
-            if let Some((swap, _)) = &self.swap {
+            for swap in self.swap_files() {
                 swap.give_back();
             }
             status
@@ -145,11 +228,9 @@ impl Tree {
             if let Some((clerk, _)) = &self.dram {
                 clerk.round();
             }
-            if let Some((swap, _)) = &self.swap
-                && gave_back.elapsed() >= GIVE_BACK_PERIOD
-            {
+            if gave_back.elapsed() >= GIVE_BACK_PERIOD {
                 gave_back = Instant::now();
-                if swap.taken_bytes() > 0 {
+                for swap in self.swap_files().filter(|swap| swap.taken_bytes() > 0) {
                     swap.give_back();
                 }
             }

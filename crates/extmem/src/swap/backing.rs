@@ -6,24 +6,19 @@
 //! device that the user names is overwritten from its second page on, and therefore
 //! refused if it holds anything but zeros or what an earlier run left there.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
 use demeter_extmem_tree::{
-    Handed, MOST_SLOTS, SwapFile, free_bytes, largest_file_bytes, open_direct,
+    Handed, MOST_SLOTS, SwapFile, free_bytes, holds_data, largest_file_bytes, mark, open_direct,
 };
 
 use super::{SLOT_BYTES, SwapError};
 use crate::descriptor;
 
-/// First bytes of a file or device that was used for swap.
-const SIGNATURE: &[u8; 32] = b"demeter extmem swap, version 1\n\0";
-/// What is looked at before it is overwritten: every known file system, volume and
-/// partition table has left a mark by then.
-const INSPECTED_BYTES: usize = 128 << 10;
 /// Less swap than this is a mistake.
 const LEAST_BYTES: u64 = 1 << 20;
 
@@ -268,20 +263,8 @@ fn size_bytes(path: &Path, file_bytes: u64) -> Result<u64, SwapError> {
 
 /// Refuses what holds data; marks the rest as ours.
 fn claim(path: &Path) -> Result<(), SwapError> {
-    // A descriptor of its own: this one needs no alignment.
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_CLOEXEC)
-        .open(path)
-        .map_err(|error| failed(&error))?;
-    let mut head = vec![0u8; INSPECTED_BYTES];
-    file.read_exact_at(&mut head, 0)
-        .map_err(|error| failed(&error))?;
-    if !head.starts_with(SIGNATURE) && head.iter().any(|&byte| byte != 0) {
+    if holds_data(path).map_err(|error| failed(&error))? {
         return Err(SwapError::HoldsData);
     }
-    file.write_all_at(SIGNATURE, 0)
-        .and_then(|()| file.sync_data())
-        .map_err(|error| failed(&error))
+    mark(path).map_err(|error| failed(&error))
 }

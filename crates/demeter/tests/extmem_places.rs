@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! `demeter extmem run` with several places for swap. Needs root, as it mounts a file system
+//! in memory of 96 MiB beside a folder on disk.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Swaps some 70 MiB with 32 of DRAM.
+const SORT: &str = "seq 600000 -1 1 | sort -n --buffer-size=96M --parallel=1 | md5sum";
+
+/// Where the test binary lies is a disk.
+fn folder() -> PathBuf {
+    match std::env::var_os("DEMETER_LIBEXEC") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_BIN_EXE_demeter"))
+            .parent()
+            .unwrap()
+            .to_owned(),
+    }
+}
+
+/// A script in which $M is memory, $K a folder on disk, and `run` what runs a program.
+fn between_memory_and_disk(script: &str) -> Output {
+    let place = tempfile::tempdir_in(folder()).unwrap();
+    let [memory, disk] = ["memory", "disk"].map(|name| place.path().join(name));
+    for path in [&memory, &disk] {
+        std::fs::create_dir(path).unwrap();
+    }
+    let output = Command::new("unshare")
+        .args(["-m", "sh", "-ec"])
+        .arg(format!(
+            "mount -t tmpfs -o size=96M none \"$M\"\n\
+             run() {{ \"$D\" extmem run --dram 32M \"$@\"; }}\n{script}"
+        ))
+        .env("D", env!("CARGO_BIN_EXE_demeter"))
+        .env("M", &memory)
+        .env("K", &disk)
+        .env("SORT", SORT)
+        .env("DEMETER_LIBEXEC", folder())
+        .env_remove("DRAMSIZE")
+        .env_remove("SWAPDIR")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(std::fs::read_dir(&disk).unwrap().count(), 0);
+    output
+}
+
+fn text(output: &Output) -> (String, String) {
+    (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+fn assert_sorts(output: &Output) -> String {
+    let plain = Command::new("sh").args(["-c", SORT]).output().unwrap();
+    let (out, told) = text(output);
+    assert!(output.status.success(), "{}: {out}{told}", output.status);
+    assert_eq!(out, text(&plain).0, "{told}");
+    told
+}
+
+#[test]
+fn what_one_cannot_hold_goes_to_the_next() {
+    let alone = between_memory_and_disk("run -q --swap $M --swap-size 24M -- sh -c \"$SORT\"");
+    assert!(!text(&alone).1.is_empty(), "24 MiB of swap were enough");
+    let both = between_memory_and_disk(
+        "run -q --swap $M --swap-size 24M --swap $K --swap-size 400M -- sh -c \"$SORT\"",
+    );
+    assert_eq!(assert_sorts(&both), "");
+}
+
+/// The program itself fills the disk under the first place, before it needs swap.
+#[test]
+fn a_disk_that_is_full_is_passed_over() {
+    const FILL: &str = "head -c 200M /dev/zero > $M/filler || true; exec sh -c \"$SORT\"";
+    let run = |places: &str| {
+        between_memory_and_disk(&format!(
+            "run -q --swap-order given {places} -- sh -c '{FILL}'"
+        ))
+    };
+    let alone = run("--swap $M --swap-size 90M");
+    let (_, told) = text(&alone);
+    assert!(
+        !alone.status.success() || told.contains("disk"),
+        "a full disk was no trouble: {told}"
+    );
+    let both = run("--swap $M --swap-size 90M --swap $K --swap-size 400M");
+    // head(1) says that it could not write all.
+    let told = assert_sorts(&both);
+    assert!(!told.contains("demeter"), "{told}");
+}
+
+#[test]
+fn the_faster_place_is_found_by_trial_and_told() {
+    for order in ["--swap $K --swap $M", "--swap $M --swap $K"] {
+        let output = between_memory_and_disk(&format!(
+            "run {order} --swap-size 64M -- true; echo $M; echo $K"
+        ));
+        let (out, told) = text(&output);
+        let (memory, disk) = out.trim().split_once('\n').unwrap();
+        let line = told.lines().next().unwrap();
+        assert!(
+            line.starts_with(&format!(
+                "demeter extmem: swap goes to {memory} (a page in "
+            )) && line.contains(&format!(" us), then {disk} (a page in ")),
+            "{told}"
+        );
+    }
+    let given = between_memory_and_disk(
+        "run --swap-order given --swap $K --swap $M --swap-size 64M -- true",
+    );
+    assert!(!text(&given).1.contains("swap goes to"), "{given:?}");
+}
+
+#[test]
+fn a_file_that_holds_data_is_refused_and_kept_among_others_too() {
+    let output = between_memory_and_disk(
+        "head -c 2M /dev/urandom > $M/precious; md5sum < $M/precious > $M/before\n\
+         run -q --swap $K --swap-size 64M --swap $M/precious --swap-size 1M -- true || true\n\
+         md5sum < $M/precious | cmp - $M/before && echo kept",
+    );
+    let (out, told) = text(&output);
+    assert_eq!(out, "kept\n", "{told}");
+    assert!(
+        told.contains("holds data that swapping would destroy"),
+        "{told}"
+    );
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! How long a page takes from a file or device, found by reading some.
+//!
+//! What faults wait for is one page, from anywhere. So a part of the file is written, as a
+//! place that was never written may be read without its disk, and pages of it are read one
+//! by one. The part is locked meanwhile: another run may have the same file.
+
+use std::alloc::Layout;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::{Duration, Instant};
+
+use crate::swap_file::{SLOT_BYTES, SLOTS_PER_WORD, lock, part_words, parts};
+
+/// Bytes written, less where a part has less.
+const WRITTEN_BYTES: u64 = 4 << 20;
+/// At a time.
+const PIECE_BYTES: usize = 64 << 10;
+/// Pages read.
+const READS: usize = 128;
+
+/// The median time of a read of a page from a file whose slots, so many, begin at
+/// `start_bytes`. Disk space that it took is given back where the file is `sparse`.
+///
+/// # Errors
+/// Those of the system; all parts are in use.
+pub fn time_reads(file: &File, start_bytes: u64, slots: u64, sparse: bool) -> io::Result<Duration> {
+    // The lock of a range excludes others only through a description of one's own.
+    let open = |flags| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags | libc::O_CLOEXEC)
+            .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    };
+    let own = open(libc::O_DIRECT).or_else(|_| open(0))?;
+    let part = (0..parts(slots) as u64)
+        .find(|&part| lock(&own, part, slots, libc::F_WRLCK))
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EBUSY))?;
+    let part_bytes = part_words(slots) as u64 * SLOTS_PER_WORD * SLOT_BYTES;
+    let first = part * part_bytes;
+    let bytes = (slots * SLOT_BYTES - first)
+        .min(part_bytes)
+        .min(WRITTEN_BYTES);
+    let outcome = write_and_read(&own, start_bytes + first, bytes);
+    if sparse {
+        // SAFETY: an open descriptor; nobody has anything in this part.
+        unsafe {
+            libc::fallocate(
+                own.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                (start_bytes + first) as libc::off_t,
+                bytes as libc::off_t,
+            );
+        }
+    }
+    // With the description goes the lock.
+    outcome
+}
+
+fn write_and_read(file: &File, start: u64, bytes: u64) -> io::Result<Duration> {
+    let mut piece = Aligned::new();
+    let mut noise = 1u64;
+    for offset in (0..bytes).step_by(PIECE_BYTES) {
+        // Not to be stored as nothing, nor as the same.
+        for word in piece.bytes().chunks_exact_mut(8) {
+            noise = next(noise);
+            word.copy_from_slice(&noise.to_le_bytes());
+        }
+        let length = (bytes - offset).min(PIECE_BYTES as u64) as usize;
+        file.write_all_at(&piece.bytes()[..length], start + offset)?;
+    }
+    file.sync_data()?;
+    // Where there is a page cache, what was written is still there.
+    // SAFETY: an open descriptor.
+    unsafe {
+        libc::posix_fadvise(
+            file.as_raw_fd(),
+            start as libc::off_t,
+            bytes as libc::off_t,
+            libc::POSIX_FADV_DONTNEED,
+        );
+    }
+    let mut times = Vec::with_capacity(READS);
+    for _ in 0..READS {
+        noise = next(noise);
+        let page = (noise >> 32) % (bytes / SLOT_BYTES);
+        let begun = Instant::now();
+        file.read_exact_at(
+            &mut piece.bytes()[..SLOT_BYTES as usize],
+            start + page * SLOT_BYTES,
+        )?;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[READS / 2])
+}
+
+fn next(noise: u64) -> u64 {
+    noise
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407)
+}
+
+/// Memory at a page boundary, as reads past the page cache want it.
+struct Aligned(*mut u8);
+
+impl Aligned {
+    const LAYOUT: Layout = match Layout::from_size_align(PIECE_BYTES, SLOT_BYTES as usize) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a power of two"),
+    };
+
+    fn new() -> Self {
+        // SAFETY: the layout has a size.
+        let memory = unsafe { std::alloc::alloc_zeroed(Self::LAYOUT) };
+        if memory.is_null() {
+            std::alloc::handle_alloc_error(Self::LAYOUT);
+        }
+        Self(memory)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: allocated with this size, filled with zeros, and ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.0, PIECE_BYTES) }
+    }
+}
+
+impl Drop for Aligned {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { std::alloc::dealloc(self.0, Self::LAYOUT) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SwapFile;
+
+    #[test]
+    fn reads_are_timed_and_nothing_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let swap = SwapFile::create(folder.path(), Some(64 << 20), 1).unwrap();
+        let time = time_reads(&swap.file, 0, swap.slots, true).unwrap();
+        assert!(time > Duration::ZERO && time < Duration::from_secs(1));
+        assert_eq!(swap.taken_bytes(), 0);
+        // Who shares the file has its parts as before.
+        assert!(swap.give_back());
+    }
+
+    #[test]
+    fn what_somebody_has_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("swap");
+        std::fs::write(&path, vec![7; 5 << 20]).unwrap();
+        let (file, other) = (
+            File::open(&path).unwrap(),
+            File::options().write(true).open(&path).unwrap(),
+        );
+        let slots = (5 << 20) / SLOT_BYTES - 1;
+        for part in 0..parts(slots) as u64 {
+            assert!(lock(&other, part, slots, libc::F_WRLCK));
+        }
+        let refused = time_reads(&file, SLOT_BYTES, slots, false).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
+        assert_eq!(std::fs::read(&path).unwrap(), vec![7; 5 << 20]);
+    }
+}
