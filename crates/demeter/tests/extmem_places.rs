@@ -30,7 +30,7 @@ fn between_memory_and_disk(script: &str) -> Output {
         .args(["-m", "sh", "-ec"])
         .arg(format!(
             "mount -t tmpfs -o size=96M none \"$M\"\n\
-             run() {{ \"$D\" extmem run --dram 32M \"$@\"; }}\n{script}"
+             run() {{ \"$D\" extmem run --dram 32M --compress off \"$@\"; }}\n{script}"
         ))
         .env("D", env!("CARGO_BIN_EXE_demeter"))
         .env("M", &memory)
@@ -63,12 +63,19 @@ fn assert_sorts(output: &Output) -> String {
 
 #[test]
 fn what_one_cannot_hold_goes_to_the_next() {
-    let alone = between_memory_and_disk("run -q --swap $M --swap-size 24M -- sh -c \"$SORT\"");
-    assert!(!text(&alone).1.is_empty(), "24 MiB of swap were enough");
+    const REFUSED: &str = "were refused, for swap could not hold all";
+    let alone = between_memory_and_disk("run --swap $M --swap-size 24M -- sh -c \"$SORT\"");
+    assert!(text(&alone).1.contains(REFUSED), "{alone:?}");
     let both = between_memory_and_disk(
-        "run -q --swap $M --swap-size 24M --swap $K --swap-size 400M -- sh -c \"$SORT\"",
+        "run --swap $M --swap-size 24M --swap $K --swap-size 400M -- sh -c \"$SORT\"",
     );
-    assert_eq!(assert_sorts(&both), "");
+    let told = assert_sorts(&both);
+    assert!(!told.contains(REFUSED), "{told}");
+    let written = told
+        .lines()
+        .find(|line| line.contains("swap      "))
+        .unwrap();
+    assert!(!written.contains("0 MiB in 0 writes"), "{told}");
 }
 
 /// The program itself fills the disk under the first place, before it needs swap.

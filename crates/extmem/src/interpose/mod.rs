@@ -12,6 +12,7 @@ pub mod dispatch;
 pub mod exec;
 pub mod filter;
 pub mod memory;
+mod pointers;
 pub mod process;
 pub mod signals;
 pub mod transfer;
