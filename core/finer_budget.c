@@ -5,7 +5,7 @@
 
 /* Part of the time: once in advance, and once as it passes, so a hundredth in all. */
 #define BUDGET_PART 200U
-/* Part of what was gained: longer walks are not known apart, and take some of it. */
+/* Part of what was gained, longer walks taken off: both are as samples say. */
 #define BUDGET_GAIN 2
 #define BUDGET_MOST ((s64)BIT_ULL(61))
 

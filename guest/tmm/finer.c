@@ -29,8 +29,11 @@
 #define EPOCH_PART	      4u
 /* Part of them kept for FMEM: a divided one there makes room for a dozen's hot pages. */
 #define FMEM_PART	      8u
-/* What a sample takes that is there only because they are denser, if it comes in a batch. */
-#define EXTRA_SAMPLE_NS	      1000u
+/*
+ * What a sample takes that is there only because they are denser, if it comes in a batch:
+ * the CPU's record, perf's look at it, and its way through here.
+ */
+#define EXTRA_SAMPLE_NS	      2500u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
 #define LOCATE_EPOCHS	      64u
 /* Windows that what cannot be divided is left alone. */
@@ -58,7 +61,10 @@ static u64 samples_before;
 static struct demeter_finer_budget budget;
 static bool is_funded;
 static u64 extra_before;
-static s64 gained_before_ns;
+static s64 realised_before_ns;
+static u64 walked_before;
+/* When the worker's time was charged last. */
+static u64 charged_ns;
 /* Hottest of what finds no room in FMEM. */
 static u64 cut_density;
 /* Whether to look at all, and totals when it was asked last; the worker's. */
@@ -74,6 +80,7 @@ static struct {
 	u64 looked_epochs;
 	u64 split_cost_ns;
 	u64 spent_ns;
+	u64 walked;
 	u64 extra[DEMETER_TIERS + 1];
 } stats = { .split_cost_ns = FIRST_SPLIT_NS };
 
@@ -192,10 +199,12 @@ bool demeter_finer_takes(struct demeter_target *target, u64 gva, u16 tier)
 	extra = dense_turn++ & ((1u << dense_shift) - 1);
 	divided = demeter_finer_sample(demeter_finer_table, target->space, gva,
 				       (1u << DEMETER_RATE_SHIFT) >> dense_shift);
-	if (extra)
+	if (extra) {
 		stats.extra[min_t(u32, tier, DEMETER_TIERS)]++;
-	else if (divided)
+	} else if (divided) {
 		target->ranges.samples++;
+		stats.walked++;
+	}
 	return extra || divided;
 }
 
@@ -297,20 +306,41 @@ static void spend(u64 ns)
 	WRITE_ONCE(stats.spent_ns, stats.spent_ns + ns);
 }
 
+/* The worker's time since this was asked last goes to looking and dividing. */
+static void charge(void)
+{
+	u64 now_ns = demeter_worker_clock();
+
+	spend(now_ns - charged_ns);
+	charged_ns = now_ns;
+}
+
+/* What placing base pages has gained since this was asked last, less what longer walks took. */
+static s64 gained(void)
+{
+	s64 realised_ns = demeter_ledger_paged_ns();
+	u64 accesses = (stats.walked - walked_before) * demeter_accesses_per_sample();
+	s64 ns = realised_ns - realised_before_ns;
+
+	realised_before_ns = realised_ns;
+	walked_before = stats.walked;
+	return ns - (s64)(accesses * READ_ONCE(demeter_params.finer_walk_ns));
+}
+
 /* An epoch is over: what may be spent after it, and what its samples have cost. */
 static void keep_accounts(void)
 {
-	s64 gained_ns = demeter_ledger_paged_ns();
 	u64 extra = extra_samples();
+	s64 gained_ns = gained();
 
+	charged_ns = demeter_worker_clock();
 	if (is_funded)
-		demeter_finer_budget_earn(&budget, demeter_pacing_passed_ns(),
-					  gained_ns - gained_before_ns, horizon_ns());
+		demeter_finer_budget_earn(&budget, demeter_pacing_passed_ns(), gained_ns,
+					  horizon_ns());
 	else
 		demeter_finer_budget_init(&budget, horizon_ns());
 	is_funded = READ_ONCE(demeter_params.finer) == DEMETER_FINER_AUTO;
 	spend((extra - extra_before) * max_t(u64, demeter_form_record_ns(), EXTRA_SAMPLE_NS));
-	gained_before_ns = gained_ns;
 	extra_before = extra;
 }
 
@@ -453,11 +483,11 @@ static int divide(struct demeter_context *ctx, struct demeter_target *target,
 	if (found.huge || found.mixed ||
 	    bitmap_empty((unsigned long *)found.where, sizeof(found.where) * BITS_PER_BYTE)) {
 		WRITE_ONCE(stats.failures, stats.failures + 1);
-		spend(params->split_cost_ns);
 		demeter_finer_drop(f, g, UNFIT_WINDOWS);
 		return 0;
 	}
-	spend(estimate->cost_ns);
+	/* Exchanges are to come, and are not of this time. */
+	spend(estimate->cost_ns - min(estimate->cost_ns, params->split_cost_ns));
 	demeter_finer_divide(f, g);
 	WRITE_ONCE(stats.divisions, stats.divisions + 1);
 	return 1;
@@ -504,6 +534,7 @@ static void divide_some(struct demeter_context *ctx, const struct demeter_finer_
 		if (!mmget_not_zero(target->mm))
 			continue;
 		done = divide(ctx, target, g, params, &estimate);
+		charge();
 		mmput_async(target->mm);
 		if (done > 0)
 			*left -= 1;
@@ -631,6 +662,7 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 		divide_best(ctx);
 		locate_some(ctx);
 		set_density();
+		charge();
 	}
 	watch(mode);
 }
