@@ -3,11 +3,12 @@
 #include <demeter/finer_budget.h>
 #include <demeter/math.h>
 
-/* Part of the time: once in advance, and once as it passes, so a hundredth in all. */
-#define BUDGET_PART 200U
+/* Part of the horizon in advance, and of the time as it passes: a hundredth in all. */
+#define BUDGET_ADVANCE 125U
+#define BUDGET_PART    500U
 /* Part of what was gained, longer walks taken off: both are as samples say. */
-#define BUDGET_GAIN 2
-#define BUDGET_MOST ((s64)BIT_ULL(61))
+#define BUDGET_GAIN    2
+#define BUDGET_MOST    ((s64)BIT_ULL(61))
 
 static s64 budget_clamp(s64 ns, s64 most)
 {
@@ -23,7 +24,7 @@ static s64 budget_clamp(s64 ns, s64 most)
  */
 void demeter_finer_budget_init(struct demeter_finer_budget *budget, u64 horizon_ns)
 {
-	budget->left_ns = (s64)(demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_PART);
+	budget->left_ns = (s64)(demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_ADVANCE);
 }
 
 /**
@@ -36,13 +37,14 @@ void demeter_finer_budget_init(struct demeter_finer_budget *budget, u64 horizon_
 void demeter_finer_budget_earn(struct demeter_finer_budget *budget, u64 passed_ns, s64 gained_ns,
 			       u64 horizon_ns)
 {
-	s64 most = (s64)(demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_PART);
+	s64 most = (s64)(demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_ADVANCE);
+	s64 debt = (s64)(demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_PART);
 	s64 passed = (s64)(demeter_min(passed_ns, (u64)BUDGET_MOST) / BUDGET_PART);
 	s64 gained = budget_clamp(gained_ns, BUDGET_MOST) / BUDGET_GAIN;
 
 	/* A loss, as where what is hot moves, is made up for within a horizon. */
-	if (gained < 0 && budget->left_ns + gained < -most)
-		gained = budget->left_ns > -most ? -most - budget->left_ns : 0;
+	if (gained < 0 && budget->left_ns + gained < -debt)
+		gained = budget->left_ns > -debt ? -debt - budget->left_ns : 0;
 	budget->left_ns = budget_clamp(budget->left_ns + passed + gained, most);
 }
 

@@ -33,7 +33,7 @@
  * What a sample takes that is there only because they are denser, if it comes in a batch:
  * the CPU's record, perf's look at it, and its way through here.
  */
-#define EXTRA_SAMPLE_NS	      2500u
+#define EXTRA_SAMPLE_NS	      1800u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
 #define LOCATE_EPOCHS	      64u
 /* Windows that what cannot be divided is left alone. */
