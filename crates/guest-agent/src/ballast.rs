@@ -22,8 +22,10 @@ use crate::report::{Reporter, node_free_bytes};
 
 const HUGE_BYTES: u64 = 2 << 20;
 const SMALL_BYTES: u64 = 4096;
-/// Free memory in pieces smaller than a huge page that a node is left with.
-const PIECES_BYTES: u64 = 6 << 20;
+/// Free memory in pieces smaller than a huge page that a node is left with. No more: Linux
+/// takes a node with some room above its watermarks for one that it can promote to, and makes
+/// none, also where a huge page finds no whole one.
+const PIECES_BYTES: u64 = 4 << 20;
 /// Pieces locked at a time, and let go of.
 const BITE_BYTES: u64 = 128 << 10;
 /// How close is close enough.
