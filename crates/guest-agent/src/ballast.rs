@@ -92,6 +92,9 @@ struct Settings(Vec<(&'static str, String)>);
 impl Settings {
     fn set() -> Self {
         let settings = [
+            // Where kswapd is woken often and finds nothing to reclaim, it is woken no more:
+            // NUMA balancing would then promote nothing.
+            ("/proc/sys/vm/min_free_kbytes", "64"),
             // A huge page that is broken makes it want more free memory, which is not there.
             ("/proc/sys/vm/watermark_boost_factor", "0"),
             // Nor is what a CPU keeps for itself, huge pages too: as little as can be.
@@ -125,10 +128,13 @@ struct Held {
 impl Held {
     /// Brings a node's free memory to what it should be.
     fn settle(&mut self, tier: &Tier) -> Result<(), Error> {
+        let mut grows = true;
         for _ in 0..ROUNDS {
             // What the kernel frees late (RCU, per-CPU lists) must be free first.
             std::thread::sleep(SETTLE);
-            while grow_huge(tier.node, whole_bytes(tier.node) / HUGE_BYTES) {}
+            while grows && whole_bytes(tier.node) > 0 {
+                grows = grow_huge(tier.node, whole_bytes(tier.node) / HUGE_BYTES);
+            }
             if self.settle_pieces(tier) {
                 break;
             }
