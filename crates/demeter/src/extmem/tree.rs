@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -63,11 +64,16 @@ impl SwapPlace {
         if let Some((swap, _)) = &self.file {
             return time_reads(&swap.file, 0, swap.slots, true).ok();
         }
-        // What holds data the library refuses; it is not to be overwritten before.
+        // What holds data, or is in use, the library refuses; it is not to be overwritten before.
         if holds_data(&self.place.path).ok()? {
             return None;
         }
-        let (file, _) = open_direct(&self.place.path, 0).ok()?;
+        let about = std::fs::metadata(&self.place.path).ok()?;
+        let unused = match about.file_type().is_block_device() {
+            true => libc::O_EXCL,
+            false => 0,
+        };
+        let (file, _) = open_direct(&self.place.path, unused).ok()?;
         let size_bytes = (&file).seek(SeekFrom::End(0)).ok()?;
         let room_bytes = size_bytes.checked_sub(SLOT_BYTES)?;
         let used_bytes = self.place.bytes.unwrap_or(room_bytes).min(room_bytes);
