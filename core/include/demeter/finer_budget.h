@@ -6,7 +6,7 @@
  * pay later. A program that ends meanwhile, or changes, has lost them. So no more is spent
  * than a small part of the time, so much of the horizon's at once, and half of what was
  * gained by what had been divided: whoever runs for the horizon or longer loses one
- * percent at most, and what turns out to gain pays for the rest by itself. All of it is
+ * and a half percent at most, and what turns out to gain pays for the rest by itself. All of it is
  * what is expected, as samples say; and the last thing that was paid may exceed it.
  */
 #ifndef DEMETER_FINER_BUDGET_H

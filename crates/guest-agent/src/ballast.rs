@@ -54,8 +54,15 @@ pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
     let settings = Settings::set();
     let mut held = Held::default();
-    // One by one: the kernel needs memory as well, and finds it on another node.
+    // One by one: the kernel needs memory as well, and finds it on another node. Where there
+    // is none, nothing competes for huge pages of it either.
     for tier in tiers {
+        if tiers.len() > 1 {
+            held.settle_pieces(tier);
+        } else {
+            let excess = node_free_bytes(tier.node).saturating_sub(tier.free_bytes);
+            grow_huge(tier.node, excess / HUGE_BYTES);
+        }
         held.settle(tier)?;
     }
     drop(settings);
@@ -126,8 +133,9 @@ struct Held {
 }
 
 impl Held {
-    /// Brings a node's free memory to what it should be.
-    fn settle(&mut self, tier: &Tier) -> Result<(), Error> {
+    /// Has the pool take all that is whole, and brings the pieces of a node to what they
+    /// should be.
+    fn settle_pieces(&mut self, tier: &Tier) {
         let mut grows = true;
         for _ in 0..ROUNDS {
             // What the kernel frees late (RCU, per-CPU lists) must be free first.
@@ -135,11 +143,15 @@ impl Held {
             while grows && whole_bytes(tier.node) > 0 {
                 grows = grow_huge(tier.node, whole_bytes(tier.node) / HUGE_BYTES);
             }
-            if self.settle_pieces(tier) {
+            if self.step(tier) {
                 break;
             }
         }
-        // A node with fewer pieces than that has as much more in whole.
+    }
+
+    /// Brings a node's free memory to what it should be.
+    fn settle(&mut self, tier: &Tier) -> Result<(), Error> {
+        // A node with fewer pieces than others has as much more in whole.
         let missing_bytes = tier.free_bytes.saturating_sub(node_free_bytes(tier.node));
         let missing = missing_bytes
             .saturating_sub(TOLERANCE_BYTES)
@@ -159,7 +171,7 @@ impl Held {
     }
 
     /// One step towards a node's pieces; true when it has them, or as many as there are.
-    fn settle_pieces(&mut self, tier: &Tier) -> bool {
+    fn step(&mut self, tier: &Tier) -> bool {
         let free_bytes = node_free_bytes(tier.node).saturating_sub(whole_bytes(tier.node));
         let wanted_bytes = pieces_of(tier);
         if free_bytes + TOLERANCE_BYTES < wanted_bytes {
