@@ -2,9 +2,8 @@
 //! In which order several places for swap are filled: the one first whose pages come back
 //! soonest, measured before the program starts.
 
+use std::path::Path;
 use std::time::Duration;
-
-use crate::extmem::tree::SwapPlace;
 
 /// Who is faster by less is not faster.
 const MARGIN_PERCENT: u32 = 125;
@@ -12,14 +11,10 @@ const MARGIN_PERCENT: u32 = 125;
 /// What a page took from each place, and its index among those given.
 pub type Timed = (usize, Option<Duration>);
 
-/// Measures a read of each; the order, those that cannot be measured last.
-pub fn measure(places: &[SwapPlace]) -> Vec<Timed> {
-    order(places.iter().map(SwapPlace::time_reads).collect())
-}
-
-fn order(times: Vec<Option<Duration>>) -> Vec<Timed> {
+/// The order by what a page took from each place; those that could not be measured last.
+pub fn by_time(times: impl Iterator<Item = Option<Duration>>) -> Vec<Timed> {
     let mut ordered: Vec<Timed> = Vec::new();
-    for (index, time) in times.into_iter().enumerate() {
+    for (index, time) in times.enumerate() {
         // Behind the last that it does not beat, so that equals stay as they were given.
         let at = ordered
             .iter()
@@ -38,10 +33,10 @@ fn beats(time: Option<Duration>, other: Option<Duration>) -> bool {
 }
 
 /// For people.
-pub fn shown(places: &[SwapPlace], order: &[Timed]) -> String {
+pub fn shown(paths: &[&Path], order: &[Timed]) -> String {
     let each: Vec<_> = (order.iter())
         .filter_map(|&(index, time)| {
-            let path = places.get(index)?.path().display();
+            let path = paths.get(index)?.display();
             Some(match time {
                 Some(time) => format!("{path} (a page in {} us)", time.as_micros()),
                 None => format!("{path} (not measured)"),
@@ -59,7 +54,7 @@ mod tests {
     fn the_fastest_comes_first_and_equals_as_given() {
         let indices = |times: &[Option<u64>]| -> Vec<usize> {
             let times = times.iter().map(|time| time.map(Duration::from_micros));
-            order(times.collect()).iter().map(|one| one.0).collect()
+            by_time(times).iter().map(|one| one.0).collect()
         };
         assert_eq!(indices(&[Some(90), Some(4000)]), [0, 1]);
         assert_eq!(indices(&[Some(4000), Some(90)]), [1, 0]);

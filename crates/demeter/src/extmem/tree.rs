@@ -55,12 +55,12 @@ pub struct SwapPlace {
 
 impl SwapPlace {
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    fn path(&self) -> &Path {
         &self.place.path
     }
 
     /// How long a page takes from there; None where that cannot be found out.
-    pub fn time_reads(&self) -> Option<Duration> {
+    fn time_reads(&self) -> Option<Duration> {
         if let Some((swap, _)) = &self.file {
             return time_reads(&swap.file, 0, swap.slots, true).ok();
         }
@@ -166,8 +166,9 @@ impl Tree {
         if self.swap.len() < 2 {
             return None;
         }
-        let order = order::measure(&self.swap);
-        let shown = order::shown(&self.swap, &order);
+        let order = order::by_time(self.swap.iter().map(SwapPlace::time_reads));
+        let paths: Vec<&Path> = self.swap.iter().map(SwapPlace::path).collect();
+        let shown = order::shown(&paths, &order);
         let mut places: Vec<_> = std::mem::take(&mut self.swap)
             .into_iter()
             .map(Some)
