@@ -163,36 +163,42 @@ impl Held {
                 wanted_bytes: tier.free_bytes,
             });
         }
-        self.lock(
-            tier.node,
-            node_free_bytes(tier.node).saturating_sub(tier.free_bytes),
-        );
+        self.lock_down_to(tier.node, tier.free_bytes, node_free_bytes);
         Ok(())
     }
 
     /// One step towards a node's pieces; true when it has them, or as many as there are.
     fn step(&mut self, tier: &Tier) -> bool {
-        let free_bytes = node_free_bytes(tier.node).saturating_sub(whole_bytes(tier.node));
         let wanted_bytes = pieces_of(tier);
-        if free_bytes + TOLERANCE_BYTES < wanted_bytes {
+        if pieces_bytes(tier.node) + TOLERANCE_BYTES < wanted_bytes {
             return self.maps.entry(tier.node).or_default().pop().is_none();
         }
-        self.lock(tier.node, free_bytes.saturating_sub(wanted_bytes)) == 0
+        !self.lock_down_to(tier.node, wanted_bytes, pieces_bytes)
     }
 
-    /// Locks so much in small pages of a node, to within [`TOLERANCE_BYTES`]; how much that
-    /// was.
-    fn lock(&mut self, node: u32, bytes: u64) -> u64 {
+    /// Locks small pages of a node until no more than so much is free, to within
+    /// [`TOLERANCE_BYTES`]; true when there was anything to lock. Looks before each bite:
+    /// what another CPU keeps for itself is not free, and the last page of a node is one
+    /// that the kernel ends this process for.
+    fn lock_down_to(&mut self, node: u32, rest_bytes: u64, free_bytes: fn(u32) -> u64) -> bool {
         let maps = self.maps.entry(node).or_default();
         let had = maps.len();
-        let bites = bytes.saturating_sub(TOLERANCE_BYTES).div_ceil(BITE_BYTES);
-        maps.extend((0..bites).filter_map(|_| Map::lock(node, BITE_BYTES / SMALL_BYTES)));
-        (maps.len() - had) as u64 * BITE_BYTES
+        while free_bytes(node) > rest_bytes + TOLERANCE_BYTES
+            && let Some(map) = Map::lock(node, BITE_BYTES / SMALL_BYTES)
+        {
+            maps.push(map);
+        }
+        maps.len() > had
     }
 
     fn small_bytes(&self, node: u32) -> u64 {
         (self.maps.get(&node)).map_or(0, |maps| maps.iter().map(|map| map.1 as u64).sum())
     }
+}
+
+/// Free memory of a node in pieces that no huge page fits into.
+fn pieces_bytes(node: u32) -> u64 {
+    node_free_bytes(node).saturating_sub(whole_bytes(node))
 }
 
 /// Free memory of a node in blocks that a huge page fits into.
