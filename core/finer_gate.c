@@ -43,13 +43,14 @@ static void gate_see(struct demeter_finer_gate *gate, const struct demeter_finer
 	gate->pause -= gate->pause > 0;
 }
 
-/* Have ranges come to their end, and left much in SMEM? */
-static bool gate_should_open(const struct demeter_finer_gate *gate)
+/* Have ranges come to their end, and left much in SMEM; and are there means for a look? */
+static bool gate_should_open(const struct demeter_finer_gate *gate,
+			     const struct demeter_finer_gate_epoch *epoch)
 {
 	u64 slow = gate->recent[DEMETER_SMEM], all = slow + gate->recent[DEMETER_FMEM];
 
-	return !gate->pause && gate->still >= GATE_STILL && all >= GATE_LEAST << GATE_SHIFT &&
-	       slow >= all / GATE_SHARE;
+	return !gate->pause && !epoch->is_poor && gate->still >= GATE_STILL &&
+	       all >= GATE_LEAST << GATE_SHIFT && slow >= all / GATE_SHARE;
 }
 
 static void gate_shut(struct demeter_finer_gate *gate)
@@ -112,7 +113,7 @@ bool demeter_finer_gate_epoch(struct demeter_finer_gate *gate,
 {
 	gate_see(gate, epoch);
 	if (!gate->open) {
-		gate->open = gate_should_open(gate);
+		gate->open = gate_should_open(gate, epoch);
 		gate->looked = 0;
 		return gate->open;
 	}

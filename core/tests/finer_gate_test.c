@@ -30,7 +30,9 @@ static u32 fg_opens(struct demeter_finer_gate *gate, u64 fast, u64 slow, u32 eve
 static void fg_test_opens(struct test_tally *tally)
 {
 	struct demeter_finer *f = test_alloc(sizeof(*f));
+	const struct demeter_finer_gate_epoch poor = { .samples = { 20, 80 }, .is_poor = true };
 	struct demeter_finer_gate gate = { 0 };
+	u32 i;
 
 	/* Some epochs without a promotion, and then it does. */
 	CHECK(fg_opens(&gate, 50, 50, 0, 100) < 20);
@@ -52,6 +54,11 @@ static void fg_test_opens(struct test_tally *tally)
 	CHECK_EQ(fg_opens(&gate, 0, 0, 0, 1000), 1000);
 	/* Until the accesses change. */
 	CHECK(fg_opens(&gate, 20, 80, 0, 100) < 20);
+	/* Not without means, and with them at once. */
+	gate = (struct demeter_finer_gate){ 0 };
+	for (i = 0; i < 1000; i++)
+		CHECK(!demeter_finer_gate_epoch(&gate, &poor, NULL));
+	CHECK_EQ(fg_opens(&gate, 20, 80, 0, 100), 0);
 	test_free(f);
 }
 

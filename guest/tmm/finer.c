@@ -27,7 +27,7 @@
 #define EPOCH_DIVISIONS_LEAST 16u
 #define EPOCH_DIVISIONS_MOST  128u
 #define EPOCH_PART	      4u
-/* Part of them kept for FMEM: a divided one there makes room for a dozen's hot pages. */
+/* Part of them in FMEM: a divided one there makes room for a dozen's hot pages. */
 #define FMEM_PART	      8u
 /*
  * What a sample takes that is there only because they are denser, if it comes in a batch:
@@ -60,6 +60,8 @@ static u64 samples_before;
  */
 static struct demeter_finer_budget budget;
 static bool is_funded;
+/* That would be looked at, as far as their memory is resident. */
+static u64 granules;
 static u64 extra_before;
 static s64 realised_before_ns;
 static u64 walked_before;
@@ -74,6 +76,7 @@ static struct demeter_finer_gate_epoch gate_before;
 /* Since load; written by the worker. */
 static struct {
 	u64 divisions;
+	u64 fmem_divisions;
 	u64 failures;
 	u64 dense_epochs;
 	u64 looks;
@@ -327,18 +330,40 @@ static s64 gained(void)
 	return ns - (s64)(accesses * READ_ONCE(demeter_params.finer_walk_ns));
 }
 
+/*
+ * Pages of what is managed, and for how long that has been: a page is as old as its address
+ * space, and as the horizon at most, so that a small old one beside a large young one does
+ * not speak for it.
+ */
+static u64 managed_pages(u64 passed_ns, u64 *managed_ns)
+{
+	u64 pages = 0, page_ms = 0, most_ms = div_u64(horizon_ns(), NSEC_PER_MSEC);
+	struct demeter_target *target;
+	u32 space = 0;
+
+	while ((target = demeter_target_next(&space))) {
+		target->managed_ns += passed_ns;
+		pages += target->own_pages;
+		page_ms += target->own_pages *
+			   min(div_u64(target->managed_ns, NSEC_PER_MSEC), most_ms);
+	}
+	*managed_ns = pages ? div64_u64(page_ms, pages) * NSEC_PER_MSEC : 0;
+	return pages;
+}
+
 /* An epoch is over: what may be spent after it, and what its samples have cost. */
 static void keep_accounts(void)
 {
-	u64 extra = extra_samples();
+	u64 passed_ns = demeter_pacing_passed_ns(), extra = extra_samples(), pages, run_ns;
 	s64 gained_ns = gained();
 
 	charged_ns = demeter_worker_clock();
+	pages = managed_pages(passed_ns, &run_ns);
+	granules = min_t(u64, pages / HPAGE_PMD_NR, table_capacity());
 	if (is_funded)
-		demeter_finer_budget_earn(&budget, demeter_pacing_passed_ns(), gained_ns,
-					  horizon_ns());
+		demeter_finer_budget_earn(&budget, passed_ns, gained_ns, run_ns, horizon_ns());
 	else
-		demeter_finer_budget_init(&budget, horizon_ns());
+		demeter_finer_budget_init(&budget, run_ns, horizon_ns());
 	is_funded = READ_ONCE(demeter_params.finer) == DEMETER_FINER_AUTO;
 	spend((extra - extra_before) * max_t(u64, demeter_form_record_ns(), EXTRA_SAMPLE_NS));
 	extra_before = extra;
@@ -503,11 +528,6 @@ static bool is_mostly_in(const struct demeter_target *target, const struct demet
 	return on.pages[tier] > on.pages[!tier];
 }
 
-/*
- * Most of them in SMEM: once their hot pages have found room, what is in FMEM may do
- * just as well whole. But a few in FMEM, too: else that room would be found in whole
- * granules, hot pages and all, which then come back one by one.
- */
 static void divide_some(struct demeter_context *ctx, const struct demeter_finer_params *params,
 			enum demeter_tier tier, u32 *left)
 {
@@ -553,14 +573,24 @@ static u32 divisions_of_an_epoch(const struct demeter_finer_params *params)
 	return clamp_t(u64, nr, EPOCH_DIVISIONS_LEAST, EPOCH_DIVISIONS_MOST);
 }
 
+/*
+ * Most of them in SMEM: once their hot pages have found room, what is in FMEM may do
+ * just as well whole. But a few in FMEM, too, and the first: else that room would be found
+ * in whole granules, hot pages and all, which then come back one by one, or not at all.
+ */
 static void divide_best(struct demeter_context *ctx)
 {
 	const struct demeter_finer_params params = params_now();
-	u32 most = divisions_of_an_epoch(&params), left = most - most / FMEM_PART;
+	u32 most = divisions_of_an_epoch(&params), left;
+	u64 missing = stats.divisions / FMEM_PART + 1;
 
-	divide_some(ctx, &params, DEMETER_SMEM, &left);
-	left += most / FMEM_PART;
+	missing -= min(missing, stats.fmem_divisions);
+	left = min_t(u64, missing, most / FMEM_PART);
+	missing = left;
 	divide_some(ctx, &params, DEMETER_FMEM, &left);
+	stats.fmem_divisions += missing - left;
+	left += most - most / FMEM_PART;
+	divide_some(ctx, &params, DEMETER_SMEM, &left);
 }
 
 /* Of what is divided, look up what was moved; and in turn all, as the kernel moves, too. */
@@ -616,7 +646,9 @@ static void watch(unsigned long mode)
 		.promoted_pages = demeter_stats.promoted_pages,
 		.extra = extra_samples(),
 	};
-	struct demeter_finer_gate_epoch epoch;
+	struct demeter_finer_gate_epoch epoch = {
+		.is_poor = !demeter_finer_budget_covers_look(&budget, granules, horizon_ns()),
+	};
 	bool was_open = gate.open;
 	u32 tier;
 

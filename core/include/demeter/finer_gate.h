@@ -45,11 +45,13 @@ struct demeter_finer_gate {
  *	samples are denser
  * @extra: samples that are there only because they are denser
  * @promoted_pages: that were moved to FMEM
+ * @is_poor: there are no means for a look that may come to something
  */
 struct demeter_finer_gate_epoch {
 	u64 samples[DEMETER_TIERS];
 	u64 extra;
 	u64 promoted_pages;
+	bool is_poor;
 };
 
 bool demeter_finer_gate_epoch(struct demeter_finer_gate *gate,
