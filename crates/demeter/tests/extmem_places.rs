@@ -135,3 +135,34 @@ fn a_file_that_holds_data_is_refused_and_kept_among_others_too() {
         "{told}"
     );
 }
+
+/// The trial writes to it: it is marked before, so that it is no data that swapping destroys.
+#[test]
+fn a_new_file_is_tried_and_then_used_among_others() {
+    let output = between_memory_and_disk(
+        "fallocate -l 32M $M/new\n\
+         run --swap $M/new --swap-size 24M --swap $K --swap-size 400M -- sh -c \"$SORT\"\n\
+         run -q --swap $M/new --swap-size 24M -- true && echo again >&2",
+    );
+    let told = assert_sorts(&output);
+    assert!(told.contains("/new (a page in "), "{told}");
+    assert!(told.ends_with("again\n"), "{told}");
+}
+
+/// A file that is too small, or that this user may not make so large, is left as it is.
+#[test]
+fn what_is_refused_is_not_tried() {
+    let output = between_memory_and_disk(
+        "(head -c 200K /dev/zero; head -c 300K /dev/urandom) > $M/small\n\
+         md5sum < $M/small > $M/before\n\
+         run -q --swap $K --swap-size 64M --swap $M/small --swap-size 400K -- true || true\n\
+         md5sum < $M/small | cmp - $M/before && echo kept\n\
+         fallocate -l 8M $M/new\n\
+         ulimit -f 8192\n\
+         run -q --swap $K --swap-size 2M --swap $M/new --swap-size 6M -- true || echo $?",
+    );
+    let (out, told) = text(&output);
+    let (first, second) = out.split_once('\n').unwrap();
+    assert_eq!(first, "kept", "{told}");
+    assert_ne!(second, "153\n", "{told}");
+}

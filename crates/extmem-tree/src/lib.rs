@@ -19,7 +19,8 @@ pub use ledger::{Account, Clerk, FLOOR_PAGES, Ledger};
 pub use place::{free_bytes, largest_file_bytes, open_direct};
 pub use settings::{SWAP_VARIABLES, SwapVariables};
 pub use swap_file::{
-    CreateError, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words, parts,
+    CreateError, LEAST_BYTES, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words,
+    parts,
 };
 pub use trial::time_reads;
 

@@ -15,6 +15,8 @@ use crate::place::{free_bytes, largest_file_bytes, open_direct};
 
 /// Bytes of a slot: one page.
 pub const SLOT_BYTES: u64 = 4096;
+/// Less swap than this in one place is a mistake.
+pub const LEAST_BYTES: u64 = 1 << 20;
 /// Slot numbers have 31 bits.
 pub const MOST_SLOTS: u64 = 1 << 31;
 /// Parts at most.
@@ -25,8 +27,6 @@ pub const PARTS: i64 = 1 << 61;
 pub const SLOTS_PER_WORD: u64 = 64;
 /// Words of a part at least: 4 MiB.
 const LEAST_WORDS: usize = 16;
-/// Less swap than this is a mistake.
-const LEAST_BYTES: u64 = 1 << 20;
 /// Without a size: this many times DRAM.
 const DRAM_MULTIPLE: u64 = 4;
 

@@ -13,14 +13,14 @@ pub type Timed = (usize, Option<Duration>);
 
 /// The order by what a page took from each place; those that could not be measured last.
 pub fn by_time(times: impl Iterator<Item = Option<Duration>>) -> Vec<Timed> {
-    let mut ordered: Vec<Timed> = Vec::new();
-    for (index, time) in times.enumerate() {
-        // Behind the last that it does not beat, so that equals stay as they were given.
-        let at = ordered
+    let mut left: Vec<Timed> = times.enumerate().collect();
+    let mut ordered = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        // Of those that none beats, the one that was given first.
+        let best = left
             .iter()
-            .rposition(|&(_, other)| !beats(time, other))
-            .map_or(0, |at| at + 1);
-        ordered.insert(at, (index, time));
+            .position(|&(_, time)| left.iter().all(|&(_, other)| !beats(other, time)));
+        ordered.push(left.remove(best.unwrap_or(0)));
     }
     ordered
 }
@@ -61,5 +61,7 @@ mod tests {
         assert_eq!(indices(&[Some(100), Some(90)]), [0, 1]);
         assert_eq!(indices(&[None, Some(4000), Some(90)]), [2, 1, 0]);
         assert_eq!(indices(&[None, None]), [0, 1]);
+        assert_eq!(indices(&[Some(140), Some(120), Some(100)]), [1, 0, 2]);
+        assert_eq!(indices(&[Some(200), None, Some(100)]), [2, 0, 1]);
     }
 }

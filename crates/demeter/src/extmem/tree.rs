@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use demeter_extmem_statistics::{Board, BoardError};
 use demeter_extmem_tree::{
-    Clerk, CreateError, Handed, Ledger, MOST_SLOTS, SLOT_BYTES, SWAP_VARIABLES, SwapFile,
-    SwapVariables, holds_data, largest_file_bytes, lowest_descriptor, open_direct, time_reads,
+    Clerk, CreateError, Handed, LEAST_BYTES, Ledger, MOST_SLOTS, SLOT_BYTES, SWAP_VARIABLES,
+    SwapFile, SwapVariables, holds_data, largest_file_bytes, lowest_descriptor, mark, open_direct,
+    time_reads,
 };
+use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::order;
 use super::swap::Place;
@@ -64,23 +66,37 @@ impl SwapPlace {
         if let Some((swap, _)) = &self.file {
             return time_reads(&swap.file, 0, swap.slots, true).ok();
         }
-        // What holds data, or is in use, the library refuses; it is not to be overwritten before.
+        // What holds data, is in use or too small the library refuses; it is not to be
+        // overwritten before.
         if holds_data(&self.place.path).ok()? {
             return None;
         }
         let about = std::fs::metadata(&self.place.path).ok()?;
-        let unused = match about.file_type().is_block_device() {
-            true => libc::O_EXCL,
-            false => 0,
-        };
-        let (file, _) = open_direct(&self.place.path, unused).ok()?;
+        let is_device = about.file_type().is_block_device();
+        if is_device {
+            // Not kept: programs of another run that start meanwhile would find it in use.
+            drop(open_direct(&self.place.path, libc::O_EXCL).ok()?);
+        }
+        let (file, _) = open_direct(&self.place.path, 0).ok()?;
         let size_bytes = (&file).seek(SeekFrom::End(0)).ok()?;
-        let room_bytes = size_bytes.checked_sub(SLOT_BYTES)?;
-        let used_bytes = self.place.bytes.unwrap_or(room_bytes).min(room_bytes);
+        let most_bytes = match is_device {
+            true => size_bytes,
+            false => size_bytes.min(largest_file_bytes()),
+        };
+        let room_bytes = most_bytes.checked_sub(SLOT_BYTES)?;
+        let wanted_bytes = self.place.bytes.unwrap_or(room_bytes);
+        let used_bytes = wanted_bytes.max(LEAST_BYTES);
+        if used_bytes > room_bytes {
+            return None;
+        }
+        let end_bytes = i64::try_from(SLOT_BYTES + used_bytes).ok()?;
+        if !is_device && fallocate(&file, FallocateFlags::empty(), 0, end_bytes).is_err() {
+            return None;
+        }
+        // Else what is written now would be taken for somebody's data.
+        mark(&self.place.path).ok()?;
         let slots = (used_bytes / SLOT_BYTES).min(MOST_SLOTS);
-        (slots > 0)
-            .then(|| time_reads(&file, SLOT_BYTES, slots, false).ok())
-            .flatten()
+        time_reads(&file, SLOT_BYTES, slots, false).ok()
     }
 
     fn hand_on(&self, variables: &SwapVariables, command: &mut Command) {

@@ -13,14 +13,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use demeter_extmem_tree::{
-    Handed, MOST_SLOTS, SwapFile, free_bytes, holds_data, largest_file_bytes, mark, open_direct,
+    Handed, LEAST_BYTES, MOST_SLOTS, SwapFile, free_bytes, holds_data, largest_file_bytes, mark,
+    open_direct,
 };
 
 use super::{SLOT_BYTES, SwapError};
 use crate::descriptor;
-
-/// Less swap than this is a mistake.
-const LEAST_BYTES: u64 = 1 << 20;
 
 /// Who else uses the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

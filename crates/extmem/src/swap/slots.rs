@@ -157,6 +157,9 @@ impl Slots {
         {
             step = step.saturating_sub(1);
         }
+        // Who takes the rest has lowered it further than who leaves small gaps alone.
+        let lowest = CHOOSINESS.iter().rposition(|&least| least >= content);
+        step = step.min(lowest.unwrap_or(0));
         while let Some(&least) = CHOOSINESS.get(step).filter(|&&least| least >= content) {
             let start = self.cursor.load(Ordering::Relaxed);
             let mut distance = 0;
