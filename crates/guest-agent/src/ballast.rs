@@ -1,80 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Makes each node's free memory exactly as large as asked for, and as whole.
+//! Makes each node's free memory exactly as large as asked for.
 //!
 //! What is too much goes into the pool of huge pages of that node (no process
 //! owns them, no reclaim, migration or scanning touches them), the rest below
 //! 2 MiB into small locked pages of this process.
 //!
-//! A manager that was loaded leaves pieces, and in so small a tier every huge page
-//! that does not fit shows. So first the pool takes all that is whole. What is left are
-//! pieces, of whatever kind, and what is locked now comes out of them, down to as many as
-//! every guest has. Then as many huge pages come out of the pool again.
+//! Free memory is as whole, too: a manager that was loaded leaves pieces, and in so
+//! small a tier every huge page that does not fit shows. So pieces are locked, and
+//! huge pages of the pool come free in their place, until some pieces are left.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
 
 use demeter_agent::protocol::{Record, Tier};
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous};
 
 use crate::error::Error;
 use crate::report::{Reporter, node_free_bytes};
 
 const HUGE_BYTES: u64 = 2 << 20;
 const SMALL_BYTES: u64 = 4096;
-/// Free memory in pieces smaller than a huge page that a node is left with. No more: Linux
-/// takes a node with some room above its watermarks for one that it can promote to, and makes
-/// none, also where a huge page finds no whole one.
+/// Free memory in pieces smaller than a huge page that a node is left with.
 const PIECES_BYTES: u64 = 4 << 20;
-/// Pieces locked at a time, and let go of.
-const BITE_BYTES: u64 = 128 << 10;
+/// Pieces locked at a time, to see what that breaks.
+const BITE_BYTES: u64 = 256 << 10;
 /// How close is close enough.
 const TOLERANCE_BYTES: u64 = 64 << 10;
 const ROUNDS: u32 = 32;
 const SETTLE: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// A mapping of this process: address and bytes. Gone when it is dropped.
-struct Map(std::ptr::NonNull<libc::c_void>, usize);
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: the range is a mapping made by `lock`, which nothing refers to.
-        let _ = unsafe { munmap(self.0, self.1) };
-    }
-}
+/// A mapping of this process: address and bytes.
+type Map = (std::ptr::NonNull<libc::c_void>, usize);
 
 /// Small pages held until the machine is switched off.
 pub struct Ballast {
-    _maps: BTreeMap<u32, Vec<Map>>,
+    _maps: Vec<Map>,
 }
 
 /// Brings all nodes to their sizes.
 pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
-    let settings = Settings::set();
     let mut held = Held::default();
-    // One by one: the kernel needs memory as well, and finds it on another node. Where there
-    // is none, nothing competes for huge pages of it either.
+    held.settle(tiers)?;
     for tier in tiers {
-        if tiers.len() > 1 {
-            held.settle_pieces(tier);
-        } else {
-            let excess = node_free_bytes(tier.node).saturating_sub(tier.free_bytes);
-            grow_huge(tier.node, excess / HUGE_BYTES);
-        }
-        held.settle(tier)?;
+        held.trade_pieces(tier.node);
     }
-    drop(settings);
+    held.settle(tiers)?;
     for tier in tiers {
         let free_bytes = node_free_bytes(tier.node);
         reporter.send(&Record::Tier {
             node: tier.node,
             wanted_bytes: tier.free_bytes,
             free_bytes,
-            whole_bytes: whole_bytes(tier.node),
             huge_bytes: huge_pages(tier.node) * HUGE_BYTES,
-            small_bytes: held.small_bytes(tier.node),
+            small_bytes: held.small_bytes.get(&tier.node).copied().unwrap_or(0),
         });
         if free_bytes.abs_diff(tier.free_bytes) > (1 << 20) {
             return Err(Error::Ballast {
@@ -87,118 +68,90 @@ pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
     Ok(Ballast { _maps: held.maps })
 }
 
-/// What a node is left with in pieces, so that the rest is whole.
-fn pieces_of(tier: &Tier) -> u64 {
-    let most = PIECES_BYTES.min(tier.free_bytes);
-    most + (tier.free_bytes - most) % HUGE_BYTES
-}
-
-/// What the kernel is told meanwhile, by file; as before when dropped.
-struct Settings(Vec<(&'static str, String)>);
-
-impl Settings {
-    fn set() -> Self {
-        let settings = [
-            // Where kswapd is woken often and finds nothing to reclaim, it is woken no more:
-            // NUMA balancing would then promote nothing.
-            ("/proc/sys/vm/min_free_kbytes", "64"),
-            // A huge page that is broken makes it want more free memory, which is not there.
-            ("/proc/sys/vm/watermark_boost_factor", "0"),
-            // Nor is what a CPU keeps for itself, huge pages too: as little as can be.
-            ("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000"),
-        ];
-        let before = (settings.into_iter())
-            .filter_map(|(path, value)| {
-                let before = fs::read_to_string(path).ok()?;
-                fs::write(path, value).ok()?;
-                Some((path, before))
-            })
-            .collect();
-        Self(before)
-    }
-}
-
-impl Drop for Settings {
-    fn drop(&mut self) {
-        for (path, before) in &self.0 {
-            let _ = fs::write(path, before);
-        }
-    }
-}
-
 /// What has been taken so far.
 #[derive(Default)]
 struct Held {
-    maps: BTreeMap<u32, Vec<Map>>,
+    maps: Vec<Map>,
+    small_bytes: BTreeMap<u32, u64>,
 }
 
 impl Held {
-    /// Has the pool take all that is whole, and brings the pieces of a node to what they
-    /// should be.
-    fn settle_pieces(&mut self, tier: &Tier) {
-        let mut grows = true;
+    /// Brings all nodes to their sizes, to within [`TOLERANCE_BYTES`].
+    fn settle(&mut self, tiers: &[Tier]) -> Result<(), Error> {
+        // Taking memory on one node may use a little of the other one (page
+        // tables, slabs): go round until all are right.
         for _ in 0..ROUNDS {
+            let mut settled = true;
             // What the kernel frees late (RCU, per-CPU lists) must be free first.
             std::thread::sleep(SETTLE);
-            while grows && whole_bytes(tier.node) > 0 {
-                grows = grow_huge(tier.node, whole_bytes(tier.node) / HUGE_BYTES);
+            for tier in tiers {
+                settled &= self.settle_node(tier)?;
             }
-            if self.step(tier) {
+            if settled {
                 break;
             }
         }
-    }
-
-    /// Brings a node's free memory to what it should be.
-    fn settle(&mut self, tier: &Tier) -> Result<(), Error> {
-        // A node with fewer pieces than others has as much more in whole.
-        let missing_bytes = tier.free_bytes.saturating_sub(node_free_bytes(tier.node));
-        let missing = missing_bytes
-            .saturating_sub(TOLERANCE_BYTES)
-            .div_ceil(HUGE_BYTES);
-        if !give_back_huge(tier.node, missing) {
-            return Err(Error::TooSmall {
-                node: tier.node,
-                free_bytes: node_free_bytes(tier.node),
-                wanted_bytes: tier.free_bytes,
-            });
-        }
-        self.lock_down_to(tier.node, tier.free_bytes, node_free_bytes);
         Ok(())
     }
 
-    /// One step towards a node's pieces; true when it has them, or as many as there are.
-    fn step(&mut self, tier: &Tier) -> bool {
-        let wanted_bytes = pieces_of(tier);
-        if pieces_bytes(tier.node) + TOLERANCE_BYTES < wanted_bytes {
-            return self.maps.entry(tier.node).or_default().pop().is_none();
+    /// One step towards a node's size; true when it has it.
+    fn settle_node(&mut self, tier: &Tier) -> Result<bool, Error> {
+        let free_bytes = node_free_bytes(tier.node);
+        let Some(excess) = free_bytes.checked_sub(tier.free_bytes) else {
+            if tier.free_bytes - free_bytes <= TOLERANCE_BYTES {
+                return Ok(true);
+            }
+            if give_back_huge(tier.node) {
+                return Ok(false);
+            }
+            return Err(Error::TooSmall {
+                node: tier.node,
+                free_bytes,
+                wanted_bytes: tier.free_bytes,
+            });
+        };
+        if excess <= TOLERANCE_BYTES {
+            return Ok(true);
         }
-        !self.lock_down_to(tier.node, wanted_bytes, pieces_bytes)
-    }
-
-    /// Locks small pages of a node until no more than so much is free, to within
-    /// [`TOLERANCE_BYTES`]; true when there was anything to lock. Looks before each bite:
-    /// what another CPU keeps for itself is not free, and the last page of a node is one
-    /// that the kernel ends this process for.
-    fn lock_down_to(&mut self, node: u32, rest_bytes: u64, free_bytes: fn(u32) -> u64) -> bool {
-        let maps = self.maps.entry(node).or_default();
-        let had = maps.len();
-        while free_bytes(node) > rest_bytes + TOLERANCE_BYTES
-            && let Some(map) = Map::lock(node, BITE_BYTES / SMALL_BYTES)
-        {
-            maps.push(map);
+        if excess < HUGE_BYTES || !grow_huge(tier.node, excess / HUGE_BYTES) {
+            self.lock(tier.node, excess - TOLERANCE_BYTES / 2);
         }
-        maps.len() > had
+        Ok(false)
     }
 
-    fn small_bytes(&self, node: u32) -> u64 {
-        (self.maps.get(&node)).map_or(0, |maps| maps.iter().map(|map| map.1 as u64).sum())
+    /// Locks small pages, and says whether it could.
+    fn lock(&mut self, node: u32, bytes: u64) -> bool {
+        let pages = bytes / SMALL_BYTES;
+        let Some(map) = lock_small(node, pages) else {
+            return false;
+        };
+        *self.small_bytes.entry(node).or_default() += pages * SMALL_BYTES;
+        self.maps.push(map);
+        true
     }
-}
 
-/// Free memory of a node in pieces that no huge page fits into.
-fn pieces_bytes(node: u32) -> u64 {
-    node_free_bytes(node).saturating_sub(whole_bytes(node))
+    /// Locks free pieces of a node, and frees as much in huge pages of its pool: until
+    /// [`PIECES_BYTES`] are left, or those that are left serve no process.
+    fn trade_pieces(&mut self, node: u32) {
+        let mut owed = 0;
+        loop {
+            let whole = whole_bytes(node);
+            let pieces = node_free_bytes(node).saturating_sub(whole);
+            if pieces < PIECES_BYTES + BITE_BYTES || !self.lock(node, BITE_BYTES) {
+                break;
+            }
+            owed += BITE_BYTES;
+            if whole_bytes(node) < whole {
+                break;
+            }
+            if owed >= HUGE_BYTES {
+                if !give_back_huge(node) {
+                    break;
+                }
+                owed -= HUGE_BYTES;
+            }
+        }
+    }
 }
 
 /// Free memory of a node in blocks that a huge page fits into.
@@ -231,60 +184,54 @@ fn huge_pages(node: u32) -> u64 {
         .unwrap_or(0)
 }
 
-/// True when the pool of huge pages has grown, by so many at most.
+/// True when the pool grew at all.
 fn grow_huge(node: u32, pages: u64) -> bool {
     let had = huge_pages(node);
-    pages > 0
-        && fs::write(pool_path(node), (had + pages).to_string()).is_ok()
-        && huge_pages(node) > had
+    let _ = fs::write(pool_path(node), (had + pages).to_string());
+    huge_pages(node) > had
 }
 
-/// True when all of them are free now.
-fn give_back_huge(node: u32, pages: u64) -> bool {
-    let Some(rest) = huge_pages(node).checked_sub(pages) else {
-        return false;
-    };
-    fs::write(pool_path(node), rest.to_string()).is_ok() && huge_pages(node) == rest
+fn give_back_huge(node: u32) -> bool {
+    let had = huge_pages(node);
+    had > 0 && fs::write(pool_path(node), (had - 1).to_string()).is_ok() && huge_pages(node) < had
 }
 
-impl Map {
-    /// Maps, binds, locks and touches small pages on one node.
-    fn lock(node: u32, pages: u64) -> Option<Self> {
-        let bytes = usize::try_from(pages * SMALL_BYTES).ok()?;
-        // SAFETY: a new private anonymous mapping overlaps nothing.
-        let map = unsafe {
-            mmap_anonymous(
-                None,
-                NonZeroUsize::new(bytes)?,
-                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
-                MapFlags::MAP_PRIVATE,
-            )
-        }
-        .ok()?;
-        let map = Self(map, bytes);
-        let mask: libc::c_ulong = 1_u64.checked_shl(node)?;
-        // SAFETY: the range is the mapping made above; the mask outlives the call.
-        let bound = unsafe {
-            libc::syscall(
-                libc::SYS_mbind,
-                map.0.as_ptr(),
-                bytes,
-                libc::MPOL_BIND,
-                &raw const mask,
-                libc::c_ulong::BITS as libc::c_ulong,
-                0,
-            )
-        };
-        if bound != 0 {
-            return None;
-        }
-        // SAFETY: the range is the mapping made above.
-        unsafe {
-            madvise(map.0, bytes, MmapAdvise::MADV_NOHUGEPAGE).ok()?;
-            mlock(map.0, bytes).ok()?;
-        }
-        Some(map)
+/// Maps, binds, locks and touches small pages on one node.
+fn lock_small(node: u32, pages: u64) -> Option<Map> {
+    let bytes = NonZeroUsize::new(usize::try_from(pages * SMALL_BYTES).ok()?)?;
+    // SAFETY: a new private anonymous mapping overlaps nothing; it is only
+    // used below and never unmapped.
+    let map = unsafe {
+        mmap_anonymous(
+            None,
+            bytes,
+            ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+            MapFlags::MAP_PRIVATE,
+        )
     }
+    .ok()?;
+    let mask: libc::c_ulong = 1_u64.checked_shl(node)?;
+    // SAFETY: the range is the mapping made above; the mask outlives the call.
+    let bound = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            map.as_ptr(),
+            bytes.get(),
+            libc::MPOL_BIND,
+            &raw const mask,
+            libc::c_ulong::BITS as libc::c_ulong,
+            0,
+        )
+    };
+    if bound != 0 {
+        return None;
+    }
+    // SAFETY: the range is the mapping made above.
+    unsafe {
+        madvise(map, bytes.get(), MmapAdvise::MADV_NOHUGEPAGE).ok()?;
+        mlock(map, bytes.get()).ok()?;
+    }
+    Some((map, bytes.get()))
 }
 
 #[cfg(test)]
