@@ -49,6 +49,9 @@ in_model() {
 	return $ended
 }
 
+# What a sample of FMEM counts, where SMEM has one: as much.
+late_weight=1
+
 # comes NAME PROGRAM...: most samples say FMEM in the end; little is a stray
 comes() {
 	name=$1
@@ -62,7 +65,7 @@ comes() {
 	# While it is being found, its surroundings come along: up to twice as much.
 	[ "$promoted" -lt 6144 ] || fail "$name: $promoted pages were promoted, and again"
 	[ "$demoted" -ge $((promoted / 2)) ] || fail "$name: $demoted pages demoted for $promoted"
-	[ "$fmem" -gt "$smem" ] || fail "$name: $fmem samples say FMEM, $smem SMEM"
+	[ $((fmem * late_weight)) -gt "$smem" ] || fail "$name: $fmem samples say FMEM, $smem SMEM"
 	echo "ok - $name: $promoted promoted, $demoted demoted, $refused refused; samples: FMEM $fmem, SMEM $smem, strays $strays"
 	passed=$((passed + 1))
 }
@@ -136,6 +139,9 @@ log_is_clean() {
 }
 
 if [ "$(cat $sysfs/sampler)" = touch ]; then
+	# Once nothing is left to move, touch looks at few pages: what came before it was found may
+	# then be the larger part of all that it was told.
+	late_weight=3
 	# shellcheck disable=SC1091 # In the guest.
 	. /tmp/layout-touch.sh
 	exit
