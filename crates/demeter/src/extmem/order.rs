@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(indices(&[Some(100), Some(90)]), [0, 1]);
         assert_eq!(indices(&[None, Some(4000), Some(90)]), [2, 1, 0]);
         assert_eq!(indices(&[None, None]), [0, 1]);
-        assert_eq!(indices(&[Some(140), Some(120), Some(100)]), [1, 0, 2]);
+        assert_eq!(indices(&[Some(140), Some(120), Some(100)]), [1, 2, 0]);
         assert_eq!(indices(&[Some(200), None, Some(100)]), [2, 0, 1]);
     }
 }
