@@ -43,6 +43,10 @@
 #define FINER_ENOUGH	   256U
 /* Windows that what was kept whole, or spread again, is left alone. */
 #define FINER_KEPT_WINDOWS 8U
+/* Windows that what was divided and has gone idle is left alone. */
+#define FINER_IDLE_WINDOWS 1U
+/* Attempts to divide a granule: who holds a lock, or a page for a while, lets go of it. */
+#define FINER_ATTEMPTS	   4U
 #define FINER_SHIFT	   16U
 /* Denser samples: an epoch of them takes so much credit, one without gives one. */
 #define FINER_DENSE_PRICE  8U
@@ -157,6 +161,11 @@ struct demeter_finer_granule *demeter_finer_find(const struct demeter_finer *f, 
 	return NULL;
 }
 
+static u64 finer_space_bit(u32 space)
+{
+	return 1ULL << (space % 64);
+}
+
 static u32 *finer_refused(struct demeter_finer *f, u32 space, u64 start)
 {
 	return &f->refused[finer_hash(space, start) % DEMETER_FINER_REFUSED];
@@ -207,6 +216,13 @@ static void finer_move(struct demeter_finer_granule *g, u32 cell, u32 from, u32 
 	}
 }
 
+/* A sample of what a huge page would have found sooner; for as long as moves are credited. */
+static void finer_walk(struct demeter_finer *f, const struct demeter_finer_granule *g, u32 weight)
+{
+	if (g->was_huge && g->divided_ns < f->horizon_ns)
+		f->walked = demeter_add_sat(f->walked, weight);
+}
+
 /**
  * demeter_finer_sample - count one sampled access
  * @f: the granules
@@ -226,6 +242,7 @@ bool demeter_finer_sample(struct demeter_finer *f, u32 space, u64 gva, u32 weigh
 	if (!g)
 		return false;
 	f->window_samples++;
+	finer_walk(f, g, weight);
 	/* What is sampled so often is known well enough; the rest would come short. */
 	if (g->count[0][cell] == FINER_COUNT_MAX)
 		return g->state == DEMETER_FINER_DIVIDED;
@@ -328,17 +345,31 @@ static bool finer_is_uneven(const struct demeter_finer_granule *g)
 	return false;
 }
 
-static void finer_undivide(struct demeter_finer *f, struct demeter_finer_granule *g)
+static void finer_undivide(struct demeter_finer *f, struct demeter_finer_granule *g, u32 windows)
 {
 	g->state = DEMETER_FINER_KEPT;
 	g->settle = FINER_SETTLE;
 	f->settle = FINER_SETTLE;
 	g->carried = 0;
+	g->was_huge = false;
 	f->divided--;
-	*finer_refused(f, g->space, g->start) = f->window + FINER_KEPT_WINDOWS;
+	*finer_refused(f, g->space, g->start) = f->window + windows;
 }
 
-static void finer_end_window(struct demeter_finer *f)
+/*
+ * Of what is divided, what has gone idle while others were accessed, and what is accessed
+ * evenly. Before the older half of what is known is forgotten.
+ */
+static void finer_review(struct demeter_finer *f, struct demeter_finer_granule *g, bool by_samples)
+{
+	if (g->samples < FINER_LEAST && by_samples && g->epochs[1])
+		finer_undivide(f, g, FINER_IDLE_WINDOWS);
+	else if (g->samples >= 4 * FINER_LEAST && !finer_is_uneven(g))
+		finer_undivide(f, g, FINER_KEPT_WINDOWS);
+}
+
+/* @by_samples: it ended as there were enough of them, not as its time was over. */
+static void finer_end_window(struct demeter_finer *f, bool by_samples)
 {
 	bool full = f->nr == f->capacity;
 	u32 i;
@@ -351,10 +382,8 @@ static void finer_end_window(struct demeter_finer *f)
 
 		if (g->state == DEMETER_FINER_FREE)
 			continue;
-		/* Before the older half of what is known is forgotten. */
-		if (g->state == DEMETER_FINER_DIVIDED && g->samples >= 4 * FINER_LEAST &&
-		    !finer_is_uneven(g)) {
-			finer_undivide(f, g);
+		if (g->state == DEMETER_FINER_DIVIDED) {
+			finer_review(f, g, by_samples);
 		} else if (g->state == DEMETER_FINER_KEPT &&
 			   *finer_refused(f, g->space, g->start) <= f->window) {
 			g->state = DEMETER_FINER_LOOK;
@@ -400,12 +429,13 @@ struct finer_sums {
 	u64 pairs;
 };
 
-/* @epochs have passed since the last time. */
-static void finer_age(struct demeter_finer *f, u32 epochs, struct finer_sums *sums)
+/* @epochs have passed since the last time, of which the last took @passed_ns. */
+static void finer_age(struct demeter_finer *f, u32 epochs, u64 passed_ns, struct finer_sums *sums)
 {
 	u32 i;
 
 	memset(sums, 0, sizeof(*sums));
+	f->spaces = 0;
 	for (i = 0; i < f->capacity; i++) {
 		struct demeter_finer_granule *g = &f->granule[i];
 
@@ -414,6 +444,11 @@ static void finer_age(struct demeter_finer *f, u32 epochs, struct finer_sums *su
 		g->epochs[0] += epochs;
 		g->carried >>= epochs;
 		g->settle -= (u8)demeter_min(g->settle, epochs);
+		if (g->state == DEMETER_FINER_DIVIDED || g->settle)
+			f->spaces |= finer_space_bit(g->space);
+		/* Where anything is divided, each epoch is seen to by itself. */
+		if (g->state == DEMETER_FINER_DIVIDED)
+			g->divided_ns = demeter_add_sat(g->divided_ns, passed_ns);
 		sums->samples += g->samples;
 		if (g->state != DEMETER_FINER_LOOK)
 			continue;
@@ -466,13 +501,14 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	struct finer_sums sums;
 	bool over;
 
+	f->horizon_ns = horizon_ns;
 	f->window_ns = demeter_add_sat(f->window_ns, passed_ns);
 	f->due = 0;
 	f->epochs++;
 	finer_pay(f);
 	if (!f->denser && !f->divided && f->epochs < FINER_STRIDE)
 		return false;
-	finer_age(f, f->epochs, &sums);
+	finer_age(f, f->epochs, passed_ns, &sums);
 	f->settle -= (u32)demeter_min(f->settle, f->epochs);
 	f->epochs = 0;
 	f->pairs = sums.pairs;
@@ -481,7 +517,7 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	f->denser = !f->pause && f->credit >= (f->denser ? FINER_DENSE_PRICE : FINER_CREDIT / 4) &&
 		    (f->eager || finer_is_suspect(&sums));
 	if (over)
-		finer_end_window(f);
+		finer_end_window(f, f->window_samples >= wanted);
 	return over;
 }
 
@@ -608,14 +644,32 @@ void demeter_finer_keep(struct demeter_finer *f, struct demeter_finer_granule *g
  * demeter_finer_divide - a granule is placed by page from now on
  * @f: the granules
  * @g: the one; where its pages are is told by demeter_finer_locate()
+ * @was_huge: until now it was a huge page
  */
-void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g)
+void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g, bool was_huge)
 {
 	if (g->state == DEMETER_FINER_DIVIDED)
 		return;
 	g->state = DEMETER_FINER_DIVIDED;
 	g->carried = demeter_finer_rate(g);
+	g->was_huge = was_huge;
+	g->divided_ns = 0;
+	g->failures = 0;
 	f->divided++;
+	f->spaces |= finer_space_bit(g->space);
+}
+
+/**
+ * demeter_finer_fail - a granule was to be divided, and could not be
+ * @f: the granules
+ * @g: the one
+ *
+ * It is asked for again with an eighth more samples, but not for ever.
+ */
+void demeter_finer_fail(struct demeter_finer *f, struct demeter_finer_granule *g)
+{
+	if (++g->failures >= FINER_ATTEMPTS)
+		demeter_finer_drop(f, g, FINER_KEPT_WINDOWS);
 }
 
 /**

@@ -27,44 +27,47 @@ static s64 budget_clamp(s64 ns, s64 most)
 	return ns < -BUDGET_MOST ? -BUDGET_MOST : ns;
 }
 
-/* What may be left over: who has run for so long would not miss it. */
-static s64 budget_most(u64 run_ns, u64 horizon_ns)
+static s64 budget_part(u64 ns, u64 part)
 {
-	return (s64)(demeter_min(demeter_min(run_ns, horizon_ns), (u64)BUDGET_MOST) / BUDGET_YOUNG);
+	return (s64)(demeter_min(ns, (u64)BUDGET_MOST) / part);
 }
 
-/**
- * demeter_finer_budget_init - nothing was spent yet
- * @budget: the budget
- * @run_ns: for so long what is managed has run
- * @horizon_ns: how long a placement is expected to last
- */
-void demeter_finer_budget_init(struct demeter_finer_budget *budget, u64 run_ns, u64 horizon_ns)
+/* A loss, as where what is hot moves, is made up for within a horizon. */
+static s64 budget_bearable(const struct demeter_finer_budget *budget, s64 gained, u64 horizon_ns)
 {
-	budget->left_ns = budget_most(run_ns, horizon_ns);
+	s64 debt = budget_part(horizon_ns, BUDGET_PART);
+
+	if (gained >= 0 || budget->saved_ns + gained >= -debt)
+		return gained;
+	return budget->saved_ns > -debt ? -debt - budget->saved_ns : 0;
 }
 
 /**
  * demeter_finer_budget_earn - time has passed
  * @budget: the budget
- * @passed_ns: how much
- * @gained_ns: what was gained meanwhile by what is divided; a loss is one
- * @run_ns: for so long what is managed has run; less than before where something joined
+ * @epoch: what it came to
  * @horizon_ns: how long a placement is expected to last
+ *
+ * No more is saved than a hundredth of the horizon: who has run for so long would not miss
+ * it. Where nothing is managed any more, nobody is left to pay a debt.
  */
-void demeter_finer_budget_earn(struct demeter_finer_budget *budget, u64 passed_ns, s64 gained_ns,
-			       u64 run_ns, u64 horizon_ns)
+void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
+			       const struct demeter_finer_budget_epoch *epoch, u64 horizon_ns)
 {
-	s64 most = budget_most(run_ns, horizon_ns);
-	s64 debt = (s64)(demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_PART);
-	s64 passed = (s64)(demeter_min(passed_ns, (u64)BUDGET_MOST) /
-			   (run_ns < horizon_ns ? BUDGET_YOUNG : BUDGET_PART));
-	s64 gained = budget_clamp(gained_ns, BUDGET_MOST) / BUDGET_GAIN;
+	u64 young_ns = demeter_min(epoch->young_ns, epoch->passed_ns);
+	s64 gained = budget_clamp(epoch->gained_ns, BUDGET_MOST) / BUDGET_GAIN;
+	s64 earned = budget_part(young_ns, BUDGET_YOUNG) +
+		     budget_part(epoch->passed_ns - young_ns, BUDGET_PART);
 
-	/* A loss, as where what is hot moves, is made up for within a horizon. */
-	if (gained < 0 && budget->left_ns + gained < -debt)
-		gained = budget->left_ns > -debt ? -debt - budget->left_ns : 0;
-	budget->left_ns = budget_clamp(budget->left_ns + passed + gained, most);
+	budget->most_ns = budget_part(demeter_min(epoch->run_ns, horizon_ns), BUDGET_YOUNG);
+	if (!epoch->run_ns) {
+		if (budget->saved_ns < 0)
+			budget->saved_ns = 0;
+		return;
+	}
+	gained = budget_bearable(budget, gained, horizon_ns);
+	budget->saved_ns = budget_clamp(budget->saved_ns + earned + gained,
+					budget_part(horizon_ns, BUDGET_YOUNG));
 }
 
 /**
@@ -74,8 +77,18 @@ void demeter_finer_budget_earn(struct demeter_finer_budget *budget, u64 passed_n
  */
 void demeter_finer_budget_spend(struct demeter_finer_budget *budget, u64 ns)
 {
-	budget->left_ns =
-		budget_clamp(budget->left_ns - (s64)demeter_min(ns, (u64)BUDGET_MOST), BUDGET_MOST);
+	budget->saved_ns = budget_clamp(budget->saved_ns - budget_part(ns, 1), BUDGET_MOST);
+}
+
+/**
+ * demeter_finer_budget_left_ns - what may be spent now
+ * @budget: the budget
+ *
+ * Return: nanoseconds; less than nothing while a debt is paid off.
+ */
+s64 demeter_finer_budget_left_ns(const struct demeter_finer_budget *budget)
+{
+	return budget_clamp(budget->saved_ns, budget->most_ns);
 }
 
 /**
@@ -94,5 +107,6 @@ bool demeter_finer_budget_covers_look(const struct demeter_finer_budget *budget,
 	u64 enough_ns = demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_LOOK_ENOUGH;
 
 	granules = demeter_min(granules, enough_ns);
-	return budget->left_ns >= (s64)demeter_min(granules * BUDGET_LOOK_NS, enough_ns);
+	return demeter_finer_budget_left_ns(budget) >=
+	       (s64)demeter_min(granules * BUDGET_LOOK_NS, enough_ns);
 }

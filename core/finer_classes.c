@@ -75,6 +75,18 @@ static bool finer_is_apart(const struct demeter_finer_granule *g, u32 space)
 }
 
 /**
+ * demeter_finer_has - may an address space have granules of its own
+ * @f: the granules
+ * @space: its number
+ *
+ * Return: whether any of it may be divided, or have been until a moment ago.
+ */
+bool demeter_finer_has(const struct demeter_finer *f, u32 space)
+{
+	return f->spaces & finer_space_bit(space);
+}
+
+/**
  * demeter_finer_undivided - where the first divided granule begins
  * @f: the granules
  * @space: address space
@@ -86,7 +98,10 @@ static bool finer_is_apart(const struct demeter_finer_granule *g, u32 space)
 u64 demeter_finer_undivided(const struct demeter_finer *f, u32 space, u64 start, u64 end)
 {
 	u64 at = start >> DEMETER_FINER_SHIFT << DEMETER_FINER_SHIFT, first = end;
-	u64 nr = start < end && f->divided ? ((end - at) >> DEMETER_FINER_SHIFT) + 1 : 0, i;
+	u64 nr = start < end && f->divided && demeter_finer_has(f, space)
+			 ? ((end - at) >> DEMETER_FINER_SHIFT) + 1
+			 : 0;
+	u64 i;
 
 	/* A look at each granule of the range, in order, or at each that is known. */
 	for (i = 0; i < demeter_min(nr, f->capacity) && (nr > f->capacity || first == end); i++) {
@@ -148,6 +163,8 @@ void demeter_finer_hide(const struct demeter_finer *f, u32 space,
 {
 	u32 i, at, tier;
 
+	if (!demeter_finer_has(f, space))
+		return;
 	for (i = 0; i < f->capacity && (f->divided || f->settle); i++) {
 		const struct demeter_finer_granule *g = &f->granule[i];
 		u64 end = g->start + (1ULL << DEMETER_FINER_SHIFT);
@@ -185,7 +202,7 @@ void demeter_finer_classes(const struct demeter_finer *f, u32 space,
 	u32 i, k, tier;
 
 	memset(entries, 0, DEMETER_FINER_CLASSES * sizeof(*entries));
-	for (i = 0; i < f->capacity && f->divided; i++) {
+	for (i = 0; i < f->capacity && f->divided && demeter_finer_has(f, space); i++) {
 		const struct demeter_finer_granule *g = &f->granule[i];
 
 		if (g->state != DEMETER_FINER_DIVIDED || g->space != space)

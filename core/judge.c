@@ -47,7 +47,7 @@ static s64 judge_credit(const struct demeter_placement *placement, s64 gain_ns)
  * @epoch_ns: length of the epoch
  * @horizon_ns: how long a placement is expected to last at most
  *
- * One that is over before its time is heard at once, with what it has saved: where parts of
+ * One that is over before its time is heard at once, with what it has saved at most: where parts of
  * memory are hot by turns, the next steps are of the same kind, and soon taken.
  */
 void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placement *placement,
@@ -57,10 +57,13 @@ void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placem
 				   horizon_ns / JUDGE_HEARING_PART);
 	u64 cost_ns = demeter_add_sat(judge->heard_cost_ns, placement->cost_ns);
 	bool over = demeter_placement_is_over(placement, epoch_ns);
-	s64 gain_ns = over ? placement->realised_ns : demeter_placement_outlook_ns(placement);
+	s64 gain_ns = demeter_placement_outlook_ns(placement);
 
 	if (taken_ns < judge->since_ns || (placement->age_ns < least_ns && !over))
 		return;
+	/* That a step saves no more does not excuse one that goes on losing. */
+	if (over && gain_ns > placement->realised_ns)
+		gain_ns = placement->realised_ns;
 	judge->heard_cost_ns = demeter_min(cost_ns, JUDGE_S64_MAX / 8);
 	judge->heard_gain_ns = judge_bound(judge->heard_gain_ns + judge_credit(placement, gain_ns));
 }

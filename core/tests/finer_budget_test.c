@@ -7,23 +7,44 @@
 #define FB_HORIZON_NS 10000000000ULL
 #define FB_EPOCH_NS   50000000ULL
 
+/* An epoch of one program that has run for @run_ns with it, and gained so much in it. */
+static void fb_earn(struct demeter_finer_budget *budget, u64 run_ns, s64 gained_ns)
+{
+	struct demeter_finer_budget_epoch epoch = {
+		.passed_ns = FB_EPOCH_NS,
+		.young_ns = run_ns < FB_HORIZON_NS ? FB_EPOCH_NS : 0,
+		.run_ns = run_ns,
+		.gained_ns = gained_ns,
+	};
+
+	demeter_finer_budget_earn(budget, &epoch, FB_HORIZON_NS);
+}
+
+/* Of one that has run for the horizon and spent nothing. */
+static struct demeter_finer_budget fb_old(void)
+{
+	struct demeter_finer_budget budget = {};
+	u64 run_ns;
+
+	for (run_ns = FB_EPOCH_NS; run_ns <= 2 * FB_HORIZON_NS; run_ns += FB_EPOCH_NS)
+		fb_earn(&budget, run_ns, 0);
+	return budget;
+}
+
 /*
  * Returns what is spent in @epochs, from the first on, by who spends all that there is, on what
  * gains @gain_permille of it in each second afterwards.
  */
 static u64 fb_spent_ns(u32 epochs, u32 gain_permille)
 {
-	struct demeter_finer_budget budget;
+	struct demeter_finer_budget budget = {};
 	u64 spent_ns = 0;
 	u32 epoch;
 
-	demeter_finer_budget_init(&budget, 0, FB_HORIZON_NS);
 	for (epoch = 1; epoch <= epochs; epoch++) {
-		s64 gained_ns = (s64)(spent_ns * gain_permille / 1000 * FB_EPOCH_NS / 1000000000);
-
-		demeter_finer_budget_earn(&budget, FB_EPOCH_NS, gained_ns, epoch * FB_EPOCH_NS,
-					  FB_HORIZON_NS);
-		while (budget.left_ns > 0) {
+		fb_earn(&budget, epoch * FB_EPOCH_NS,
+			(s64)(spent_ns * gain_permille / 1000 * FB_EPOCH_NS / 1000000000));
+		while (demeter_finer_budget_left_ns(&budget) > 0) {
 			demeter_finer_budget_spend(&budget, 1000000);
 			spent_ns += 1000000;
 		}
@@ -48,32 +69,57 @@ static void fb_test_bounded(struct test_tally *tally)
 
 static void fb_test_kept(struct test_tally *tally)
 {
-	struct demeter_finer_budget budget;
+	struct demeter_finer_budget budget = fb_old();
 	u32 i;
 
-	/* A quiet day saves no more than was there to begin with, nor does a windfall. */
-	demeter_finer_budget_init(&budget, FB_HORIZON_NS, FB_HORIZON_NS);
-	CHECK_EQ(budget.left_ns, FB_HORIZON_NS / 100);
+	/* A quiet day saves no more than was there, nor does a windfall. */
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / 100);
 	for (i = 0; i < 100000; i++)
-		demeter_finer_budget_earn(&budget, FB_EPOCH_NS, 1000000, i * FB_EPOCH_NS,
-					  FB_HORIZON_NS);
-	CHECK_EQ(budget.left_ns, FB_HORIZON_NS / 100);
-	/* It is not for who has just begun, however long there was something else. */
-	demeter_finer_budget_earn(&budget, FB_EPOCH_NS, 0, FB_EPOCH_NS, FB_HORIZON_NS);
-	CHECK_EQ(budget.left_ns, FB_EPOCH_NS / 100);
+		fb_earn(&budget, FB_HORIZON_NS, 1000000);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / 100);
 	/* What took longer than expected, or loses, is to be made up for first. */
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
-	CHECK(budget.left_ns < 0);
-	demeter_finer_budget_init(&budget, FB_HORIZON_NS, FB_HORIZON_NS);
-	demeter_finer_budget_earn(&budget, FB_EPOCH_NS, -1000000000, FB_HORIZON_NS, FB_HORIZON_NS);
-	CHECK(budget.left_ns < 0);
+	CHECK(demeter_finer_budget_left_ns(&budget) < 0);
+	budget = fb_old();
+	fb_earn(&budget, FB_HORIZON_NS, -1000000000);
+	CHECK(demeter_finer_budget_left_ns(&budget) < 0);
 	/* However much it lost, so much within a horizon; what was spent, all of it. */
 	for (i = 0; i < FB_HORIZON_NS / FB_EPOCH_NS; i++)
-		demeter_finer_budget_earn(&budget, FB_EPOCH_NS, 0, FB_HORIZON_NS, FB_HORIZON_NS);
-	CHECK(budget.left_ns > -(s64)(FB_HORIZON_NS / FB_EPOCH_NS));
+		fb_earn(&budget, FB_HORIZON_NS, 0);
+	CHECK(demeter_finer_budget_left_ns(&budget) > -(s64)(FB_HORIZON_NS / FB_EPOCH_NS));
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
-	demeter_finer_budget_earn(&budget, FB_EPOCH_NS, -1000000000, FB_HORIZON_NS, FB_HORIZON_NS);
-	CHECK(budget.left_ns < -(s64)(FB_HORIZON_NS * 99 / 100));
+	fb_earn(&budget, FB_HORIZON_NS, -1000000000);
+	CHECK(demeter_finer_budget_left_ns(&budget) < -(s64)(FB_HORIZON_NS * 98 / 100));
+}
+
+/* A young program beside old ones, and where nobody is left. */
+static void fb_test_several(struct test_tally *tally)
+{
+	struct demeter_finer_budget_epoch epoch = { .passed_ns = FB_EPOCH_NS };
+	struct demeter_finer_budget budget = fb_old();
+	s64 saved_ns;
+	u32 i;
+
+	/* What was saved is not for who has just begun, and is there when that has gone. */
+	fb_earn(&budget, FB_EPOCH_NS, 0);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_EPOCH_NS / 100);
+	fb_earn(&budget, FB_HORIZON_NS, 0);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / 100);
+	/* By its pages, a young one has so much earned as if it was alone, and no more. */
+	demeter_finer_budget_spend(&budget, FB_HORIZON_NS / 100);
+	saved_ns = budget.saved_ns;
+	epoch.young_ns = FB_EPOCH_NS / 10;
+	epoch.run_ns = FB_HORIZON_NS * 9 / 10;
+	demeter_finer_budget_earn(&budget, &epoch, FB_HORIZON_NS);
+	CHECK_EQ(budget.saved_ns - saved_ns, FB_EPOCH_NS / 1000 + FB_EPOCH_NS * 9 / 10 / 500);
+	/* Where nothing is managed nothing is earned, and no debt is left to who comes next. */
+	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
+	epoch = (struct demeter_finer_budget_epoch){ .passed_ns = FB_EPOCH_NS };
+	for (i = 0; i < 10; i++)
+		demeter_finer_budget_earn(&budget, &epoch, FB_HORIZON_NS);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), 0);
+	fb_earn(&budget, FB_EPOCH_NS, 0);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_EPOCH_NS / 100);
 }
 
 static void fb_test_look(struct test_tally *tally)
@@ -85,11 +131,10 @@ static void fb_test_look(struct test_tally *tally)
 	for (i = 0; i < ARRAY_SIZE(epochs); i++) {
 		u32 granules = i ? 100000 : 140;
 
-		demeter_finer_budget_init(&budget, 0, FB_HORIZON_NS);
+		budget = (struct demeter_finer_budget){};
 		while (!demeter_finer_budget_covers_look(&budget, granules, FB_HORIZON_NS) &&
 		       epochs[i] < 1000)
-			demeter_finer_budget_earn(&budget, FB_EPOCH_NS, 0,
-						  ++epochs[i] * FB_EPOCH_NS, FB_HORIZON_NS);
+			fb_earn(&budget, ++epochs[i] * FB_EPOCH_NS, 0);
 	}
 	CHECK(epochs[0] >= 70 && epochs[0] < 90);
 	CHECK(epochs[1] > epochs[0] && epochs[1] * FB_EPOCH_NS <= FB_HORIZON_NS);
@@ -109,17 +154,21 @@ static void fb_test_extremes(struct test_tally *tally)
 	u32 i, k;
 
 	for (i = 0; i < ARRAY_SIZE(ns); i++) {
-		demeter_finer_budget_init(&budget, ns[i], ns[i]);
-		CHECK(budget.left_ns >= 0);
+		budget = (struct demeter_finer_budget){};
 		for (k = 0; k < ARRAY_SIZE(ns) * ARRAY_SIZE(ns); k++) {
-			s64 before = budget.left_ns;
+			struct demeter_finer_budget_epoch epoch = {
+				.passed_ns = ns[k / ARRAY_SIZE(ns)],
+				.young_ns = ns[(k + 2 * i) % ARRAY_SIZE(ns)],
+				.run_ns = ns[(k + i) % ARRAY_SIZE(ns)],
+				.gained_ns = (s64)ns[k % ARRAY_SIZE(ns)],
+			};
+			s64 before = budget.saved_ns;
 
 			demeter_finer_budget_spend(&budget, ns[k % ARRAY_SIZE(ns)]);
-			CHECK(budget.left_ns <= before);
-			demeter_finer_budget_earn(&budget, ns[k / ARRAY_SIZE(ns)],
-						  (s64)ns[k % ARRAY_SIZE(ns)],
-						  ns[(k + i) % ARRAY_SIZE(ns)], ns[i]);
-			CHECK(budget.left_ns <= (s64)(BIT_ULL(61) / 100));
+			CHECK(budget.saved_ns <= before);
+			demeter_finer_budget_earn(&budget, &epoch, ns[i]);
+			CHECK(budget.saved_ns <= (s64)(BIT_ULL(61) / 100));
+			CHECK(demeter_finer_budget_left_ns(&budget) <= budget.saved_ns);
 		}
 	}
 }
@@ -127,6 +176,7 @@ static void fb_test_extremes(struct test_tally *tally)
 static const struct test_case finer_budget_tests[] = {
 	{ "finer budget: bounded by time, or paid by what is gained", fb_test_bounded },
 	{ "finer budget: little is saved up, and losses are made up for", fb_test_kept },
+	{ "finer budget: young and old programs, and none", fb_test_several },
 	{ "finer budget: a look begins when it can be paid", fb_test_look },
 	{ "finer budget: extreme times", fb_test_extremes },
 };

@@ -69,7 +69,7 @@ static u32 ft_run(struct ft_machine *m, u32 epochs, u32 granules, u32 samples, u
 			if (!demeter_finer_is_due(g))
 				continue;
 			if (demeter_finer_estimate(&m->finer, g, &m->params, huge, &estimate))
-				demeter_finer_divide(&m->finer, g);
+				demeter_finer_divide(&m->finer, g, true);
 			else
 				demeter_finer_keep(&m->finer, g);
 		}
@@ -432,7 +432,7 @@ static void ft_test_nasty(struct test_tally *tally)
 				continue;
 			if (demeter_finer_estimate(&m->finer, g, &params, round & 1, &estimate) &&
 			    round % 5 == 0)
-				demeter_finer_divide(&m->finer, g);
+				demeter_finer_divide(&m->finer, g, true);
 			else if (round % 7 == 0)
 				demeter_finer_drop(&m->finer, g, (u32)test_nasty(&m->random) % 4);
 			else if (g->state == DEMETER_FINER_LOOK)
@@ -448,7 +448,7 @@ static void ft_test_nasty(struct test_tally *tally)
 static void ft_divide_at(struct ft_machine *m, u64 start)
 {
 	demeter_finer_sample(&m->finer, 1, start, FT_WEIGHT);
-	demeter_finer_divide(&m->finer, demeter_finer_find(&m->finer, 1, start));
+	demeter_finer_divide(&m->finer, demeter_finer_find(&m->finer, 1, start), true);
 }
 
 /* Parts without a divided granule, of ranges that are small and larger than all memory. */
@@ -495,6 +495,75 @@ static void ft_test_whole(struct test_tally *tally)
 }
 
 /* What is given up is left alone for as long as was asked for, and what stays is found. */
+/* Longer walks are paid where there was a huge page, and for as long as moves are credited. */
+static void ft_test_walks(struct test_tally *tally)
+{
+	struct ft_machine *m = ft_new(1, 3);
+	u32 epochs = (u32)(m->params.horizon_ns / FT_EPOCH_NS), epoch, i;
+	u64 walked[2] = { 0 };
+
+	for (i = 0; i < 2; i++) {
+		demeter_finer_sample(&m->finer, 1, i * FT_BYTES, FT_WEIGHT);
+		demeter_finer_divide(&m->finer, demeter_finer_find(&m->finer, 1, i * FT_BYTES),
+				     i == 0);
+	}
+	for (epoch = 0; epoch < 2 * epochs; epoch++) {
+		demeter_finer_end_epoch(&m->finer, FT_EPOCH_NS, m->params.horizon_ns);
+		demeter_finer_sample(&m->finer, 1, FT_BYTES, FT_WEIGHT);
+		CHECK_EQ(m->finer.walked, walked[0] + walked[1]);
+		/* By the weight of a sample, however often its page was met. */
+		for (i = 0; i < 4; i++)
+			demeter_finer_sample(&m->finer, 1, i << DEMETER_PAGE_SHIFT, FT_WEIGHT / 4);
+		walked[epoch + 1 >= epochs] = m->finer.walked - walked[0] * (epoch + 1 >= epochs);
+	}
+	CHECK_EQ(walked[0], (epochs - 1) * FT_WEIGHT);
+	CHECK_EQ(walked[1], 0);
+	test_free(m);
+}
+
+/* What was divided and is idle goes back to its range, unless all sleep. */
+static void ft_test_idle(struct test_tally *tally)
+{
+	struct ft_machine *m = ft_new(1, 3);
+	u32 windows;
+
+	CHECK_EQ(ft_run(m, 100, 40, 3, 4, true), 40);
+	/* A night without any sample: each window ends by the horizon. */
+	windows = m->finer.window;
+	ft_run(m, 2000, 0, 0, 4, true);
+	CHECK(m->finer.window > windows + 5);
+	CHECK_EQ(m->finer.divided, 40);
+	/* The first of them are accessed as before, the rest not at all. */
+	ft_run(m, 400, 20, 10, 4, true);
+	CHECK_EQ(m->finer.divided, 20);
+	CHECK(demeter_finer_has(&m->finer, 1));
+	test_free(m);
+}
+
+/* Who holds a lock lets go of it: a failed attempt is no verdict, but several are. */
+static void ft_test_fail(struct test_tally *tally)
+{
+	struct ft_machine *m = ft_new(1, 3);
+	struct demeter_finer_granule *g;
+	u32 attempts = 0, i;
+
+	for (i = 0; i < 10000 && (i < 2 || m->finer.nr); i++) {
+		demeter_finer_sample(&m->finer, 1, (u64)(i % 4) << DEMETER_PAGE_SHIFT, FT_WEIGHT);
+		g = demeter_finer_find(&m->finer, 1, 0);
+		if (!g || !demeter_finer_is_due(g))
+			continue;
+		g->asked = g->samples;
+		demeter_finer_fail(&m->finer, g);
+		attempts++;
+	}
+	CHECK_EQ(attempts, 4);
+	CHECK_EQ(m->finer.nr, 0);
+	/* It is not looked at for a while then. */
+	demeter_finer_sample(&m->finer, 1, 0, FT_WEIGHT);
+	CHECK(!demeter_finer_find(&m->finer, 1, 0));
+	test_free(m);
+}
+
 static void ft_test_drop(struct test_tally *tally)
 {
 	static const u32 windows[] = { 1, 8 };
@@ -543,6 +612,9 @@ static const struct test_case finer_tests[] = {
 	{ "finer: a window's end costs no time", ft_test_window },
 	{ "finer: denser samples are asked for, and not for ever", ft_test_denser },
 	{ "finer: granules take turns", ft_test_room },
+	{ "finer: longer walks are paid for a time", ft_test_walks },
+	{ "finer: what goes idle goes back, unless all sleep", ft_test_idle },
+	{ "finer: a failed attempt is no verdict", ft_test_fail },
 	{ "finer: what was given up is left alone for a while", ft_test_drop },
 	{ "finer: ranges go without what is divided", ft_test_hide },
 	{ "finer: ranges are searched around what is divided", ft_test_whole },

@@ -182,6 +182,21 @@ static void jt_test_harm(struct test_tally *tally)
 	test_free(m);
 }
 
+/* What only loses saves no more from the first epoch on: but it goes on losing. */
+static void jt_test_loses(struct test_tally *tally)
+{
+	struct demeter_placement p = { .pages = 1, .lasts_ns = JT_HORIZON_NS };
+	struct jt_machine *m = jt_new();
+
+	/* One that has paid well, so that what was lost by now is no reason to stop. */
+	p.cost_ns = JT_COST_NS;
+	p.realised_ns = 4 * JT_COST_NS;
+	demeter_judge_settle(&m->judge, &p, 0);
+	CHECK_EQ(jt_run(m, 30, 20, -1000000, 1000, JT_COST_NS), 1);
+	CHECK_EQ(m->nr, 1);
+	test_free(m);
+}
+
 /* A part in five thousand of the time is small change. */
 static void jt_test_small(struct test_tally *tally)
 {
@@ -256,6 +271,7 @@ static const struct test_case judge_tests[] = {
 	{ "judge: steps that are too many to be followed are heard", jt_test_crowd },
 	{ "judge: what does not is stopped, longer each time", jt_test_stops },
 	{ "judge: what does harm is stopped", jt_test_harm },
+	{ "judge: what loses is held to what it will lose", jt_test_loses },
 	{ "judge: no step pays for others", jt_test_credit },
 	{ "judge: small change is let be", jt_test_small },
 	{ "judge: no more returns than went", jt_test_return },

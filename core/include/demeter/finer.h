@@ -47,6 +47,9 @@ enum demeter_finer_state {
  * @stale: some are not where @where says; the caller's
  * @taken: by tier: classes of which all were tried in this epoch; the caller's
  * @settle: epochs for which its range, of which it is part again, knows too little of it
+ * @failures: attempts to divide it that failed
+ * @was_huge: it was a huge page when it was divided, and has longer walks since
+ * @divided_ns: time since it was divided
  * @samples: sum of all counts
  * @asked: @samples when it was estimated last
  * @seen: samples since it was admitted
@@ -70,6 +73,9 @@ struct demeter_finer_granule {
 	bool stale;
 	u8 taken[DEMETER_TIERS];
 	u8 settle;
+	u8 failures;
+	bool was_huge;
+	u64 divided_ns;
 	u32 samples;
 	u32 asked;
 	u32 seen;
@@ -96,9 +102,14 @@ struct demeter_finer_granule {
  * @window: windows that have ended
  * @window_samples: samples of the running window
  * @window_ns: how long it has run
+ * @horizon_ns: how long a placement is expected to last, as told when an epoch ended
  * @epochs: that have passed since granules were seen to: several, where they are only
  *	looked at
  * @settle: epochs for which a granule that went back to its range may need to settle
+ * @spaces: a bit for each address space, by its number modulo 64, that may have granules
+ *	which are divided or settle
+ * @walked: samples with longer walks since the caller took note of them, in
+ *	DEMETER_RATE_SHIFT of one at the usual period
  * @pairs: of samples on one granule that is undecided, when they were
  * @credit: epochs of denser samples that may follow
  * @eager: denser samples are wanted whatever is suspected; the caller's
@@ -122,8 +133,11 @@ struct demeter_finer {
 	u32 window;
 	u64 window_samples;
 	u64 window_ns;
+	u64 horizon_ns;
 	u32 epochs;
 	u32 settle;
+	u64 spaces;
+	u64 walked;
 	u64 pairs;
 	u32 credit;
 	bool eager;
@@ -188,7 +202,9 @@ bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_
 			    const struct demeter_finer_params *params, bool huge,
 			    struct demeter_finer_estimate *estimate);
 void demeter_finer_keep(struct demeter_finer *f, struct demeter_finer_granule *g);
-void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g);
+void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g, bool was_huge);
+void demeter_finer_fail(struct demeter_finer *f, struct demeter_finer_granule *g);
+bool demeter_finer_has(const struct demeter_finer *f, u32 space);
 void demeter_finer_drop(struct demeter_finer *f, struct demeter_finer_granule *g, u32 windows);
 void demeter_finer_locate(struct demeter_finer_granule *g, const u64 *fmem, const u64 *smem);
 u32 demeter_finer_select(const struct demeter_finer_granule *g, u32 class, enum demeter_tier tier,

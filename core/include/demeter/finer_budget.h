@@ -6,9 +6,13 @@
  * pay later. A program that ends meanwhile, or changes, has lost them. How long it will run
  * nobody knows. So no more is spent than a hundredth of the time that it has run so far, and
  * a 500th of what comes after the horizon, and half of what was gained by what had been
- * divided: whenever it ends, it has lost one percent at most, and what turns out to gain pays
- * for the rest by itself. All of it is what is expected, as samples say; and the last thing
- * that was paid may exceed it.
+ * divided: whenever it ends, that is what it has lost at most, and what turns out to gain
+ * pays for the rest by itself. All of it is what is expected, as samples say; and the last
+ * thing that was paid may exceed it.
+ *
+ * There is one budget for all that is managed, and time is that of one CPU. Of several
+ * programs each counts by its pages: what old ones have left over is kept for them while
+ * a young one runs, and is not for that.
  */
 #ifndef DEMETER_FINER_BUDGET_H
 #define DEMETER_FINER_BUDGET_H
@@ -16,20 +20,37 @@
 #include <demeter/deps.h>
 
 /**
- * struct demeter_finer_budget - CPU time that may be spent
- * @left_ns: so much now; less than nothing where something took longer than expected
+ * struct demeter_finer_budget - CPU time that may be spent; all zero to begin with
+ * @saved_ns: so much in all; less than nothing where something took longer than expected
+ * @most_ns: no more of it than this for what is managed now
  *
  * Not synchronised: one owner at a time.
  */
 struct demeter_finer_budget {
-	s64 left_ns;
+	s64 saved_ns;
+	s64 most_ns;
 };
 
-void demeter_finer_budget_init(struct demeter_finer_budget *budget, u64 run_ns, u64 horizon_ns);
-void demeter_finer_budget_earn(struct demeter_finer_budget *budget, u64 passed_ns, s64 gained_ns,
-			       u64 run_ns, u64 horizon_ns);
+/**
+ * struct demeter_finer_budget_epoch - what an epoch came to
+ * @passed_ns: how long it was
+ * @young_ns: of it, the part, by pages, of what has run for less than the horizon
+ * @run_ns: for so long what is managed has run, each page for the horizon at most, on
+ *	average; 0 where nothing is managed
+ * @gained_ns: what was gained meanwhile by what is divided; a loss is one
+ */
+struct demeter_finer_budget_epoch {
+	u64 passed_ns;
+	u64 young_ns;
+	u64 run_ns;
+	s64 gained_ns;
+};
+
+void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
+			       const struct demeter_finer_budget_epoch *epoch, u64 horizon_ns);
+void demeter_finer_budget_spend(struct demeter_finer_budget *budget, u64 ns);
+s64 demeter_finer_budget_left_ns(const struct demeter_finer_budget *budget);
 bool demeter_finer_budget_covers_look(const struct demeter_finer_budget *budget, u64 granules,
 				      u64 horizon_ns);
-void demeter_finer_budget_spend(struct demeter_finer_budget *budget, u64 ns);
 
 #endif /* DEMETER_FINER_BUDGET_H */
