@@ -13,7 +13,6 @@
 #include "huge.h"
 #include "ledger.h"
 #include "relocate.h"
-#include "sampler_perf.h"
 #include "scan.h"
 #include "tmm.h"
 
@@ -29,11 +28,6 @@
 #define EPOCH_PART	      4u
 /* Part of them in FMEM: a divided one there makes room for a dozen's hot pages. */
 #define FMEM_PART	      8u
-/*
- * What a sample takes that is there only because they are denser, if it comes in a batch:
- * the CPU's record, perf's look at it, and its way through here.
- */
-#define EXTRA_SAMPLE_NS	      1800u
 /* Epochs after which where the pages of a granule are is looked up anyway. */
 #define LOCATE_EPOCHS	      64u
 /* Windows that what cannot be divided is left alone. */
@@ -41,6 +35,8 @@
 /* Part of the horizon for which ranges wait, see demeter_finer_holds(). */
 #define HOLD_PART	      4u
 #define FIRST_SPLIT_NS	      100000u
+/* A granule's part of the worker's time, at most, in times of a split. */
+#define SPLIT_MOST	      4u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */
 #define SECOND_SAMPLES	      32768u
 #define EPOCH_SAMPLES	      4096u
@@ -54,19 +50,6 @@ static u64 hold_ns;
 static u32 dense_turn;
 /* Samples in all when an epoch ended last, without those that were extra. */
 static u64 samples_before;
-/*
- * What it may cost; and totals when that was asked last. With DEMETER_FINER_ALWAYS nobody
- * asks, and with DEMETER_FINER_AUTO it begins anew.
- */
-static struct demeter_finer_budget budget;
-static bool is_funded;
-/* That would be looked at, as far as their memory is resident. */
-static u64 granules;
-static u64 extra_before;
-static s64 realised_before_ns;
-static u64 walked_before;
-/* When the worker's time was charged last. */
-static u64 charged_ns;
 /* Hottest of what finds no room in FMEM. */
 static u64 cut_density;
 /* Whether to look at all, and totals when it was asked last; the worker's. */
@@ -82,8 +65,6 @@ static struct {
 	u64 looks;
 	u64 looked_epochs;
 	u64 split_cost_ns;
-	u64 spent_ns;
-	u64 walked;
 	u64 extra[DEMETER_TIERS + 1];
 } stats = { .split_cost_ns = FIRST_SPLIT_NS };
 
@@ -101,12 +82,17 @@ static void table_free(void)
 		return;
 	table = container_of(demeter_finer_table, struct table, finer);
 	WRITE_ONCE(demeter_finer_table, NULL);
-	vfree(table->granule);
+	kvfree(table->granule);
 	kvfree(table->index);
 	kfree(table);
 }
 
-static u32 table_capacity(void)
+/**
+ * demeter_finer_capacity() - how many granules are looked at, at most
+ *
+ * Return: their number.
+ */
+u32 demeter_finer_capacity(void)
 {
 	u64 pages = 0;
 	u32 tier;
@@ -151,18 +137,19 @@ static bool table_ready(unsigned long mode)
 	}
 	if (demeter_finer_table)
 		return true;
-	capacity = table_capacity();
+	capacity = demeter_finer_capacity();
 	length = roundup_pow_of_two(2 * capacity);
 	table = kzalloc(sizeof(*table), GFP_KERNEL | __GFP_NOWARN);
 	if (!table)
 		return false;
 	/* In slow memory, if the kernel may use that: it would be missed in the fast one. */
-	table->granule = vzalloc_node(capacity * sizeof(*table->granule),
-				      demeter_tiers.node[0][DEMETER_SMEM]);
+	table->granule =
+		kvzalloc_node(capacity * sizeof(*table->granule), GFP_KERNEL | __GFP_NOWARN,
+			      demeter_tiers.node[0][DEMETER_SMEM]);
 	table->index = kvcalloc(length, sizeof(*table->index), GFP_KERNEL | __GFP_NOWARN);
 	if (!table->granule || !table->index ||
 	    demeter_finer_init(&table->finer, table->granule, capacity, table->index, length)) {
-		vfree(table->granule);
+		kvfree(table->granule);
 		kvfree(table->index);
 		kfree(table);
 		return false;
@@ -181,7 +168,6 @@ void demeter_finer_stop(void)
 {
 	stop_looking();
 	gate = (struct demeter_finer_gate){};
-	is_funded = false;
 }
 
 /**
@@ -202,12 +188,10 @@ bool demeter_finer_takes(struct demeter_target *target, u64 gva, u16 tier)
 	extra = dense_turn++ & ((1u << dense_shift) - 1);
 	divided = demeter_finer_sample(demeter_finer_table, target->space, gva,
 				       (1u << DEMETER_RATE_SHIFT) >> dense_shift);
-	if (extra) {
+	if (extra)
 		stats.extra[min_t(u32, tier, DEMETER_TIERS)]++;
-	} else if (divided) {
+	else if (divided)
 		target->ranges.samples++;
-		stats.walked++;
-	}
 	return extra || divided;
 }
 
@@ -220,12 +204,6 @@ bool demeter_finer_takes(struct demeter_target *target, u64 gva, u16 tier)
 u64 demeter_finer_extra(u32 kind)
 {
 	return READ_ONCE(stats.extra[kind]);
-}
-
-/* May more be spent? Who asks for it always has asked for what it costs. */
-static bool can_afford(void)
-{
-	return READ_ONCE(demeter_params.finer) != DEMETER_FINER_AUTO || budget.left_ns > 0;
 }
 
 static u64 horizon_ns(void)
@@ -269,7 +247,7 @@ bool demeter_finer_holds(void)
  */
 bool demeter_finer_wants_pace(void)
 {
-	if (!can_afford())
+	if (!demeter_finer_can_afford())
 		return false;
 	if (demeter_finer_table && demeter_finer_table->denser)
 		return true;
@@ -303,82 +281,16 @@ static bool can_be_denser(u32 shift, u64 samples)
 	return period >> shift && samples << shift <= most && denser << shift <= usual + usual / 8;
 }
 
-static void spend(u64 ns)
-{
-	demeter_finer_budget_spend(&budget, ns);
-	WRITE_ONCE(stats.spent_ns, stats.spent_ns + ns);
-}
-
-/* The worker's time since this was asked last goes to looking and dividing. */
-static void charge(void)
-{
-	u64 now_ns = demeter_worker_clock();
-
-	spend(now_ns - charged_ns);
-	charged_ns = now_ns;
-}
-
-/* What placing base pages has gained since this was asked last, less what longer walks took. */
-static s64 gained(void)
-{
-	s64 realised_ns = demeter_ledger_paged_ns();
-	u64 accesses = (stats.walked - walked_before) * demeter_accesses_per_sample();
-	s64 ns = realised_ns - realised_before_ns;
-
-	realised_before_ns = realised_ns;
-	walked_before = stats.walked;
-	return ns - (s64)(accesses * READ_ONCE(demeter_params.finer_walk_ns));
-}
-
-/*
- * Pages of what is managed, and for how long that has been: a page is as old as its address
- * space, and as the horizon at most, so that a small old one beside a large young one does
- * not speak for it.
- */
-static u64 managed_pages(u64 passed_ns, u64 *managed_ns)
-{
-	u64 pages = 0, page_ms = 0, most_ms = div_u64(horizon_ns(), NSEC_PER_MSEC);
-	struct demeter_target *target;
-	u32 space = 0;
-
-	while ((target = demeter_target_next(&space))) {
-		target->managed_ns += passed_ns;
-		pages += target->own_pages;
-		page_ms += target->own_pages *
-			   min(div_u64(target->managed_ns, NSEC_PER_MSEC), most_ms);
-	}
-	*managed_ns = pages ? div64_u64(page_ms, pages) * NSEC_PER_MSEC : 0;
-	return pages;
-}
-
-/* An epoch is over: what may be spent after it, and what its samples have cost. */
-static void keep_accounts(void)
-{
-	u64 passed_ns = demeter_pacing_passed_ns(), extra = extra_samples(), pages, run_ns;
-	s64 gained_ns = gained();
-
-	charged_ns = demeter_worker_clock();
-	pages = managed_pages(passed_ns, &run_ns);
-	granules = min_t(u64, pages / HPAGE_PMD_NR, table_capacity());
-	if (is_funded)
-		demeter_finer_budget_earn(&budget, passed_ns, gained_ns, run_ns, horizon_ns());
-	else
-		demeter_finer_budget_init(&budget, run_ns, horizon_ns());
-	is_funded = READ_ONCE(demeter_params.finer) == DEMETER_FINER_AUTO;
-	spend((extra - extra_before) * max_t(u64, demeter_form_record_ns(), EXTRA_SAMPLE_NS));
-	extra_before = extra;
-}
-
 static void set_density(void)
 {
-	bool wanted = demeter_finer_table->denser && can_afford();
+	u32 most = demeter_finer_affordable_shift(DEMETER_FINER_DENSER), shift = 0;
+	bool wanted = demeter_finer_table->denser && most;
 	u64 samples;
-	u32 shift = 0;
 
 	samples = demeter_stats.samples - extra_samples() - samples_before;
 	samples_before += samples;
 	if (wanted && demeter_sampler_active()->set_period && !demeter_pacing_shift()) {
-		shift = DEMETER_FINER_DENSER;
+		shift = most;
 		while (shift && !can_be_denser(shift, samples))
 			shift--;
 	}
@@ -386,7 +298,7 @@ static void set_density(void)
 	/* Without money they are not, which does not say that they cannot be. */
 	if (!wanted)
 		demeter_finer_table->vain = 0;
-	if (!demeter_finer_table->denser || (wanted && !shift))
+	if (!shift)
 		hold_ns = 0;
 	else if (demeter_finer_table->divided)
 		hold_ns += demeter_pacing_passed_ns();
@@ -440,9 +352,11 @@ static int locate(struct demeter_context *ctx, struct demeter_target *target,
 	return 0;
 }
 
+/* The clock runs on while a host has taken the CPU away: one such time must not stick. */
 static void learn_split_cost(u64 ns)
 {
-	WRITE_ONCE(stats.split_cost_ns, (stats.split_cost_ns * 7 + ns) / 8);
+	ns = min(ns, 2 * stats.split_cost_ns);
+	WRITE_ONCE(stats.split_cost_ns, max((stats.split_cost_ns * 7 + ns) / 8, 1ull));
 }
 
 /* Divide the huge page of @g, on the node of @tier. */
@@ -460,7 +374,8 @@ static bool split(struct demeter_target *target, const struct demeter_finer_gran
 			     demeter_tiers.node[0][!tier], HPAGE_PMD_NR, &list, &why);
 	pages = demeter_huge_split(&list, HPAGE_PMD_NR);
 	demeter_folio_list_putback(&list);
-	learn_split_cost(demeter_worker_clock() - begun_ns);
+	if (pages)
+		learn_split_cost(demeter_worker_clock() - begun_ns);
 	return pages;
 }
 
@@ -478,6 +393,21 @@ static struct demeter_finer_params params_now(void)
 		.hysteresis_permille = READ_ONCE(demeter_params.hysteresis_permille),
 		.significance = READ_ONCE(demeter_params.significance),
 	};
+}
+
+/*
+ * Is there nothing of @g to be divided, as it was found? That is no reason to leave alone
+ * what may come there next. Mappings of several sizes will stay so for a while.
+ */
+static bool drop_unfit(struct demeter_finer_granule *g, const struct demeter_scan_granule *found)
+{
+	bool empty = bitmap_empty((const unsigned long *)found->where,
+				  sizeof(found->where) * BITS_PER_BYTE);
+
+	if (!empty && !found->mixed)
+		return false;
+	demeter_finer_drop(demeter_finer_table, g, found->mixed ? UNFIT_WINDOWS : 0);
+	return true;
 }
 
 /*
@@ -500,20 +430,21 @@ static int divide(struct demeter_context *ctx, struct demeter_target *target,
 		return 0;
 	}
 	if (found.huge && split(target, g, found.tier)) {
+		g->was_huge = true;
 		ret = locate(ctx, target, g, &found);
 		if (ret)
 			return ret;
 	}
-	/* Locked, pinned, of several sizes, or gone: nothing that would soon change. */
-	if (found.huge || found.mixed ||
-	    bitmap_empty((unsigned long *)found.where, sizeof(found.where) * BITS_PER_BYTE)) {
+	if (drop_unfit(g, &found) || found.huge) {
 		WRITE_ONCE(stats.failures, stats.failures + 1);
-		demeter_finer_drop(f, g, UNFIT_WINDOWS);
+		/* Pinned or locked, by whom and for how long is not known. */
+		if (found.huge)
+			demeter_finer_fail(f, g);
 		return 0;
 	}
 	/* Exchanges are to come, and are not of this time. */
-	spend(estimate->cost_ns - min(estimate->cost_ns, params->split_cost_ns));
-	demeter_finer_divide(f, g);
+	demeter_finer_spend(estimate->pages * params->swap_cost_ns);
+	demeter_finer_divide(f, g, g->was_huge);
 	WRITE_ONCE(stats.divisions, stats.divisions + 1);
 	return 1;
 }
@@ -528,24 +459,35 @@ static bool is_mostly_in(const struct demeter_target *target, const struct demet
 	return on.pages[tier] > on.pages[!tier];
 }
 
+/* Its mmap_lock was taken in this epoch: once is enough to wait for it. */
+static bool is_busy(const struct demeter_target *target)
+{
+	return target->busy_epoch == demeter_stats.epochs + 1;
+}
+
+static void set_busy(struct demeter_target *target)
+{
+	target->busy_epoch = demeter_stats.epochs + 1;
+}
+
 static void divide_some(struct demeter_context *ctx, const struct demeter_finer_params *params,
 			enum demeter_tier tier, u32 *left)
 {
 	struct demeter_finer *f = demeter_finer_table;
 	struct demeter_finer_estimate estimate;
-	u32 busy = U32_MAX, i;
 	int done;
+	u32 i;
 
 	for (i = 0; f->due && i < f->capacity && *left && !demeter_worker_should_stop(); i++) {
 		struct demeter_finer_granule *g = &f->granule[i];
 		struct demeter_target *target;
 
-		if (!can_afford())
+		if (!demeter_finer_can_afford())
 			break;
 		if (!demeter_finer_is_due(g))
 			continue;
-		target = g->space == busy ? NULL : demeter_target_of(g->space);
-		if (!target || !is_mostly_in(target, g, tier))
+		target = demeter_target_of(g->space);
+		if (!target || is_busy(target) || !is_mostly_in(target, g, tier))
 			continue;
 		if (!demeter_finer_estimate(f, g, params, false, &estimate)) {
 			demeter_finer_keep(f, g);
@@ -554,13 +496,12 @@ static void divide_some(struct demeter_context *ctx, const struct demeter_finer_
 		if (!mmget_not_zero(target->mm))
 			continue;
 		done = divide(ctx, target, g, params, &estimate);
-		charge();
+		demeter_finer_charge(SPLIT_MOST * stats.split_cost_ns);
 		mmput_async(target->mm);
 		if (done > 0)
 			*left -= 1;
-		/* Its mmap_lock is taken: once an epoch is enough to wait for it. */
 		if (done < 0)
-			busy = g->space;
+			set_busy(target);
 		cond_resched();
 	}
 }
@@ -582,13 +523,13 @@ static void divide_best(struct demeter_context *ctx)
 {
 	const struct demeter_finer_params params = params_now();
 	u32 most = divisions_of_an_epoch(&params), left;
-	u64 missing = stats.divisions / FMEM_PART + 1;
+	u64 wanted_fmem = stats.divisions / FMEM_PART + 1, asked;
 
-	missing -= min(missing, stats.fmem_divisions);
-	left = min_t(u64, missing, most / FMEM_PART);
-	missing = left;
+	wanted_fmem -= min(wanted_fmem, stats.fmem_divisions);
+	asked = min_t(u64, wanted_fmem, most / FMEM_PART);
+	left = asked;
 	divide_some(ctx, &params, DEMETER_FMEM, &left);
-	stats.fmem_divisions += missing - left;
+	stats.fmem_divisions += asked - left;
 	left += most - most / FMEM_PART;
 	divide_some(ctx, &params, DEMETER_SMEM, &left);
 }
@@ -597,7 +538,7 @@ static void divide_best(struct demeter_context *ctx)
 static void locate_some(struct demeter_context *ctx)
 {
 	struct demeter_finer *f = demeter_finer_table;
-	u32 turn = demeter_stats.epochs % LOCATE_EPOCHS, busy = U32_MAX, i;
+	u32 turn = demeter_stats.epochs % LOCATE_EPOCHS, i;
 
 	/* What is gone is dropped in time, too. */
 	if (!f->divided && turn)
@@ -616,16 +557,15 @@ static void locate_some(struct demeter_context *ctx)
 			demeter_finer_drop(f, g, 0);
 			continue;
 		}
-		if (g->state != DEMETER_FINER_DIVIDED || g->space == busy ||
+		if (g->state != DEMETER_FINER_DIVIDED || is_busy(target) ||
 		    (!g->stale && i % LOCATE_EPOCHS != turn) || !mmget_not_zero(target->mm))
 			continue;
 		ret = locate(ctx, target, g, &found);
 		mmput_async(target->mm);
-		/* Its mmap_lock is taken: once an epoch is enough to wait for it. */
 		if (ret)
-			busy = g->space;
-		/* A huge page again (khugepaged made it), or nothing at all. */
-		if (!ret && (found.huge || found.mixed))
+			set_busy(target);
+		/* A huge page again: khugepaged made it. */
+		else if (!drop_unfit(g, &found) && found.huge)
 			demeter_finer_drop(f, g, UNFIT_WINDOWS);
 		cond_resched();
 	}
@@ -647,7 +587,7 @@ static void watch(unsigned long mode)
 		.extra = extra_samples(),
 	};
 	struct demeter_finer_gate_epoch epoch = {
-		.is_poor = !demeter_finer_budget_covers_look(&budget, granules, horizon_ns()),
+		.is_poor = !demeter_finer_covers_look(),
 	};
 	bool was_open = gate.open;
 	u32 tier;
@@ -687,14 +627,14 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 {
 	unsigned long mode = mode_of(ctx);
 
-	keep_accounts();
+	demeter_finer_keep_accounts(dense_shift);
 	if (table_ready(mode)) {
 		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
 					horizon_ns());
 		divide_best(ctx);
 		locate_some(ctx);
 		set_density();
-		charge();
+		demeter_finer_charge(demeter_pacing_epoch_ns() / EPOCH_PART);
 	}
 	watch(mode);
 }
@@ -714,7 +654,7 @@ FINER_STAT(extra_samples, extra_samples());
 FINER_STAT(looks, READ_ONCE(stats.looks));
 FINER_STAT(looked_epochs, READ_ONCE(stats.looked_epochs));
 FINER_STAT(split_cost_ns, READ_ONCE(stats.split_cost_ns));
-FINER_STAT(spent_ns, READ_ONCE(stats.spent_ns));
+FINER_STAT(spent_ns, demeter_finer_spent_ns());
 
 static ssize_t realised_ns_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {

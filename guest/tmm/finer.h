@@ -38,6 +38,17 @@ bool demeter_finer_wants_pace(void);
 u64 demeter_finer_period(u64 period);
 u64 demeter_finer_extra(u32 kind);
 
+u32 demeter_finer_capacity(void);
+
+/* finer_accounts.c */
+void demeter_finer_keep_accounts(u32 dense_shift);
+bool demeter_finer_can_afford(void);
+bool demeter_finer_covers_look(void);
+u32 demeter_finer_affordable_shift(u32 shift);
+void demeter_finer_spend(u64 ns);
+void demeter_finer_charge(u64 most_ns);
+u64 demeter_finer_spent_ns(void);
+
 /* finer_place.c */
 u32 demeter_finer_room(void);
 u32 demeter_finer_publish(struct demeter_target *target, struct demeter_rank_entry *entries,
@@ -53,7 +64,7 @@ void demeter_finer_outcome(const struct demeter_rank_entry *entry, enum demeter_
 void demeter_finer_back_off(struct demeter_rank_entry *entry);
 const struct demeter_rank_entry *demeter_finer_classes_of(u32 space);
 
-/* Between the two: what is looked at, NULL while nothing is. */
+/* Between the three: what is looked at, NULL while nothing is. */
 extern struct demeter_finer *demeter_finer_table;
 
 extern const struct attribute_group demeter_finer_stats_group;

@@ -94,7 +94,9 @@ void demeter_finer_warm(const struct demeter_target *target, struct demeter_coun
 	const struct demeter_finer *f = demeter_finer_table;
 	u32 i;
 
-	for (i = 0; f && f->divided && i < f->capacity; i++) {
+	if (!f || !f->divided || !demeter_finer_has(f, target->space))
+		return;
+	for (i = 0; i < f->capacity; i++) {
 		const struct demeter_finer_granule *g = &f->granule[i];
 		u32 low = 0, high = nr;
 

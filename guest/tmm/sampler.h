@@ -66,6 +66,7 @@ struct demeter_access {
  *	their number follows what is known, not how much is accessed
  * @least_shift: log2 of how sparse samples have to be at least so as not to be dear;
  *	for the worker. NULL when their cost is not known.
+ * @record_ns: CPU time that a record takes, as of late; 0 or NULL when that is not known
  * @tick: start again what died on its own, and push what still lies in buffers
  *	of the hardware, or what was learned from visits; called once a tick, of
  *	which an epoch is one or several, by the worker alone, without demeter_lock,
@@ -80,7 +81,8 @@ struct demeter_access {
  *
  * @probe, @release, @start and @stop are serialised by demeter_control_lock and
  * CPU hotplug. @caps to @lost are only called between @probe and @release. Only
- * @leave, @set_period, @least_shift, @tick, @sees and @sees_mapping may be NULL.
+ * @leave, @set_period, @least_shift, @record_ns, @tick, @sees and @sees_mapping may be
+ * NULL.
  */
 struct demeter_sampler_ops {
 	const char *name;
@@ -96,6 +98,7 @@ struct demeter_sampler_ops {
 	void (*set_period)(u64 period);
 	bool follows_pace;
 	u32 (*least_shift)(void);
+	u64 (*record_ns)(void);
 	void (*tick)(void);
 	unsigned int (*alive)(void);
 	u64 (*lost)(void);

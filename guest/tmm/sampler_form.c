@@ -189,6 +189,7 @@ void demeter_form_start(void)
 		form->delivery = (struct demeter_delivery){};
 	}
 	WRITE_ONCE(least_shift, 0);
+	record_ns = 0;
 	read_ticks = 0;
 	interrupt_ticks = 0;
 	last_tick_ns = ktime_get_ns();

@@ -44,6 +44,8 @@
 #define PEBS_FORMAT_GROUPS	       4u
 /* Records of which not one has an address, by which something must be wrong. */
 #define ADDRESSLESS_RECORDS	       1024u
+/* What a record takes in a batch: the CPU itself, perf's look at it, its way through here. */
+#define BATCHED_RECORD_NS	       1800u
 
 static bool pebs_interrupts;
 module_param(pebs_interrupts, bool, 0644);
@@ -334,6 +336,12 @@ static unsigned int pebs_caps(void)
 	       (by_latency ? DEMETER_SAMPLER_LATENCY | DEMETER_SAMPLER_TIER : 0);
 }
 
+static u64 pebs_record_ns(void)
+{
+	/* Without a trace nobody times interrupts either. */
+	return by_trace ? max_t(u64, demeter_form_record_ns(), BATCHED_RECORD_NS) : 0;
+}
+
 static void pebs_tick(void)
 {
 	/* A task that never leaves its CPU would keep a buffer full of records. */
@@ -369,6 +377,7 @@ const struct demeter_sampler_ops demeter_sampler_pebs = {
 	.accesses_per_sample = pebs_accesses_per_sample,
 	.set_period = demeter_perf_set_period,
 	.least_shift = demeter_form_least_shift,
+	.record_ns = pebs_record_ns,
 	.tick = pebs_tick,
 	.alive = demeter_perf_alive,
 	.lost = demeter_perf_lost,

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Finer: what looking and dividing costs, and what it may cost, see finer.h and
+ * <demeter/finer_budget.h>.
+ *
+ * Where params/finer is DEMETER_FINER_ON it costs what it costs: that is told, but not
+ * taken off the budget, which is there if the module is to decide again.
+ */
+#include <linux/mm.h>
+
+#include "finer.h"
+#include "ledger.h"
+#include "tmm.h"
+
+/*
+ * What a record takes that is there only because samples are denser: the CPU's own part,
+ * perf's look at it, and its way through here. For samplers that do not tell it each is an
+ * interrupt; a choice, not measured on any hardware.
+ */
+#define INTERRUPT_RECORD_NS 4000u
+
+/* All of it is the worker's; others read single words. */
+static struct demeter_finer_budget budget;
+/* Since load: charged, whoever pays. */
+static u64 spent_ns;
+/* That would be looked at, as far as their memory is resident. */
+static u64 granules;
+/* Totals, and the worker's clock, when they were asked last. */
+static s64 realised_before_ns;
+static u64 records_before;
+static u64 charged_ns;
+/* Records of the last epoch, as many as there had been if they were not denser. */
+static u64 usual_records;
+
+static bool is_limited(void)
+{
+	return READ_ONCE(demeter_params.finer) == DEMETER_FINER_AUTO;
+}
+
+static u64 horizon_ns(void)
+{
+	return READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC;
+}
+
+/**
+ * demeter_finer_spent_ns() - what looking and dividing has cost
+ *
+ * Return: CPU time since load, in nanoseconds.
+ */
+u64 demeter_finer_spent_ns(void)
+{
+	return READ_ONCE(spent_ns);
+}
+
+/**
+ * demeter_finer_can_afford() - may more be spent
+ *
+ * Return: whether there is anything left, or nobody asks.
+ */
+bool demeter_finer_can_afford(void)
+{
+	return !is_limited() || demeter_finer_budget_left_ns(&budget) > 0;
+}
+
+/**
+ * demeter_finer_covers_look() - can a look be paid to its end
+ *
+ * Return: whether it can.
+ */
+bool demeter_finer_covers_look(void)
+{
+	return demeter_finer_budget_covers_look(&budget, granules, horizon_ns());
+}
+
+/**
+ * demeter_finer_spend() - something was done, or is to come
+ * @ns: CPU time that it takes
+ */
+void demeter_finer_spend(u64 ns)
+{
+	if (is_limited())
+		demeter_finer_budget_spend(&budget, ns);
+	WRITE_ONCE(spent_ns, spent_ns + ns);
+}
+
+/**
+ * demeter_finer_charge() - the worker's time since this was asked last goes to it
+ * @most_ns: but no more: the clock runs on while a host has taken the CPU away
+ */
+void demeter_finer_charge(u64 most_ns)
+{
+	u64 now_ns = demeter_worker_clock();
+
+	demeter_finer_spend(min(now_ns - charged_ns, most_ns));
+	charged_ns = now_ns;
+}
+
+static u64 record_ns(void)
+{
+	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+	u64 ns = ops->record_ns ? ops->record_ns() : 0;
+
+	return ns ?: INTERRUPT_RECORD_NS;
+}
+
+static u64 all_records(void)
+{
+	return demeter_stats_cpu_sum(offsetof(struct demeter_cpu_stats, traced_records)) +
+	       demeter_stats_cpu_sum(offsetof(struct demeter_cpu_stats, handled_records));
+}
+
+/**
+ * demeter_finer_affordable_shift() - how much denser can samples be for what is left
+ * @shift: as a power of two, no more than this
+ *
+ * An epoch of them is only known to have been dear when it is over, and with many CPUs it
+ * could take all that there is many times over.
+ *
+ * Return: as a power of two.
+ */
+u32 demeter_finer_affordable_shift(u32 shift)
+{
+	s64 left_ns = demeter_finer_budget_left_ns(&budget);
+	u64 each_ns = record_ns();
+
+	while (shift && is_limited() &&
+	       (left_ns <= 0 || usual_records * ((1u << shift) - 1) * each_ns > (u64)left_ns))
+		shift--;
+	return shift;
+}
+
+/* Of everybody's programs: they all pay for denser samples. */
+static void charge_records(u32 dense_shift)
+{
+	u64 records = all_records() - records_before;
+
+	records_before += records;
+	usual_records = records >> dense_shift;
+	if (dense_shift)
+		demeter_finer_spend((records - usual_records) * record_ns());
+}
+
+/* What placing base pages has gained since this was asked last, less what longer walks took. */
+static s64 gained(void)
+{
+	s64 realised_ns = demeter_ledger_paged_ns(), ns = realised_ns - realised_before_ns;
+	u64 accesses;
+
+	realised_before_ns = realised_ns;
+	if (!demeter_finer_table)
+		return ns;
+	accesses =
+		(demeter_finer_table->walked * demeter_accesses_per_sample()) >> DEMETER_RATE_SHIFT;
+	demeter_finer_table->walked = 0;
+	return ns - (s64)(accesses * READ_ONCE(demeter_params.finer_walk_ns));
+}
+
+/*
+ * For how long what is managed has been: a page is as old as its address space, and as the
+ * horizon at most, so that a small old one beside a large young one does not speak for it.
+ */
+static u64 measure_managed(struct demeter_finer_budget_epoch *epoch)
+{
+	u64 pages = 0, young_pages = 0, page_ms = 0;
+	u64 most_ms = div_u64(horizon_ns(), NSEC_PER_MSEC);
+	struct demeter_target *target;
+	u32 space = 0;
+
+	while ((target = demeter_target_next(&space))) {
+		u64 run_ms = div_u64(target->managed_ns, NSEC_PER_MSEC);
+
+		pages += target->own_pages;
+		page_ms += target->own_pages * min(run_ms, most_ms);
+		young_pages += run_ms < most_ms ? target->own_pages : 0;
+	}
+	if (!pages)
+		return 0;
+	epoch->run_ns = div64_u64(page_ms, pages) * NSEC_PER_MSEC;
+	epoch->young_ns = mul_u64_u64_div_u64(epoch->passed_ns, young_pages, pages);
+	return pages;
+}
+
+static void age_targets(u64 passed_ns)
+{
+	struct demeter_target *target;
+	u32 space = 0;
+
+	while ((target = demeter_target_next(&space)))
+		target->managed_ns += passed_ns;
+}
+
+/**
+ * demeter_finer_keep_accounts() - an epoch is over: what it has cost and gained
+ * @dense_shift: by what its samples were denser, as a power of two
+ */
+void demeter_finer_keep_accounts(u32 dense_shift)
+{
+	struct demeter_finer_budget_epoch epoch = {
+		.passed_ns = demeter_pacing_passed_ns(),
+		.gained_ns = gained(),
+	};
+	u64 pages;
+
+	charged_ns = demeter_worker_clock();
+	age_targets(epoch.passed_ns);
+	pages = measure_managed(&epoch);
+	granules = min_t(u64, pages / HPAGE_PMD_NR, demeter_finer_capacity());
+	demeter_finer_budget_earn(&budget, &epoch, horizon_ns());
+	charge_records(dense_shift);
+}
