@@ -5,18 +5,18 @@
 
 /*
  * Part of the time that programs have run, up to the horizon, and of the time as it passes
- * afterwards. To look at 280 granules and to divide so many that it shows takes a hundredth
- * of the default horizon.
+ * afterwards. Of the hundredth that a program may lose in all, management takes three to four
+ * tenths without it.
  */
-#define BUDGET_YOUNG	   100U
+#define BUDGET_YOUNG	   160U
 #define BUDGET_PART	   500U
 /*
  * What a look takes for each granule, with the division of one in seven: some dozens must be
  * divided until it shows. And the part of the horizon that is enough for any number.
  */
 #define BUDGET_LOOK_NS	   280000ULL
-#define BUDGET_LOOK_ENOUGH 125U
-/* Part of what was gained, longer walks taken off: both are as samples say. */
+#define BUDGET_LOOK_ENOUGH 200U
+/* Part of what was gained, if longer walks leave any of it: both are as samples say. */
 #define BUDGET_GAIN	   2
 #define BUDGET_MOST	   ((s64)BIT_ULL(61))
 
@@ -48,14 +48,14 @@ static s64 budget_bearable(const struct demeter_finer_budget *budget, s64 gained
  * @epoch: what it came to
  * @horizon_ns: how long a placement is expected to last
  *
- * No more is saved than a hundredth of the horizon: who has run for so long would not miss
+ * No more is saved than that part of the horizon: who has run for so long would not miss
  * it. Where nothing is managed any more, nobody is left to pay a debt.
  */
 void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
 			       const struct demeter_finer_budget_epoch *epoch, u64 horizon_ns)
 {
 	u64 young_ns = demeter_min(epoch->young_ns, epoch->passed_ns);
-	s64 gained = budget_clamp(epoch->gained_ns, BUDGET_MOST) / BUDGET_GAIN;
+	s64 gained = budget_clamp(epoch->gained_ns, BUDGET_MOST / BUDGET_GAIN);
 	s64 earned = budget_part(young_ns, BUDGET_YOUNG) +
 		     budget_part(epoch->passed_ns - young_ns, BUDGET_PART);
 
@@ -65,6 +65,9 @@ void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
 			budget->saved_ns = 0;
 		return;
 	}
+	/* A loss is one in full. */
+	if (gained > 0)
+		gained /= BUDGET_GAIN;
 	gained = budget_bearable(budget, gained, horizon_ns);
 	budget->saved_ns = budget_clamp(budget->saved_ns + earned + gained,
 					budget_part(horizon_ns, BUDGET_YOUNG));

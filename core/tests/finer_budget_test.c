@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* Finer's budget: one percent of the time at most, or what it has gained. */
+/* Finer's budget: a 160th of the time at most, or what it has gained. */
 #include <demeter/finer_budget.h>
 
 #include "harness.h"
 
 #define FB_HORIZON_NS 10000000000ULL
 #define FB_EPOCH_NS   50000000ULL
+#define FB_YOUNG      160
 
 /* An epoch of one program that has run for @run_ns with it, and gained so much in it. */
 static void fb_earn(struct demeter_finer_budget *budget, u64 run_ns, s64 gained_ns)
@@ -56,12 +57,12 @@ static void fb_test_bounded(struct test_tally *tally)
 {
 	u32 epochs;
 
-	/* What gains nothing takes one percent, whenever it ends: and the last that was spent. */
+	/* What gains nothing takes a 160th, whenever it ends: and the last that was spent. */
 	for (epochs = 1; epochs <= 400; epochs++)
-		CHECK(fb_spent_ns(epochs, 0) <= epochs * FB_EPOCH_NS / 100 + 1000000);
-	CHECK(fb_spent_ns(200, 0) >= FB_HORIZON_NS / 100 - 1000000);
+		CHECK(fb_spent_ns(epochs, 0) <= epochs * FB_EPOCH_NS / FB_YOUNG + 1000000);
+	CHECK(fb_spent_ns(200, 0) >= FB_HORIZON_NS / FB_YOUNG - 1000000);
 	/* After the horizon a fifth of one percent. */
-	CHECK(fb_spent_ns(2000, 0) <= FB_HORIZON_NS * (100 + 9 * 20) / 10000 + 1000000);
+	CHECK(fb_spent_ns(2000, 0) <= FB_HORIZON_NS / FB_YOUNG + FB_HORIZON_NS * 9 / 500 + 1000000);
 	/* What gains pays for more, and then for all. */
 	CHECK(fb_spent_ns(200, 1000) > 4 * fb_spent_ns(200, 0));
 	CHECK(fb_spent_ns(400, 1000) > 40 * fb_spent_ns(200, 0));
@@ -73,10 +74,10 @@ static void fb_test_kept(struct test_tally *tally)
 	u32 i;
 
 	/* A quiet day saves no more than was there, nor does a windfall. */
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / 100);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / FB_YOUNG);
 	for (i = 0; i < 100000; i++)
 		fb_earn(&budget, FB_HORIZON_NS, 1000000);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / 100);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / FB_YOUNG);
 	/* What took longer than expected, or loses, is to be made up for first. */
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
 	CHECK(demeter_finer_budget_left_ns(&budget) < 0);
@@ -102,16 +103,17 @@ static void fb_test_several(struct test_tally *tally)
 
 	/* What was saved is not for who has just begun, and is there when that has gone. */
 	fb_earn(&budget, FB_EPOCH_NS, 0);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_EPOCH_NS / 100);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_EPOCH_NS / FB_YOUNG);
 	fb_earn(&budget, FB_HORIZON_NS, 0);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / 100);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / FB_YOUNG);
 	/* By its pages, a young one has so much earned as if it was alone, and no more. */
-	demeter_finer_budget_spend(&budget, FB_HORIZON_NS / 100);
+	demeter_finer_budget_spend(&budget, FB_HORIZON_NS / FB_YOUNG);
 	saved_ns = budget.saved_ns;
 	epoch.young_ns = FB_EPOCH_NS / 10;
 	epoch.run_ns = FB_HORIZON_NS * 9 / 10;
 	demeter_finer_budget_earn(&budget, &epoch, FB_HORIZON_NS);
-	CHECK_EQ(budget.saved_ns - saved_ns, FB_EPOCH_NS / 1000 + FB_EPOCH_NS * 9 / 10 / 500);
+	CHECK_EQ(budget.saved_ns - saved_ns,
+		 FB_EPOCH_NS / 10 / FB_YOUNG + FB_EPOCH_NS * 9 / 10 / 500);
 	/* Where nothing is managed nothing is earned, and no debt is left to who comes next. */
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
 	epoch = (struct demeter_finer_budget_epoch){ .passed_ns = FB_EPOCH_NS };
@@ -119,7 +121,7 @@ static void fb_test_several(struct test_tally *tally)
 		demeter_finer_budget_earn(&budget, &epoch, FB_HORIZON_NS);
 	CHECK_EQ(demeter_finer_budget_left_ns(&budget), 0);
 	fb_earn(&budget, FB_EPOCH_NS, 0);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_EPOCH_NS / 100);
+	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_EPOCH_NS / FB_YOUNG);
 }
 
 static void fb_test_look(struct test_tally *tally)
@@ -136,7 +138,7 @@ static void fb_test_look(struct test_tally *tally)
 		       epochs[i] < 1000)
 			fb_earn(&budget, ++epochs[i] * FB_EPOCH_NS, 0);
 	}
-	CHECK(epochs[0] >= 70 && epochs[0] < 90);
+	CHECK(epochs[0] >= 120 && epochs[0] < 130);
 	CHECK(epochs[1] > epochs[0] && epochs[1] * FB_EPOCH_NS <= FB_HORIZON_NS);
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS / 200);
 	CHECK(!demeter_finer_budget_covers_look(&budget, 100000, FB_HORIZON_NS));
@@ -167,7 +169,7 @@ static void fb_test_extremes(struct test_tally *tally)
 			demeter_finer_budget_spend(&budget, ns[k % ARRAY_SIZE(ns)]);
 			CHECK(budget.saved_ns <= before);
 			demeter_finer_budget_earn(&budget, &epoch, ns[i]);
-			CHECK(budget.saved_ns <= (s64)(BIT_ULL(61) / 100));
+			CHECK(budget.saved_ns <= (s64)(BIT_ULL(61) / FB_YOUNG));
 			CHECK(demeter_finer_budget_left_ns(&budget) <= budget.saved_ns);
 		}
 	}

@@ -443,7 +443,7 @@ static int divide(struct demeter_context *ctx, struct demeter_target *target,
 		return 0;
 	}
 	/* Exchanges are to come, and are not of this time. */
-	demeter_finer_spend(estimate->pages * params->swap_cost_ns);
+	demeter_finer_commit(estimate->pages * params->swap_cost_ns);
 	demeter_finer_divide(f, g, g->was_huge);
 	WRITE_ONCE(stats.divisions, stats.divisions + 1);
 	return 1;
@@ -658,7 +658,9 @@ FINER_STAT(spent_ns, demeter_finer_spent_ns());
 
 static ssize_t realised_ns_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	return sysfs_emit(buf, "%lld\n", demeter_ledger_paged_ns());
+	u64 cost_ns;
+
+	return sysfs_emit(buf, "%lld\n", demeter_ledger_paged(&cost_ns));
 }
 
 static struct kobj_attribute realised_ns_attr = __ATTR_RO(realised_ns);

@@ -45,7 +45,7 @@ void demeter_finer_keep_accounts(u32 dense_shift);
 bool demeter_finer_can_afford(void);
 bool demeter_finer_covers_look(void);
 u32 demeter_finer_affordable_shift(u32 shift);
-void demeter_finer_spend(u64 ns);
+void demeter_finer_commit(u64 ns);
 void demeter_finer_charge(u64 most_ns);
 u64 demeter_finer_spent_ns(void);
 

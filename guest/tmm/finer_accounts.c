@@ -27,8 +27,11 @@ static u64 spent_ns;
 static u64 granules;
 /* Totals, and the worker's clock, when they were asked last. */
 static s64 realised_before_ns;
+static u64 moves_before_ns;
 static u64 records_before;
 static u64 charged_ns;
+/* Paid for exchanges that are to come. */
+static u64 committed_ns;
 /* Records of the last epoch, as many as there had been if they were not denser. */
 static u64 usual_records;
 
@@ -72,15 +75,33 @@ bool demeter_finer_covers_look(void)
 	return demeter_finer_budget_covers_look(&budget, granules, horizon_ns());
 }
 
-/**
- * demeter_finer_spend() - something was done, or is to come
- * @ns: CPU time that it takes
- */
-void demeter_finer_spend(u64 ns)
+static void spend(u64 ns)
 {
 	if (is_limited())
 		demeter_finer_budget_spend(&budget, ns);
 	WRITE_ONCE(spent_ns, spent_ns + ns);
+}
+
+/**
+ * demeter_finer_commit() - base pages are to be exchanged
+ * @ns: CPU time that it will take
+ *
+ * Paid at once: else more would be divided than there is time to place.
+ */
+void demeter_finer_commit(u64 ns)
+{
+	spend(ns);
+	committed_ns += ns;
+}
+
+/* What moving base pages took since this was asked last, beyond what was paid before. */
+static void charge_moves(u64 cost_ns)
+{
+	u64 ns = cost_ns - moves_before_ns, paid_ns = min(ns, committed_ns);
+
+	moves_before_ns = cost_ns;
+	committed_ns -= paid_ns;
+	spend(ns - paid_ns);
 }
 
 /**
@@ -91,7 +112,7 @@ void demeter_finer_charge(u64 most_ns)
 {
 	u64 now_ns = demeter_worker_clock();
 
-	demeter_finer_spend(min(now_ns - charged_ns, most_ns));
+	spend(min(now_ns - charged_ns, most_ns));
 	charged_ns = now_ns;
 }
 
@@ -137,13 +158,13 @@ static void charge_records(u32 dense_shift)
 	records_before += records;
 	usual_records = records >> dense_shift;
 	if (dense_shift)
-		demeter_finer_spend((records - usual_records) * record_ns());
+		spend((records - usual_records) * record_ns());
 }
 
 /* What placing base pages has gained since this was asked last, less what longer walks took. */
-static s64 gained(void)
+static s64 gained(s64 realised_ns)
 {
-	s64 realised_ns = demeter_ledger_paged_ns(), ns = realised_ns - realised_before_ns;
+	s64 ns = realised_ns - realised_before_ns;
 	u64 accesses;
 
 	realised_before_ns = realised_ns;
@@ -195,16 +216,15 @@ static void age_targets(u64 passed_ns)
  */
 void demeter_finer_keep_accounts(u32 dense_shift)
 {
-	struct demeter_finer_budget_epoch epoch = {
-		.passed_ns = demeter_pacing_passed_ns(),
-		.gained_ns = gained(),
-	};
-	u64 pages;
+	struct demeter_finer_budget_epoch epoch = { .passed_ns = demeter_pacing_passed_ns() };
+	u64 pages, moves_ns;
 
+	epoch.gained_ns = gained(demeter_ledger_paged(&moves_ns));
 	charged_ns = demeter_worker_clock();
 	age_targets(epoch.passed_ns);
 	pages = measure_managed(&epoch);
 	granules = min_t(u64, pages / HPAGE_PMD_NR, demeter_finer_capacity());
 	demeter_finer_budget_earn(&budget, &epoch, horizon_ns());
 	charge_records(dense_shift);
+	charge_moves(moves_ns);
 }

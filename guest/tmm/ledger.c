@@ -305,17 +305,18 @@ static void book_moved(struct decision *decision, u64 pages, u64 demoted_pages)
 {
 	struct demeter_placement *placement = &decision->placement;
 	struct account *hot = account_of(placement->hot.space);
-	u64 predicted_ns = demeter_placement_predicted_ns(placement);
+	u64 predicted_ns = demeter_placement_predicted_ns(placement), cost_ns;
 
 	if (decision->kind == DEMETER_PLAN_DEMOTE) {
 		placement->pages += demoted_pages;
 		hot->demoted_pages += demoted_pages;
 		return;
 	}
+	cost_ns = pages * (decision->kind == DEMETER_PLAN_FILL ? demeter_move_cost_ns()
+							       : demeter_swap_cost_ns());
 	placement->pages += pages;
-	placement->cost_ns +=
-		pages * (decision->kind == DEMETER_PLAN_FILL ? demeter_move_cost_ns()
-							     : demeter_swap_cost_ns());
+	placement->cost_ns += cost_ns;
+	totals.paged_cost_ns += placement->hot.part ? cost_ns : 0;
 	predicted_ns = demeter_placement_predicted_ns(placement) - predicted_ns;
 	totals.predicted_ns += predicted_ns;
 	if (decision->state == SETTLED)
@@ -614,16 +615,18 @@ bool demeter_ledger_is_stopped(u32 space, struct demeter_ledger_returns *returns
 }
 
 /**
- * demeter_ledger_paged_ns() - latency that placing base pages of divided granules saved so far
+ * demeter_ledger_paged() - what placing base pages of divided granules has come to
+ * @cost_ns: out: what moving them took, a total since load, in nanoseconds
  *
- * Return: a total since load, in nanoseconds; a loss is negative.
+ * Return: latency saved, a total since load, in nanoseconds; a loss is negative.
  */
-s64 demeter_ledger_paged_ns(void)
+s64 demeter_ledger_paged(u64 *cost_ns)
 {
 	s64 ns;
 
 	mutex_lock(&ledger_lock);
 	ns = totals.paged_realised_ns;
+	*cost_ns = totals.paged_cost_ns;
 	mutex_unlock(&ledger_lock);
 	return ns;
 }

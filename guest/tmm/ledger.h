@@ -68,6 +68,7 @@ struct demeter_ledger_returns {
  * @predicted_ns: latency that what was moved saves, by the planner's word
  * @realised_ns: latency that it saved so far, by the samples
  * @paged_realised_ns: of that, by base pages of granules that are divided
+ * @paged_cost_ns: what moving those took
  * @settled_predicted_ns: of those settled
  * @settled_realised_ns: of those settled
  * @stops: times that moving was stopped for an address space as it did not pay
@@ -85,6 +86,7 @@ struct demeter_ledger_totals {
 	u64 predicted_ns;
 	s64 realised_ns;
 	s64 paged_realised_ns;
+	u64 paged_cost_ns;
 	u64 settled_predicted_ns;
 	s64 settled_realised_ns;
 	u64 stops;
@@ -106,7 +108,7 @@ void demeter_ledger_moved(struct demeter_ledger_run *run, u32 first, u32 nr, u64
 void demeter_ledger_end(struct demeter_ledger_run *run);
 void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges, u64 samples);
 bool demeter_ledger_is_stopped(u32 space, struct demeter_ledger_returns *returns);
-s64 demeter_ledger_paged_ns(void);
+s64 demeter_ledger_paged(u64 *cost_ns);
 void demeter_ledger_totals(struct demeter_ledger_totals *totals);
 int demeter_ledger_snapshot(void **data, size_t *bytes);
 

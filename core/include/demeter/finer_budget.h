@@ -4,11 +4,11 @@
  *
  * Denser samples, splitting huge pages and exchanging base pages are paid at once, and
  * pay later. A program that ends meanwhile, or changes, has lost them. How long it will run
- * nobody knows. So no more is spent than a hundredth of the time that it has run so far, and
- * a 500th of what comes after the horizon, and half of what was gained by what had been
- * divided: whenever it ends, that is what it has lost at most, and what turns out to gain
- * pays for the rest by itself. All of it is what is expected, as samples say; and the last
- * thing that was paid may exceed it.
+ * nobody knows. So no more is spent than a 160th of the time that it has run so far, and a
+ * 500th of what comes after the horizon, and half of what was gained by what had been
+ * divided: whenever it ends, that is what it has lost at most, a hundredth with what
+ * management takes besides, and what turns out to gain pays for the rest by itself. All of
+ * it is what is expected, as samples say; and the last thing that was paid may exceed it.
  *
  * There is one budget for all that is managed, and time is that of one CPU. Of several
  * programs each counts by its pages: what old ones have left over is kept for them while
