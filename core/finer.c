@@ -219,7 +219,7 @@ static void finer_move(struct demeter_finer_granule *g, u32 cell, u32 from, u32 
 /* A sample of what a huge page would have found sooner; for as long as moves are credited. */
 static void finer_walk(struct demeter_finer *f, const struct demeter_finer_granule *g, u32 weight)
 {
-	if (g->was_huge && g->divided_ns < f->horizon_ns)
+	if (g->state == DEMETER_FINER_DIVIDED && g->was_huge && g->divided_ns < f->horizon_ns)
 		f->walked = demeter_add_sat(f->walked, weight);
 }
 
@@ -242,6 +242,7 @@ bool demeter_finer_sample(struct demeter_finer *f, u32 space, u64 gva, u32 weigh
 	if (!g)
 		return false;
 	f->window_samples++;
+	f->epoch_samples++;
 	finer_walk(f, g, weight);
 	/* What is sampled so often is known well enough; the rest would come short. */
 	if (g->count[0][cell] == FINER_COUNT_MAX)
@@ -357,19 +358,18 @@ static void finer_undivide(struct demeter_finer *f, struct demeter_finer_granule
 }
 
 /*
- * Of what is divided, what has gone idle while others were accessed, and what is accessed
- * evenly. Before the older half of what is known is forgotten.
+ * Of what is divided, what has been idle for a horizon while others were accessed, and what is
+ * accessed evenly. Before the older half of what is known is forgotten.
  */
-static void finer_review(struct demeter_finer *f, struct demeter_finer_granule *g, bool by_samples)
+static void finer_review(struct demeter_finer *f, struct demeter_finer_granule *g)
 {
-	if (g->samples < FINER_LEAST && by_samples && g->epochs[1])
+	if (g->idle_ns >= f->horizon_ns)
 		finer_undivide(f, g, FINER_IDLE_WINDOWS);
 	else if (g->samples >= 4 * FINER_LEAST && !finer_is_uneven(g))
 		finer_undivide(f, g, FINER_KEPT_WINDOWS);
 }
 
-/* @by_samples: it ended as there were enough of them, not as its time was over. */
-static void finer_end_window(struct demeter_finer *f, bool by_samples)
+static void finer_end_window(struct demeter_finer *f)
 {
 	bool full = f->nr == f->capacity;
 	u32 i;
@@ -383,13 +383,16 @@ static void finer_end_window(struct demeter_finer *f, bool by_samples)
 		if (g->state == DEMETER_FINER_FREE)
 			continue;
 		if (g->state == DEMETER_FINER_DIVIDED) {
-			finer_review(f, g, by_samples);
+			finer_review(f, g);
 		} else if (g->state == DEMETER_FINER_KEPT &&
 			   *finer_refused(f, g->space, g->start) <= f->window) {
 			g->state = DEMETER_FINER_LOOK;
 			g->seen = 0;
+			g->failures = 0;
 		}
-		demeter_finer_keep(f, g);
+		/* What could not be divided for the moment has spoken for it. */
+		if (!g->failures)
+			demeter_finer_keep(f, g);
 		/* Room for others: what was looked at for long enough, or is idle. */
 		if (full && !g->settle &&
 		    (g->state == DEMETER_FINER_KEPT || g->samples < FINER_LEAST)) {
@@ -429,6 +432,18 @@ struct finer_sums {
 	u64 pairs;
 };
 
+/* The time of a granule that is divided: those epochs are seen to one by one. */
+static void finer_age_divided(const struct demeter_finer *f, struct demeter_finer_granule *g,
+			      u64 passed_ns)
+{
+	g->divided_ns = demeter_add_sat(g->divided_ns, passed_ns);
+	/* Where nobody does anything, that it is idle says nothing. */
+	if (g->samples >= FINER_LEAST)
+		g->idle_ns = 0;
+	else if (f->epoch_samples)
+		g->idle_ns = demeter_add_sat(g->idle_ns, passed_ns);
+}
+
 /* @epochs have passed since the last time, of which the last took @passed_ns. */
 static void finer_age(struct demeter_finer *f, u32 epochs, u64 passed_ns, struct finer_sums *sums)
 {
@@ -446,9 +461,8 @@ static void finer_age(struct demeter_finer *f, u32 epochs, u64 passed_ns, struct
 		g->settle -= (u8)demeter_min(g->settle, epochs);
 		if (g->state == DEMETER_FINER_DIVIDED || g->settle)
 			f->spaces |= finer_space_bit(g->space);
-		/* Where anything is divided, each epoch is seen to by itself. */
 		if (g->state == DEMETER_FINER_DIVIDED)
-			g->divided_ns = demeter_add_sat(g->divided_ns, passed_ns);
+			finer_age_divided(f, g, passed_ns);
 		sums->samples += g->samples;
 		if (g->state != DEMETER_FINER_LOOK)
 			continue;
@@ -511,13 +525,14 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	finer_age(f, f->epochs, passed_ns, &sums);
 	f->settle -= (u32)demeter_min(f->settle, f->epochs);
 	f->epochs = 0;
+	f->epoch_samples = 0;
 	f->pairs = sums.pairs;
 	over = f->window_samples >= wanted || f->window_ns >= horizon_ns;
 	/* Once begun it goes on while there is any; to begin takes a quarter of it. */
 	f->denser = !f->pause && f->credit >= (f->denser ? FINER_DENSE_PRICE : FINER_CREDIT / 4) &&
 		    (f->eager || finer_is_suspect(&sums));
 	if (over)
-		finer_end_window(f, f->window_samples >= wanted);
+		finer_end_window(f);
 	return over;
 }
 
@@ -654,6 +669,7 @@ void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule 
 	g->carried = demeter_finer_rate(g);
 	g->was_huge = was_huge;
 	g->divided_ns = 0;
+	g->idle_ns = 0;
 	g->failures = 0;
 	f->divided++;
 	f->spaces |= finer_space_bit(g->space);
@@ -664,10 +680,11 @@ void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule 
  * @f: the granules
  * @g: the one
  *
- * It is asked for again with an eighth more samples, but not for ever.
+ * It is asked for again, once in a window, but not for ever.
  */
 void demeter_finer_fail(struct demeter_finer *f, struct demeter_finer_granule *g)
 {
+	g->asked = ~0U / 2;
 	if (++g->failures >= FINER_ATTEMPTS)
 		demeter_finer_drop(f, g, FINER_KEPT_WINDOWS);
 }

@@ -18,6 +18,10 @@
 #define BUDGET_LOOK_ENOUGH 200U
 /* Part of what was gained, if longer walks leave any of it: both are as samples say. */
 #define BUDGET_GAIN	   2
+/* Part of what is left that an epoch's denser samples may take: the rest is to divide by. */
+#define BUDGET_RECORDS	   4
+/* What an epoch had of records is expected again, less an eighth with each that has fewer. */
+#define BUDGET_FADE	   8U
 #define BUDGET_MOST	   ((s64)BIT_ULL(61))
 
 static s64 budget_clamp(s64 ns, s64 most)
@@ -32,14 +36,18 @@ static s64 budget_part(u64 ns, u64 part)
 	return (s64)(demeter_min(ns, (u64)BUDGET_MOST) / part);
 }
 
-/* A loss, as where what is hot moves, is made up for within a horizon. */
-static s64 budget_bearable(const struct demeter_finer_budget *budget, s64 gained, u64 horizon_ns)
+/* Into @aside what is too much for who is young; all of it back where nobody is. */
+static void budget_lay_aside(struct demeter_finer_budget *budget, s64 most, bool any_young)
 {
-	s64 debt = budget_part(horizon_ns, BUDGET_PART);
+	s64 over = budget->left_ns > most ? budget->left_ns - most : 0;
 
-	if (gained >= 0 || budget->saved_ns + gained >= -debt)
-		return gained;
-	return budget->saved_ns > -debt ? -debt - budget->saved_ns : 0;
+	if (!any_young) {
+		budget->left_ns = budget_clamp(budget->left_ns + budget->aside_ns, most);
+		budget->aside_ns = 0;
+		return;
+	}
+	budget->left_ns -= over;
+	budget->aside_ns = budget_clamp(budget->aside_ns + over, BUDGET_MOST);
 }
 
 /**
@@ -54,23 +62,42 @@ static s64 budget_bearable(const struct demeter_finer_budget *budget, s64 gained
 void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
 			       const struct demeter_finer_budget_epoch *epoch, u64 horizon_ns)
 {
+	s64 most = budget_part(demeter_min(epoch->run_ns, horizon_ns), BUDGET_YOUNG);
 	u64 young_ns = demeter_min(epoch->young_ns, epoch->passed_ns);
-	s64 gained = budget_clamp(epoch->gained_ns, BUDGET_MOST / BUDGET_GAIN);
-	s64 earned = budget_part(young_ns, BUDGET_YOUNG) +
-		     budget_part(epoch->passed_ns - young_ns, BUDGET_PART);
 
-	budget->most_ns = budget_part(demeter_min(epoch->run_ns, horizon_ns), BUDGET_YOUNG);
 	if (!epoch->run_ns) {
-		if (budget->saved_ns < 0)
-			budget->saved_ns = 0;
+		if (budget->left_ns < 0)
+			budget->left_ns = 0;
 		return;
 	}
+	budget_lay_aside(budget, most, young_ns > 0);
+	budget->left_ns += budget_part(young_ns, BUDGET_YOUNG);
+	budget->left_ns += budget_part(epoch->passed_ns - young_ns, BUDGET_PART);
+	if (epoch->gained_ns > 0)
+		budget->left_ns += budget_clamp(epoch->gained_ns, BUDGET_MOST) / BUDGET_GAIN;
 	/* A loss is one in full. */
-	if (gained > 0)
-		gained /= BUDGET_GAIN;
-	gained = budget_bearable(budget, gained, horizon_ns);
-	budget->saved_ns = budget_clamp(budget->saved_ns + earned + gained,
-					budget_part(horizon_ns, BUDGET_YOUNG));
+	if (epoch->gained_ns < 0)
+		demeter_finer_budget_bear(budget, 0 - (u64)epoch->gained_ns, horizon_ns);
+	budget->left_ns = budget_clamp(budget->left_ns, most);
+}
+
+/**
+ * demeter_finer_budget_bear - something was lost, or took what nobody could know before
+ * @budget: the budget
+ * @ns: how much
+ * @horizon_ns: how long a placement is expected to last
+ *
+ * Of it so much is owed as is made up for within a horizon.
+ */
+void demeter_finer_budget_bear(struct demeter_finer_budget *budget, u64 ns, u64 horizon_ns)
+{
+	s64 least = -budget_part(horizon_ns, BUDGET_PART);
+	s64 lost = budget_part(ns, 1);
+
+	if (budget->left_ns - lost >= least)
+		budget->left_ns -= lost;
+	else if (budget->left_ns > least)
+		budget->left_ns = least;
 }
 
 /**
@@ -80,18 +107,47 @@ void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
  */
 void demeter_finer_budget_spend(struct demeter_finer_budget *budget, u64 ns)
 {
-	budget->saved_ns = budget_clamp(budget->saved_ns - budget_part(ns, 1), BUDGET_MOST);
+	budget->left_ns = budget_clamp(budget->left_ns - budget_part(ns, 1), BUDGET_MOST);
 }
 
 /**
- * demeter_finer_budget_left_ns - what may be spent now
+ * demeter_finer_budget_extra_records - an epoch is over: what of its records are more than usual
  * @budget: the budget
+ * @records: that there were
+ * @shift: by what they were denser, as a power of two
  *
- * Return: nanoseconds; less than nothing while a debt is paid off.
+ * Return: those that there are only because they are denser.
  */
-s64 demeter_finer_budget_left_ns(const struct demeter_finer_budget *budget)
+u64 demeter_finer_budget_extra_records(struct demeter_finer_budget *budget, u64 records, u32 shift)
 {
-	return budget_clamp(budget->saved_ns, budget->most_ns);
+	u64 usual = records >> demeter_min(shift, 63U);
+
+	/* One that is quiet, as at a barrier, says nothing about the next. */
+	budget->records = demeter_max(usual, budget->records - budget->records / BUDGET_FADE);
+	return records - usual;
+}
+
+/**
+ * demeter_finer_budget_shift - how much denser may samples be in the next epoch
+ * @budget: the budget
+ * @record_ns: what a record takes
+ * @shift: as a power of two, no more than this
+ *
+ * Whether an epoch of them was dear is only known when it is over, and with many CPUs it could
+ * take all that there is many times over.
+ *
+ * Return: as a power of two.
+ */
+u32 demeter_finer_budget_shift(const struct demeter_finer_budget *budget, u64 record_ns, u32 shift)
+{
+	u64 ns = demeter_mul_sat(demeter_max(budget->records, 1), record_ns);
+
+	if (budget->left_ns <= 0)
+		return 0;
+	while (shift &&
+	       demeter_mul_sat(ns, (1ULL << shift) - 1) > (u64)budget->left_ns / BUDGET_RECORDS)
+		shift--;
+	return shift;
 }
 
 /**
@@ -110,6 +166,5 @@ bool demeter_finer_budget_covers_look(const struct demeter_finer_budget *budget,
 	u64 enough_ns = demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_LOOK_ENOUGH;
 
 	granules = demeter_min(granules, enough_ns);
-	return demeter_finer_budget_left_ns(budget) >=
-	       (s64)demeter_min(granules * BUDGET_LOOK_NS, enough_ns);
+	return budget->left_ns >= (s64)demeter_min(granules * BUDGET_LOOK_NS, enough_ns);
 }

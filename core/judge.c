@@ -47,8 +47,8 @@ static s64 judge_credit(const struct demeter_placement *placement, s64 gain_ns)
  * @epoch_ns: length of the epoch
  * @horizon_ns: how long a placement is expected to last at most
  *
- * One that is over before its time is heard at once, with what it has saved at most: where parts of
- * memory are hot by turns, the next steps are of the same kind, and soon taken.
+ * One that is over before its time is heard at once, with what it has saved at most: where
+ * parts of memory are hot by turns, the next steps are of the same kind, and soon taken.
  */
 void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placement *placement,
 			u64 taken_ns, u64 epoch_ns, u64 horizon_ns)
@@ -61,8 +61,11 @@ void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placem
 
 	if (taken_ns < judge->since_ns || (placement->age_ns < least_ns && !over))
 		return;
-	/* That a step saves no more does not excuse one that goes on losing. */
-	if (over && gain_ns > placement->realised_ns)
+	/*
+	 * That a step saves no more does not excuse one that goes on losing: which chance
+	 * has many seem to do in their first epochs.
+	 */
+	if (over && (gain_ns > placement->realised_ns || placement->age_ns < least_ns))
 		gain_ns = placement->realised_ns;
 	judge->heard_cost_ns = demeter_min(cost_ns, JUDGE_S64_MAX / 8);
 	judge->heard_gain_ns = judge_bound(judge->heard_gain_ns + judge_credit(placement, gain_ns));

@@ -45,7 +45,7 @@ static u64 fb_spent_ns(u32 epochs, u32 gain_permille)
 	for (epoch = 1; epoch <= epochs; epoch++) {
 		fb_earn(&budget, epoch * FB_EPOCH_NS,
 			(s64)(spent_ns * gain_permille / 1000 * FB_EPOCH_NS / 1000000000));
-		while (demeter_finer_budget_left_ns(&budget) > 0) {
+		while (budget.left_ns > 0) {
 			demeter_finer_budget_spend(&budget, 1000000);
 			spent_ns += 1000000;
 		}
@@ -74,23 +74,23 @@ static void fb_test_kept(struct test_tally *tally)
 	u32 i;
 
 	/* A quiet day saves no more than was there, nor does a windfall. */
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / FB_YOUNG);
+	CHECK_EQ(budget.left_ns, FB_HORIZON_NS / FB_YOUNG);
 	for (i = 0; i < 100000; i++)
 		fb_earn(&budget, FB_HORIZON_NS, 1000000);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / FB_YOUNG);
+	CHECK_EQ(budget.left_ns, FB_HORIZON_NS / FB_YOUNG);
 	/* What took longer than expected, or loses, is to be made up for first. */
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
-	CHECK(demeter_finer_budget_left_ns(&budget) < 0);
+	CHECK(budget.left_ns < 0);
 	budget = fb_old();
 	fb_earn(&budget, FB_HORIZON_NS, -1000000000);
-	CHECK(demeter_finer_budget_left_ns(&budget) < 0);
+	CHECK(budget.left_ns < 0);
 	/* However much it lost, so much within a horizon; what was spent, all of it. */
 	for (i = 0; i < FB_HORIZON_NS / FB_EPOCH_NS; i++)
 		fb_earn(&budget, FB_HORIZON_NS, 0);
-	CHECK(demeter_finer_budget_left_ns(&budget) > -(s64)(FB_HORIZON_NS / FB_EPOCH_NS));
+	CHECK(budget.left_ns > -(s64)(FB_HORIZON_NS / FB_EPOCH_NS));
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
 	fb_earn(&budget, FB_HORIZON_NS, -1000000000);
-	CHECK(demeter_finer_budget_left_ns(&budget) < -(s64)(FB_HORIZON_NS * 98 / 100));
+	CHECK(budget.left_ns < -(s64)(FB_HORIZON_NS * 98 / 100));
 }
 
 /* A young program beside old ones, and where nobody is left. */
@@ -98,30 +98,40 @@ static void fb_test_several(struct test_tally *tally)
 {
 	struct demeter_finer_budget_epoch epoch = { .passed_ns = FB_EPOCH_NS };
 	struct demeter_finer_budget budget = fb_old();
-	s64 saved_ns;
+	u64 run_ns, spent_ns = 0;
+	s64 left_ns;
 	u32 i;
 
-	/* What was saved is not for who has just begun, and is there when that has gone. */
-	fb_earn(&budget, FB_EPOCH_NS, 0);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_EPOCH_NS / FB_YOUNG);
+	/* What was saved is not for who has just begun, however that is spent. */
+	for (run_ns = FB_EPOCH_NS; run_ns < FB_HORIZON_NS / 2; run_ns += FB_EPOCH_NS) {
+		fb_earn(&budget, run_ns, 0);
+		while (budget.left_ns > 0) {
+			demeter_finer_budget_spend(&budget, 100000);
+			spent_ns += 100000;
+		}
+		CHECK(spent_ns <= run_ns / FB_YOUNG + 100000);
+	}
+	/* It is there when that has gone. */
 	fb_earn(&budget, FB_HORIZON_NS, 0);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_HORIZON_NS / FB_YOUNG);
+	CHECK(budget.left_ns >= (s64)(FB_HORIZON_NS / FB_YOUNG - FB_EPOCH_NS / FB_YOUNG - 100000));
+	fb_earn(&budget, FB_HORIZON_NS, FB_HORIZON_NS);
+	CHECK_EQ(budget.left_ns, FB_HORIZON_NS / FB_YOUNG);
 	/* By its pages, a young one has so much earned as if it was alone, and no more. */
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS / FB_YOUNG);
-	saved_ns = budget.saved_ns;
+	left_ns = budget.left_ns;
 	epoch.young_ns = FB_EPOCH_NS / 10;
 	epoch.run_ns = FB_HORIZON_NS * 9 / 10;
 	demeter_finer_budget_earn(&budget, &epoch, FB_HORIZON_NS);
-	CHECK_EQ(budget.saved_ns - saved_ns,
+	CHECK_EQ(budget.left_ns - left_ns,
 		 FB_EPOCH_NS / 10 / FB_YOUNG + FB_EPOCH_NS * 9 / 10 / 500);
 	/* Where nothing is managed nothing is earned, and no debt is left to who comes next. */
 	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
 	epoch = (struct demeter_finer_budget_epoch){ .passed_ns = FB_EPOCH_NS };
 	for (i = 0; i < 10; i++)
 		demeter_finer_budget_earn(&budget, &epoch, FB_HORIZON_NS);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), 0);
+	CHECK_EQ(budget.left_ns, 0);
 	fb_earn(&budget, FB_EPOCH_NS, 0);
-	CHECK_EQ(demeter_finer_budget_left_ns(&budget), FB_EPOCH_NS / FB_YOUNG);
+	CHECK_EQ(budget.left_ns, FB_EPOCH_NS / FB_YOUNG);
 }
 
 static void fb_test_look(struct test_tally *tally)
@@ -149,6 +159,39 @@ static void fb_test_look(struct test_tally *tally)
 	CHECK(!demeter_finer_budget_covers_look(&budget, ~0ULL, ~0ULL));
 }
 
+/* Denser samples: no more in an epoch than a quarter of what is left, whatever it was before. */
+static void fb_test_records(struct test_tally *tally)
+{
+	static const u64 record_ns = 1800;
+	u64 cpus;
+
+	for (cpus = 1; cpus <= 1024; cpus *= 2) {
+		struct demeter_finer_budget budget = fb_old();
+		u64 records = cpus * 250, extra;
+		s64 left_ns = budget.left_ns;
+		u32 shift, i;
+
+		demeter_finer_budget_extra_records(&budget, records, 0);
+		/* A few quiet epochs do not have it forget. */
+		for (i = 0; i < 5; i++)
+			demeter_finer_budget_extra_records(&budget, 1, 0);
+		shift = demeter_finer_budget_shift(&budget, record_ns, 4);
+		extra = demeter_finer_budget_extra_records(&budget, records << shift, shift);
+		CHECK_EQ(extra, records * ((1U << shift) - 1));
+		demeter_finer_budget_bear(&budget, extra * record_ns, FB_HORIZON_NS);
+		CHECK(budget.left_ns >= left_ns / 2);
+		CHECK(cpus > 1 ? cpus < 128 || !shift : shift == 4);
+	}
+	/* What nobody could know is made up for within a horizon; without money there are none. */
+	{
+		struct demeter_finer_budget budget = fb_old();
+
+		demeter_finer_budget_bear(&budget, 100 * FB_HORIZON_NS, FB_HORIZON_NS);
+		CHECK_EQ(budget.left_ns, -(s64)(FB_HORIZON_NS / 500));
+		CHECK_EQ(demeter_finer_budget_shift(&budget, record_ns, 4), 0);
+	}
+}
+
 static void fb_test_extremes(struct test_tally *tally)
 {
 	static const u64 ns[] = { 0, 1, 1ULL << 40, 1ULL << 62, ~0ULL };
@@ -164,13 +207,16 @@ static void fb_test_extremes(struct test_tally *tally)
 				.run_ns = ns[(k + i) % ARRAY_SIZE(ns)],
 				.gained_ns = (s64)ns[k % ARRAY_SIZE(ns)],
 			};
-			s64 before = budget.saved_ns;
+			s64 before = budget.left_ns;
 
 			demeter_finer_budget_spend(&budget, ns[k % ARRAY_SIZE(ns)]);
-			CHECK(budget.saved_ns <= before);
+			CHECK(budget.left_ns <= before);
 			demeter_finer_budget_earn(&budget, &epoch, ns[i]);
-			CHECK(budget.saved_ns <= (s64)(BIT_ULL(61) / FB_YOUNG));
-			CHECK(demeter_finer_budget_left_ns(&budget) <= budget.saved_ns);
+			CHECK(budget.left_ns <= (s64)(BIT_ULL(61) / FB_YOUNG));
+			CHECK(budget.aside_ns >= 0);
+			demeter_finer_budget_bear(&budget, ns[k % ARRAY_SIZE(ns)], ns[i]);
+			demeter_finer_budget_extra_records(&budget, ns[i], k);
+			CHECK(demeter_finer_budget_shift(&budget, ns[k % ARRAY_SIZE(ns)], 4) <= 4);
 		}
 	}
 }
@@ -179,6 +225,7 @@ static const struct test_case finer_budget_tests[] = {
 	{ "finer budget: bounded by time, or paid by what is gained", fb_test_bounded },
 	{ "finer budget: little is saved up, and losses are made up for", fb_test_kept },
 	{ "finer budget: young and old programs, and none", fb_test_several },
+	{ "finer budget: denser samples are within it", fb_test_records },
 	{ "finer budget: a look begins when it can be paid", fb_test_look },
 	{ "finer budget: extreme times", fb_test_extremes },
 };

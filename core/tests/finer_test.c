@@ -494,7 +494,6 @@ static void ft_test_whole(struct test_tally *tally)
 	test_free(m);
 }
 
-/* What is given up is left alone for as long as was asked for, and what stays is found. */
 /* Longer walks are paid where there was a huge page, and for as long as moves are credited. */
 static void ft_test_walks(struct test_tally *tally)
 {
@@ -524,20 +523,38 @@ static void ft_test_walks(struct test_tally *tally)
 /* What was divided and is idle goes back to its range, unless all sleep. */
 static void ft_test_idle(struct test_tally *tally)
 {
-	struct ft_machine *m = ft_new(1, 3);
-	u32 windows;
+	static const u32 samples[] = { 1, 3, 10, 100 };
+	u32 windows, i, k;
 
-	CHECK_EQ(ft_run(m, 100, 40, 3, 4, true), 40);
-	/* A night without any sample: each window ends by the horizon. */
-	windows = m->finer.window;
-	ft_run(m, 2000, 0, 0, 4, true);
-	CHECK(m->finer.window > windows + 5);
-	CHECK_EQ(m->finer.divided, 40);
-	/* The first of them are accessed as before, the rest not at all. */
-	ft_run(m, 400, 20, 10, 4, true);
-	CHECK_EQ(m->finer.divided, 20);
-	CHECK(demeter_finer_has(&m->finer, 1));
-	test_free(m);
+	for (i = 0; i < ARRAY_SIZE(samples); i++) {
+		struct ft_machine *m = ft_new(1, samples[i]);
+
+		CHECK_EQ(ft_run(m, 600, 40, samples[i], 4, true), 40);
+		/* A night without any sample: each window ends by the horizon. */
+		windows = m->finer.window;
+		ft_run(m, 2000, 0, 0, 4, true);
+		CHECK(m->finer.window > windows + 5);
+		CHECK_EQ(m->finer.divided, 40);
+		/* Hot by turns, for shorter than that is promised to last. */
+		for (k = 0; k < 20; k++) {
+			ft_run(m, 40, 20, samples[i], 4, true);
+			ft_run(m, 40, 40, samples[i], 4, true);
+		}
+		CHECK_EQ(m->finer.divided, 40);
+		/* The first of them are accessed as before, the rest not at all. */
+		ft_run(m, 800, 20, samples[i], 4, true);
+		CHECK_EQ(m->finer.divided, 20);
+		/* All of it evenly: what goes back is its space's own yet for some epochs. */
+		for (k = 0; k < 4000 && m->finer.divided; k++)
+			ft_run(m, 1, 20, samples[i], 0, true);
+		CHECK_EQ(m->finer.divided, 0);
+		CHECK(demeter_finer_has(&m->finer, 1));
+		ft_run(m, 2, 20, samples[i], 0, true);
+		CHECK(demeter_finer_has(&m->finer, 1));
+		ft_run(m, 20, 20, samples[i], 0, true);
+		CHECK(!demeter_finer_has(&m->finer, 1));
+		test_free(m);
+	}
 }
 
 /* Who holds a lock lets go of it: a failed attempt is no verdict, but several are. */
@@ -545,13 +562,18 @@ static void ft_test_fail(struct test_tally *tally)
 {
 	struct ft_machine *m = ft_new(1, 3);
 	struct demeter_finer_granule *g;
-	u32 attempts = 0, i;
+	u32 attempts = 0, window = 0, i;
 
-	for (i = 0; i < 10000 && (i < 2 || m->finer.nr); i++) {
+	for (i = 0; i < 100000 && (i < 2 || m->finer.nr); i++) {
 		demeter_finer_sample(&m->finer, 1, (u64)(i % 4) << DEMETER_PAGE_SHIFT, FT_WEIGHT);
+		if (i % 8 == 0)
+			demeter_finer_end_epoch(&m->finer, FT_EPOCH_NS, m->params.horizon_ns);
 		g = demeter_finer_find(&m->finer, 1, 0);
 		if (!g || !demeter_finer_is_due(g))
 			continue;
+		/* Once in a window. */
+		CHECK(!attempts || m->finer.window > window);
+		window = m->finer.window;
 		g->asked = g->samples;
 		demeter_finer_fail(&m->finer, g);
 		attempts++;
@@ -564,6 +586,7 @@ static void ft_test_fail(struct test_tally *tally)
 	test_free(m);
 }
 
+/* What is given up is left alone for as long as was asked for, and what stays is found. */
 static void ft_test_drop(struct test_tally *tally)
 {
 	static const u32 windows[] = { 1, 8 };

@@ -35,8 +35,9 @@
 /* Part of the horizon for which ranges wait, see demeter_finer_holds(). */
 #define HOLD_PART	      4u
 #define FIRST_SPLIT_NS	      100000u
-/* A granule's part of the worker's time, at most, in times of a split. */
+/* A granule's part of the worker's time, at most: in times of a split, and where it is looked at. */
 #define SPLIT_MOST	      4u
+#define LOOK_MOST_NS	      10000u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */
 #define SECOND_SAMPLES	      32768u
 #define EPOCH_SAMPLES	      4096u
@@ -296,7 +297,7 @@ static void set_density(void)
 	}
 	WRITE_ONCE(dense_shift, shift);
 	/* Without money they are not, which does not say that they cannot be. */
-	if (!wanted)
+	if (!demeter_finer_table->denser || !demeter_finer_can_afford())
 		demeter_finer_table->vain = 0;
 	if (!shift)
 		hold_ns = 0;
@@ -634,7 +635,7 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 		divide_best(ctx);
 		locate_some(ctx);
 		set_density();
-		demeter_finer_charge(demeter_pacing_epoch_ns() / EPOCH_PART);
+		demeter_finer_charge(demeter_finer_table->capacity * LOOK_MOST_NS);
 	}
 	watch(mode);
 }

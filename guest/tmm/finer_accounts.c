@@ -18,6 +18,7 @@
  * interrupt; a choice, not measured on any hardware.
  */
 #define INTERRUPT_RECORD_NS 4000u
+#define RECORD_MOST_NS	    16000ull
 
 /* All of it is the worker's; others read single words. */
 static struct demeter_finer_budget budget;
@@ -32,8 +33,6 @@ static u64 records_before;
 static u64 charged_ns;
 /* Paid for exchanges that are to come. */
 static u64 committed_ns;
-/* Records of the last epoch, as many as there had been if they were not denser. */
-static u64 usual_records;
 
 static bool is_limited(void)
 {
@@ -62,7 +61,7 @@ u64 demeter_finer_spent_ns(void)
  */
 bool demeter_finer_can_afford(void)
 {
-	return !is_limited() || demeter_finer_budget_left_ns(&budget) > 0;
+	return !is_limited() || budget.left_ns > 0;
 }
 
 /**
@@ -121,7 +120,8 @@ static u64 record_ns(void)
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 	u64 ns = ops->record_ns ? ops->record_ns() : 0;
 
-	return ns ?: INTERRUPT_RECORD_NS;
+	/* An interrupt may have been timed while a host had taken the CPU away. */
+	return min(ns, RECORD_MOST_NS) ?: INTERRUPT_RECORD_NS;
 }
 
 static u64 all_records(void)
@@ -134,31 +134,24 @@ static u64 all_records(void)
  * demeter_finer_affordable_shift() - how much denser can samples be for what is left
  * @shift: as a power of two, no more than this
  *
- * An epoch of them is only known to have been dear when it is over, and with many CPUs it
- * could take all that there is many times over.
- *
  * Return: as a power of two.
  */
 u32 demeter_finer_affordable_shift(u32 shift)
 {
-	s64 left_ns = demeter_finer_budget_left_ns(&budget);
-	u64 each_ns = record_ns();
-
-	while (shift && is_limited() &&
-	       (left_ns <= 0 || usual_records * ((1u << shift) - 1) * each_ns > (u64)left_ns))
-		shift--;
-	return shift;
+	return is_limited() ? demeter_finer_budget_shift(&budget, record_ns(), shift) : shift;
 }
 
 /* Of everybody's programs: they all pay for denser samples. */
 static void charge_records(u32 dense_shift)
 {
-	u64 records = all_records() - records_before;
+	u64 records = all_records() - records_before, ns;
 
 	records_before += records;
-	usual_records = records >> dense_shift;
-	if (dense_shift)
-		spend((records - usual_records) * record_ns());
+	ns = demeter_finer_budget_extra_records(&budget, records, dense_shift) * record_ns();
+	/* How many there would be was not known. */
+	if (is_limited())
+		demeter_finer_budget_bear(&budget, ns, horizon_ns());
+	WRITE_ONCE(spent_ns, spent_ns + ns);
 }
 
 /* What placing base pages has gained since this was asked last, less what longer walks took. */

@@ -50,6 +50,7 @@ enum demeter_finer_state {
  * @failures: attempts to divide it that failed
  * @was_huge: it was a huge page when it was divided, and has longer walks since
  * @divided_ns: time since it was divided
+ * @idle_ns: time in which others were accessed since there were last enough samples of it
  * @samples: sum of all counts
  * @asked: @samples when it was estimated last
  * @seen: samples since it was admitted
@@ -76,6 +77,7 @@ struct demeter_finer_granule {
 	u8 failures;
 	bool was_huge;
 	u64 divided_ns;
+	u64 idle_ns;
 	u32 samples;
 	u32 asked;
 	u32 seen;
@@ -102,6 +104,7 @@ struct demeter_finer_granule {
  * @window: windows that have ended
  * @window_samples: samples of the running window
  * @window_ns: how long it has run
+ * @epoch_samples: since granules were seen to
  * @horizon_ns: how long a placement is expected to last, as told when an epoch ended
  * @epochs: that have passed since granules were seen to: several, where they are only
  *	looked at
@@ -133,6 +136,7 @@ struct demeter_finer {
 	u32 window;
 	u64 window_samples;
 	u64 window_ns;
+	u64 epoch_samples;
 	u64 horizon_ns;
 	u32 epochs;
 	u32 settle;

@@ -11,8 +11,8 @@
  * it is what is expected, as samples say; and the last thing that was paid may exceed it.
  *
  * There is one budget for all that is managed, and time is that of one CPU. Of several
- * programs each counts by its pages: what old ones have left over is kept for them while
- * a young one runs, and is not for that.
+ * programs each counts by its pages: what old ones have left over is laid aside while a
+ * young one runs, and is not for that.
  */
 #ifndef DEMETER_FINER_BUDGET_H
 #define DEMETER_FINER_BUDGET_H
@@ -21,14 +21,16 @@
 
 /**
  * struct demeter_finer_budget - CPU time that may be spent; all zero to begin with
- * @saved_ns: so much in all; less than nothing where something took longer than expected
- * @most_ns: no more of it than this for what is managed now
+ * @left_ns: so much now; less than nothing where something took longer than expected
+ * @aside_ns: beside it, of who is old, until nobody is young
+ * @records: of samples that an epoch may have, were they not denser
  *
  * Not synchronised: one owner at a time.
  */
 struct demeter_finer_budget {
-	s64 saved_ns;
-	s64 most_ns;
+	s64 left_ns;
+	s64 aside_ns;
+	u64 records;
 };
 
 /**
@@ -49,7 +51,9 @@ struct demeter_finer_budget_epoch {
 void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
 			       const struct demeter_finer_budget_epoch *epoch, u64 horizon_ns);
 void demeter_finer_budget_spend(struct demeter_finer_budget *budget, u64 ns);
-s64 demeter_finer_budget_left_ns(const struct demeter_finer_budget *budget);
+void demeter_finer_budget_bear(struct demeter_finer_budget *budget, u64 ns, u64 horizon_ns);
+u64 demeter_finer_budget_extra_records(struct demeter_finer_budget *budget, u64 records, u32 shift);
+u32 demeter_finer_budget_shift(const struct demeter_finer_budget *budget, u64 record_ns, u32 shift);
 bool demeter_finer_budget_covers_look(const struct demeter_finer_budget *budget, u64 granules,
 				      u64 horizon_ns);
 
