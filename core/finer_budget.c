@@ -4,7 +4,7 @@
 #include <demeter/math.h>
 
 /*
- * Part of the time that programs have run, up to the horizon, and of the time as it passes
+ * Part of the time that programs have run while they are young, and of the time as it passes
  * afterwards. Of the hundredth that a program may lose in all, management takes three to four
  * tenths without it.
  */
@@ -12,7 +12,7 @@
 #define BUDGET_PART	   500U
 /*
  * What a look takes for each granule, with the division of one in seven: some dozens must be
- * divided until it shows. And the part of the horizon that is enough for any number.
+ * divided until it shows. And the part of a youth that is enough for any number.
  */
 #define BUDGET_LOOK_NS	   280000ULL
 #define BUDGET_LOOK_ENOUGH 200U
@@ -54,15 +54,14 @@ static void budget_lay_aside(struct demeter_finer_budget *budget, s64 most, bool
  * demeter_finer_budget_earn - time has passed
  * @budget: the budget
  * @epoch: what it came to
- * @horizon_ns: how long a placement is expected to last
+ * @youth_ns: for so long a program counts as young
  *
- * No more is saved than that part of the horizon: who has run for so long would not miss
- * it. Where nothing is managed any more, nobody is left to pay a debt.
+ * No more is saved than that part of a youth: who has run for so long would not miss it. Where nothing is managed any more, nobody is left to pay a debt.
  */
 void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
-			       const struct demeter_finer_budget_epoch *epoch, u64 horizon_ns)
+			       const struct demeter_finer_budget_epoch *epoch, u64 youth_ns)
 {
-	s64 most = budget_part(demeter_min(epoch->run_ns, horizon_ns), BUDGET_YOUNG);
+	s64 most = budget_part(demeter_min(epoch->run_ns, youth_ns), BUDGET_YOUNG);
 	u64 young_ns = demeter_min(epoch->young_ns, epoch->passed_ns);
 
 	if (!epoch->run_ns) {
@@ -77,7 +76,7 @@ void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
 		budget->left_ns += budget_clamp(epoch->gained_ns, BUDGET_MOST) / BUDGET_GAIN;
 	/* A loss is one in full. */
 	if (epoch->gained_ns < 0)
-		demeter_finer_budget_bear(budget, 0 - (u64)epoch->gained_ns, horizon_ns);
+		demeter_finer_budget_bear(budget, 0 - (u64)epoch->gained_ns, youth_ns);
 	budget->left_ns = budget_clamp(budget->left_ns, most);
 }
 
@@ -85,13 +84,13 @@ void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
  * demeter_finer_budget_bear - something was lost, or took what nobody could know before
  * @budget: the budget
  * @ns: how much
- * @horizon_ns: how long a placement is expected to last
+ * @youth_ns: for so long a program counts as young
  *
- * Of it so much is owed as is made up for within a horizon.
+ * Of it so much is owed as is made up for within a youth.
  */
-void demeter_finer_budget_bear(struct demeter_finer_budget *budget, u64 ns, u64 horizon_ns)
+void demeter_finer_budget_bear(struct demeter_finer_budget *budget, u64 ns, u64 youth_ns)
 {
-	s64 least = -budget_part(horizon_ns, BUDGET_PART);
+	s64 least = -budget_part(youth_ns, BUDGET_PART);
 	s64 lost = budget_part(ns, 1);
 
 	if (budget->left_ns - lost >= least)
@@ -154,16 +153,16 @@ u32 demeter_finer_budget_shift(const struct demeter_finer_budget *budget, u64 re
  * demeter_finer_budget_covers_look - is there enough for a look that may come to something
  * @budget: the budget
  * @granules: that are looked at
- * @horizon_ns: how long a placement is expected to last
+ * @youth_ns: for so long a program counts as young
  *
  * A look that ends for want of means has cost what it has cost, and gains nothing.
  *
  * Return: whether there is.
  */
 bool demeter_finer_budget_covers_look(const struct demeter_finer_budget *budget, u64 granules,
-				      u64 horizon_ns)
+				      u64 youth_ns)
 {
-	u64 enough_ns = demeter_min(horizon_ns, (u64)BUDGET_MOST) / BUDGET_LOOK_ENOUGH;
+	u64 enough_ns = demeter_min(youth_ns, (u64)BUDGET_MOST) / BUDGET_LOOK_ENOUGH;
 
 	granules = demeter_min(granules, enough_ns);
 	return budget->left_ns >= (s64)demeter_min(granules * BUDGET_LOOK_NS, enough_ns);

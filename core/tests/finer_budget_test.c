@@ -4,30 +4,30 @@
 
 #include "harness.h"
 
-#define FB_HORIZON_NS 10000000000ULL
-#define FB_EPOCH_NS   50000000ULL
-#define FB_YOUNG      160
+#define FB_YOUTH_NS 10000000000ULL
+#define FB_EPOCH_NS 50000000ULL
+#define FB_YOUNG    160
 
 /* An epoch of one program that has run for @run_ns with it, and gained so much in it. */
 static void fb_earn(struct demeter_finer_budget *budget, u64 run_ns, s64 gained_ns)
 {
 	struct demeter_finer_budget_epoch epoch = {
 		.passed_ns = FB_EPOCH_NS,
-		.young_ns = run_ns < FB_HORIZON_NS ? FB_EPOCH_NS : 0,
+		.young_ns = run_ns < FB_YOUTH_NS ? FB_EPOCH_NS : 0,
 		.run_ns = run_ns,
 		.gained_ns = gained_ns,
 	};
 
-	demeter_finer_budget_earn(budget, &epoch, FB_HORIZON_NS);
+	demeter_finer_budget_earn(budget, &epoch, FB_YOUTH_NS);
 }
 
-/* Of one that has run for the horizon and spent nothing. */
+/* Of one that has run for its youth and spent nothing. */
 static struct demeter_finer_budget fb_old(void)
 {
 	struct demeter_finer_budget budget = {};
 	u64 run_ns;
 
-	for (run_ns = FB_EPOCH_NS; run_ns <= 2 * FB_HORIZON_NS; run_ns += FB_EPOCH_NS)
+	for (run_ns = FB_EPOCH_NS; run_ns <= 2 * FB_YOUTH_NS; run_ns += FB_EPOCH_NS)
 		fb_earn(&budget, run_ns, 0);
 	return budget;
 }
@@ -60,9 +60,9 @@ static void fb_test_bounded(struct test_tally *tally)
 	/* What gains nothing takes a 160th, whenever it ends: and the last that was spent. */
 	for (epochs = 1; epochs <= 400; epochs++)
 		CHECK(fb_spent_ns(epochs, 0) <= epochs * FB_EPOCH_NS / FB_YOUNG + 1000000);
-	CHECK(fb_spent_ns(200, 0) >= FB_HORIZON_NS / FB_YOUNG - 1000000);
-	/* After the horizon a fifth of one percent. */
-	CHECK(fb_spent_ns(2000, 0) <= FB_HORIZON_NS / FB_YOUNG + FB_HORIZON_NS * 9 / 500 + 1000000);
+	CHECK(fb_spent_ns(200, 0) >= FB_YOUTH_NS / FB_YOUNG - 1000000);
+	/* After that a fifth of one percent. */
+	CHECK(fb_spent_ns(2000, 0) <= FB_YOUTH_NS / FB_YOUNG + FB_YOUTH_NS * 9 / 500 + 1000000);
 	/* What gains pays for more, and then for all. */
 	CHECK(fb_spent_ns(200, 1000) > 4 * fb_spent_ns(200, 0));
 	CHECK(fb_spent_ns(400, 1000) > 40 * fb_spent_ns(200, 0));
@@ -74,23 +74,23 @@ static void fb_test_kept(struct test_tally *tally)
 	u32 i;
 
 	/* A quiet day saves no more than was there, nor does a windfall. */
-	CHECK_EQ(budget.left_ns, FB_HORIZON_NS / FB_YOUNG);
+	CHECK_EQ(budget.left_ns, FB_YOUTH_NS / FB_YOUNG);
 	for (i = 0; i < 100000; i++)
-		fb_earn(&budget, FB_HORIZON_NS, 1000000);
-	CHECK_EQ(budget.left_ns, FB_HORIZON_NS / FB_YOUNG);
+		fb_earn(&budget, FB_YOUTH_NS, 1000000);
+	CHECK_EQ(budget.left_ns, FB_YOUTH_NS / FB_YOUNG);
 	/* What took longer than expected, or loses, is to be made up for first. */
-	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
+	demeter_finer_budget_spend(&budget, FB_YOUTH_NS);
 	CHECK(budget.left_ns < 0);
 	budget = fb_old();
-	fb_earn(&budget, FB_HORIZON_NS, -1000000000);
+	fb_earn(&budget, FB_YOUTH_NS, -1000000000);
 	CHECK(budget.left_ns < 0);
-	/* However much it lost, so much within a horizon; what was spent, all of it. */
-	for (i = 0; i < FB_HORIZON_NS / FB_EPOCH_NS; i++)
-		fb_earn(&budget, FB_HORIZON_NS, 0);
-	CHECK(budget.left_ns > -(s64)(FB_HORIZON_NS / FB_EPOCH_NS));
-	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
-	fb_earn(&budget, FB_HORIZON_NS, -1000000000);
-	CHECK(budget.left_ns < -(s64)(FB_HORIZON_NS * 98 / 100));
+	/* However much it lost, so much within a youth; what was spent, all of it. */
+	for (i = 0; i < FB_YOUTH_NS / FB_EPOCH_NS; i++)
+		fb_earn(&budget, FB_YOUTH_NS, 0);
+	CHECK(budget.left_ns > -(s64)(FB_YOUTH_NS / FB_EPOCH_NS));
+	demeter_finer_budget_spend(&budget, FB_YOUTH_NS);
+	fb_earn(&budget, FB_YOUTH_NS, -1000000000);
+	CHECK(budget.left_ns < -(s64)(FB_YOUTH_NS * 98 / 100));
 }
 
 /* A young program beside old ones, and where nobody is left. */
@@ -103,7 +103,7 @@ static void fb_test_several(struct test_tally *tally)
 	u32 i;
 
 	/* What was saved is not for who has just begun, however that is spent. */
-	for (run_ns = FB_EPOCH_NS; run_ns < FB_HORIZON_NS / 2; run_ns += FB_EPOCH_NS) {
+	for (run_ns = FB_EPOCH_NS; run_ns < FB_YOUTH_NS / 2; run_ns += FB_EPOCH_NS) {
 		fb_earn(&budget, run_ns, 0);
 		while (budget.left_ns > 0) {
 			demeter_finer_budget_spend(&budget, 100000);
@@ -112,23 +112,23 @@ static void fb_test_several(struct test_tally *tally)
 		CHECK(spent_ns <= run_ns / FB_YOUNG + 100000);
 	}
 	/* It is there when that has gone. */
-	fb_earn(&budget, FB_HORIZON_NS, 0);
-	CHECK(budget.left_ns >= (s64)(FB_HORIZON_NS / FB_YOUNG - FB_EPOCH_NS / FB_YOUNG - 100000));
-	fb_earn(&budget, FB_HORIZON_NS, FB_HORIZON_NS);
-	CHECK_EQ(budget.left_ns, FB_HORIZON_NS / FB_YOUNG);
+	fb_earn(&budget, FB_YOUTH_NS, 0);
+	CHECK(budget.left_ns >= (s64)(FB_YOUTH_NS / FB_YOUNG - FB_EPOCH_NS / FB_YOUNG - 100000));
+	fb_earn(&budget, FB_YOUTH_NS, FB_YOUTH_NS);
+	CHECK_EQ(budget.left_ns, FB_YOUTH_NS / FB_YOUNG);
 	/* By its pages, a young one has so much earned as if it was alone, and no more. */
-	demeter_finer_budget_spend(&budget, FB_HORIZON_NS / FB_YOUNG);
+	demeter_finer_budget_spend(&budget, FB_YOUTH_NS / FB_YOUNG);
 	left_ns = budget.left_ns;
 	epoch.young_ns = FB_EPOCH_NS / 10;
-	epoch.run_ns = FB_HORIZON_NS * 9 / 10;
-	demeter_finer_budget_earn(&budget, &epoch, FB_HORIZON_NS);
+	epoch.run_ns = FB_YOUTH_NS * 9 / 10;
+	demeter_finer_budget_earn(&budget, &epoch, FB_YOUTH_NS);
 	CHECK_EQ(budget.left_ns - left_ns,
 		 FB_EPOCH_NS / 10 / FB_YOUNG + FB_EPOCH_NS * 9 / 10 / 500);
 	/* Where nothing is managed nothing is earned, and no debt is left to who comes next. */
-	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
+	demeter_finer_budget_spend(&budget, FB_YOUTH_NS);
 	epoch = (struct demeter_finer_budget_epoch){ .passed_ns = FB_EPOCH_NS };
 	for (i = 0; i < 10; i++)
-		demeter_finer_budget_earn(&budget, &epoch, FB_HORIZON_NS);
+		demeter_finer_budget_earn(&budget, &epoch, FB_YOUTH_NS);
 	CHECK_EQ(budget.left_ns, 0);
 	fb_earn(&budget, FB_EPOCH_NS, 0);
 	CHECK_EQ(budget.left_ns, FB_EPOCH_NS / FB_YOUNG);
@@ -144,18 +144,18 @@ static void fb_test_look(struct test_tally *tally)
 		u32 granules = i ? 100000 : 140;
 
 		budget = (struct demeter_finer_budget){};
-		while (!demeter_finer_budget_covers_look(&budget, granules, FB_HORIZON_NS) &&
+		while (!demeter_finer_budget_covers_look(&budget, granules, FB_YOUTH_NS) &&
 		       epochs[i] < 1000)
 			fb_earn(&budget, ++epochs[i] * FB_EPOCH_NS, 0);
 	}
 	CHECK(epochs[0] >= 120 && epochs[0] < 130);
-	CHECK(epochs[1] > epochs[0] && epochs[1] * FB_EPOCH_NS <= FB_HORIZON_NS);
-	demeter_finer_budget_spend(&budget, FB_HORIZON_NS / 200);
-	CHECK(!demeter_finer_budget_covers_look(&budget, 100000, FB_HORIZON_NS));
+	CHECK(epochs[1] > epochs[0] && epochs[1] * FB_EPOCH_NS <= FB_YOUTH_NS);
+	demeter_finer_budget_spend(&budget, FB_YOUTH_NS / 200);
+	CHECK(!demeter_finer_budget_covers_look(&budget, 100000, FB_YOUTH_NS));
 	/* Nothing to look at costs nothing, but for who is in debt. */
-	CHECK(demeter_finer_budget_covers_look(&budget, 0, FB_HORIZON_NS));
-	demeter_finer_budget_spend(&budget, FB_HORIZON_NS);
-	CHECK(!demeter_finer_budget_covers_look(&budget, 0, FB_HORIZON_NS));
+	CHECK(demeter_finer_budget_covers_look(&budget, 0, FB_YOUTH_NS));
+	demeter_finer_budget_spend(&budget, FB_YOUTH_NS);
+	CHECK(!demeter_finer_budget_covers_look(&budget, 0, FB_YOUTH_NS));
 	CHECK(!demeter_finer_budget_covers_look(&budget, ~0ULL, ~0ULL));
 }
 
@@ -178,16 +178,16 @@ static void fb_test_records(struct test_tally *tally)
 		shift = demeter_finer_budget_shift(&budget, record_ns, 4);
 		extra = demeter_finer_budget_extra_records(&budget, records << shift, shift);
 		CHECK_EQ(extra, records * ((1U << shift) - 1));
-		demeter_finer_budget_bear(&budget, extra * record_ns, FB_HORIZON_NS);
+		demeter_finer_budget_bear(&budget, extra * record_ns, FB_YOUTH_NS);
 		CHECK(budget.left_ns >= left_ns / 2);
 		CHECK(cpus > 1 ? cpus < 128 || !shift : shift == 4);
 	}
-	/* What nobody could know is made up for within a horizon; without money there are none. */
+	/* What nobody could know is made up for within a youth; without money there are none. */
 	{
 		struct demeter_finer_budget budget = fb_old();
 
-		demeter_finer_budget_bear(&budget, 100 * FB_HORIZON_NS, FB_HORIZON_NS);
-		CHECK_EQ(budget.left_ns, -(s64)(FB_HORIZON_NS / 500));
+		demeter_finer_budget_bear(&budget, 100 * FB_YOUTH_NS, FB_YOUTH_NS);
+		CHECK_EQ(budget.left_ns, -(s64)(FB_YOUTH_NS / 500));
 		CHECK_EQ(demeter_finer_budget_shift(&budget, record_ns, 4), 0);
 	}
 }

@@ -35,7 +35,7 @@
 /* Part of the horizon for which ranges wait, see demeter_finer_holds(). */
 #define HOLD_PART	      4u
 #define FIRST_SPLIT_NS	      100000u
-/* A granule's part of the worker's time, at most: in times of a split, and where it is looked at. */
+/* A granule's part of the worker's time, at most: in times of a split, and to look at. */
 #define SPLIT_MOST	      4u
 #define LOOK_MOST_NS	      10000u
 /* Samples of a CPU that are not too many: in a second, and in an epoch. */

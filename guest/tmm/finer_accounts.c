@@ -19,6 +19,8 @@
  */
 #define INTERRUPT_RECORD_NS 4000u
 #define RECORD_MOST_NS	    16000ull
+/* What a young program pays must be enough for a look at any number of granules. */
+#define YOUTH_HORIZONS	    2u
 
 /* All of it is the worker's; others read single words. */
 static struct demeter_finer_budget budget;
@@ -39,9 +41,10 @@ static bool is_limited(void)
 	return READ_ONCE(demeter_params.finer) == DEMETER_FINER_AUTO;
 }
 
-static u64 horizon_ns(void)
+/* For so long a program counts as young. */
+static u64 youth_ns(void)
 {
-	return READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC;
+	return YOUTH_HORIZONS * READ_ONCE(demeter_params.horizon_ms) * NSEC_PER_MSEC;
 }
 
 /**
@@ -71,7 +74,7 @@ bool demeter_finer_can_afford(void)
  */
 bool demeter_finer_covers_look(void)
 {
-	return demeter_finer_budget_covers_look(&budget, granules, horizon_ns());
+	return demeter_finer_budget_covers_look(&budget, granules, youth_ns());
 }
 
 static void spend(u64 ns)
@@ -150,7 +153,7 @@ static void charge_records(u32 dense_shift)
 	ns = demeter_finer_budget_extra_records(&budget, records, dense_shift) * record_ns();
 	/* How many there would be was not known. */
 	if (is_limited())
-		demeter_finer_budget_bear(&budget, ns, horizon_ns());
+		demeter_finer_budget_bear(&budget, ns, youth_ns());
 	WRITE_ONCE(spent_ns, spent_ns + ns);
 }
 
@@ -170,13 +173,13 @@ static s64 gained(s64 realised_ns)
 }
 
 /*
- * For how long what is managed has been: a page is as old as its address space, and as the
- * horizon at most, so that a small old one beside a large young one does not speak for it.
+ * For how long what is managed has been: a page is as old as its address space, and a youth
+ * at most, so that a small old one beside a large young one does not speak for it.
  */
 static u64 measure_managed(struct demeter_finer_budget_epoch *epoch)
 {
 	u64 pages = 0, young_pages = 0, page_ms = 0;
-	u64 most_ms = div_u64(horizon_ns(), NSEC_PER_MSEC);
+	u64 most_ms = div_u64(youth_ns(), NSEC_PER_MSEC);
 	struct demeter_target *target;
 	u32 space = 0;
 
@@ -217,7 +220,7 @@ void demeter_finer_keep_accounts(u32 dense_shift)
 	age_targets(epoch.passed_ns);
 	pages = measure_managed(&epoch);
 	granules = min_t(u64, pages / HPAGE_PMD_NR, demeter_finer_capacity());
-	demeter_finer_budget_earn(&budget, &epoch, horizon_ns());
+	demeter_finer_budget_earn(&budget, &epoch, youth_ns());
 	charge_records(dense_shift);
 	charge_moves(moves_ns);
 }

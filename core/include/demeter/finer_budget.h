@@ -5,7 +5,7 @@
  * Denser samples, splitting huge pages and exchanging base pages are paid at once, and
  * pay later. A program that ends meanwhile, or changes, has lost them. How long it will run
  * nobody knows. So no more is spent than a 160th of the time that it has run so far, and a
- * 500th of what comes after the horizon, and half of what was gained by what had been
+ * 500th of what comes after its youth, and half of what was gained by what had been
  * divided: whenever it ends, that is what it has lost at most, a hundredth with what
  * management takes besides, and what turns out to gain pays for the rest by itself. All of
  * it is what is expected, as samples say; and the last thing that was paid may exceed it.
@@ -36,8 +36,8 @@ struct demeter_finer_budget {
 /**
  * struct demeter_finer_budget_epoch - what an epoch came to
  * @passed_ns: how long it was
- * @young_ns: of it, the part, by pages, of what has run for less than the horizon
- * @run_ns: for so long what is managed has run, each page for the horizon at most, on
+ * @young_ns: of it, the part, by pages, of what is young
+ * @run_ns: for so long what is managed has run, each page for its youth at most, on
  *	average; 0 where nothing is managed
  * @gained_ns: what was gained meanwhile by what is divided; a loss is one
  */
@@ -49,12 +49,12 @@ struct demeter_finer_budget_epoch {
 };
 
 void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
-			       const struct demeter_finer_budget_epoch *epoch, u64 horizon_ns);
+			       const struct demeter_finer_budget_epoch *epoch, u64 youth_ns);
 void demeter_finer_budget_spend(struct demeter_finer_budget *budget, u64 ns);
-void demeter_finer_budget_bear(struct demeter_finer_budget *budget, u64 ns, u64 horizon_ns);
+void demeter_finer_budget_bear(struct demeter_finer_budget *budget, u64 ns, u64 youth_ns);
 u64 demeter_finer_budget_extra_records(struct demeter_finer_budget *budget, u64 records, u32 shift);
 u32 demeter_finer_budget_shift(const struct demeter_finer_budget *budget, u64 record_ns, u32 shift);
 bool demeter_finer_budget_covers_look(const struct demeter_finer_budget *budget, u64 granules,
-				      u64 horizon_ns);
+				      u64 youth_ns);
 
 #endif /* DEMETER_FINER_BUDGET_H */
