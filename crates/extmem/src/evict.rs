@@ -22,7 +22,7 @@ use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::Pager;
 use crate::region::PAGE_BYTES;
 use crate::statistics::Event;
-use crate::swap::Slot;
+use crate::swap::{Obstacle, Slot};
 use crate::together::{Blocks, Marks, dirty_in_blocks};
 use crate::turns::Turns;
 use crate::victim::{DESERTED, Tenant};
@@ -543,10 +543,14 @@ impl Pager {
 
     #[cold]
     fn swap_is_full(&self, address: usize) -> ! {
-        if self.store.disk_is_full() {
-            fatal!(
+        match self.store.obstacle() {
+            Some(Obstacle::Disk) => fatal!(
                 "the disk under the swap file is full while writing page {address:#x}; next: free some space there, or name another place"
-            );
+            ),
+            Some(Obstacle::Limit) => fatal!(
+                "the limit on the size of files (ulimit -f) keeps swap from growing while writing page {address:#x}; next: raise that limit, or name a block device"
+            ),
+            None => {}
         }
         fatal!(
             "swap is full ({} MiB for all programs of the run) while writing page {address:#x}; next: give more by --swap-size, or run fewer programs at a time",

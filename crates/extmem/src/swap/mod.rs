@@ -7,6 +7,7 @@
 //! of it may be called from signal handlers, with signals blocked.
 
 mod backing;
+mod backoff;
 mod checks;
 mod error;
 mod family;
@@ -24,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use error::SwapError;
 pub use inject::{Failure, Injection, InjectionError};
+pub use parts::Obstacle;
 pub use ring::DEPTH as QUEUE_DEPTH;
 pub use spans::{MOST_PLACES, Tickets};
 
@@ -233,9 +235,9 @@ impl SwapStore {
         self.spans.free_slots()
     }
 
-    /// Whether the disk is what keeps the store from growing, not its size.
-    pub fn disk_is_full(&self) -> bool {
-        self.spans.disk_is_full()
+    /// What keeps the store from growing, if that is not its size.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        self.spans.obstacle()
     }
 
     /// Promises slots; false when fewer are left to promise.

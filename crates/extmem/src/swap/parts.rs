@@ -9,14 +9,25 @@
 //! space of a part is taken with it, so that no write can fail for want of it.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use demeter_extmem_tree::{MOST_PARTS, PARTS, largest_file_bytes, part_words, parts};
 
 use super::backing::{Backing, Shared};
+use super::backoff::Backoff;
 use super::{SLOT_BYTES, SwapError};
 use crate::region::{Region, carved_bytes};
-use crate::{byte_lock, descriptor, syscall};
+use crate::{byte_lock, clock, descriptor, syscall};
+
+/// Why a part that nobody else has cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Obstacle {
+    /// The disk has no space for it.
+    Disk = 1,
+    /// It lies above the limit on the size of files.
+    Limit = 2,
+}
 
 /// Which parts are ours. Shared by forks.
 #[derive(Debug)]
@@ -31,8 +42,10 @@ pub struct Parts {
     part_words: usize,
     count: usize,
     ours: &'static [AtomicU64],
-    /// The disk had no space for another part when one was last asked for.
-    disk_full: AtomicBool,
+    /// The [`Obstacle`] when a part was last asked for; 0: none.
+    obstacle: AtomicU8,
+    /// When to ask for a part again after none could be had.
+    backoff: Backoff,
 }
 
 impl Parts {
@@ -60,7 +73,8 @@ impl Parts {
             count: parts(backing.slots),
             // SAFETY: zero is an AtomicU64.
             ours: unsafe { region.carve::<AtomicU64>(MOST_PARTS / 64) }.ok_or(SwapError::Memory)?,
-            disk_full: AtomicBool::new(false),
+            obstacle: AtomicU8::new(0),
+            backoff: Backoff::default(),
         })
     }
 
@@ -77,28 +91,47 @@ impl Parts {
         (0..self.count).any(|part| !self.is_ours(part))
     }
 
-    /// Whether the disk, not the size given, is what keeps the store from growing.
-    pub fn disk_is_full(&self) -> bool {
-        self.disk_full.load(Ordering::Relaxed)
+    /// What keeps the store from growing, if that is not the size given.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        let seen = self.obstacle.load(Ordering::Relaxed);
+        [Obstacle::Disk, Obstacle::Limit]
+            .into_iter()
+            .find(|&one| one as u8 == seen)
     }
 
-    /// Takes another part. False when all are taken, or the disk has no space for it.
+    /// Takes another part. False when all are taken or cannot be had, and for a while after
+    /// that without a look.
     pub fn grow(&self) -> bool {
-        self.disk_full.store(false, Ordering::Relaxed);
-        (0..self.count).any(|part| {
+        self.backoff.is_due(clock::now_ns()) && self.grow_now()
+    }
+
+    /// The same with a look each time, for who has no other way left.
+    pub fn grow_now(&self) -> bool {
+        let begun_ns = clock::now_ns();
+        self.obstacle.store(0, Ordering::Relaxed);
+        let grown = (0..self.count).any(|part| {
             if self.is_ours(part) || !self.lock(part) {
                 return false;
             }
-            if self.fill(part) {
-                let bit = 1 << (part % 64);
-                self.ours[part / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
-            } else {
+            match self.fill(part) {
+                Ok(()) => {
+                    let bit = 1 << (part % 64);
+                    self.ours[part / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+                }
                 // One that somebody had before may have its space yet.
-                self.disk_full.store(true, Ordering::Relaxed);
-                self.unlock(part);
-                false
+                Err(obstacle) => {
+                    self.obstacle.store(obstacle as u8, Ordering::Relaxed);
+                    self.unlock(part);
+                    false
+                }
             }
-        })
+        });
+        if grown {
+            self.backoff.was_good();
+        } else {
+            self.backoff.was_in_vain(begun_ns, clock::now_ns());
+        }
+        grown
     }
 
     fn lock(&self, part: usize) -> bool {
@@ -121,17 +154,17 @@ impl Parts {
         (PARTS + part as i64 * words, words)
     }
 
-    /// Takes the disk space of a part. True also where the file system cannot.
-    fn fill(&self, part: usize) -> bool {
+    /// Takes the disk space of a part, where the file system can.
+    fn fill(&self, part: usize) -> Result<(), Obstacle> {
         if !self.sparse {
-            return true;
+            return Ok(());
         }
         let part_bytes = (self.part_words * 64 * SLOT_BYTES) as u64;
         let start = part as u64 * part_bytes;
         let bytes = part_bytes.min(self.total_bytes - start);
         // The program may have set a limit since. To run into it is a signal that kills.
         if self.start_bytes + start + bytes > largest_file_bytes() {
-            return false;
+            return Err(Obstacle::Limit);
         }
         let result = loop {
             // SAFETY: no pointers.
@@ -152,8 +185,11 @@ impl Parts {
                 break result;
             }
         };
-        let full = [libc::ENOSPC, libc::EDQUOT, libc::EFBIG].map(|errno| -(errno as isize));
-        !full.contains(&result)
+        match i32::try_from(-result) {
+            Ok(libc::ENOSPC | libc::EDQUOT) => Err(Obstacle::Disk),
+            Ok(libc::EFBIG) => Err(Obstacle::Limit),
+            _ => Ok(()),
+        }
     }
 
     fn is_ours(&self, part: usize) -> bool {
@@ -167,5 +203,92 @@ impl Drop for Parts {
             // SAFETY: ours; the locks go with it.
             unsafe { syscall::call(libc::SYS_close, [locks as usize, 0, 0, 0, 0, 0]) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::time::{Duration, Instant};
+
+    use demeter_extmem_tree::Handed;
+
+    use super::*;
+    use crate::swap::spans::{Spans, lay_out};
+
+    const PARTS_OF_FILE: u64 = 100;
+    const SLOTS: u64 = PARTS_OF_FILE * 1024;
+
+    /// A file whose parts another program has, and the locks of that one.
+    fn taken() -> (Backing, File) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("swap");
+        let open = |create| {
+            (File::options().read(true).write(true).create(create))
+                .open(&path)
+                .unwrap()
+        };
+        let (file, other) = (open(true), open(false));
+        assert!(byte_lock::take(
+            other.as_raw_fd(),
+            PARTS,
+            (SLOTS / 64) as i64
+        ));
+        let handed = Handed::hand_on(&file, descriptor::lowest(), SLOTS).unwrap();
+        (Backing::inherited(&handed, folder.path()).unwrap(), other)
+    }
+
+    #[test]
+    fn what_was_in_vain_is_left_alone_for_a_moment() {
+        let (backing, other) = taken();
+        let mut region = Region::map_shared(Parts::footprint_bytes()).unwrap();
+        let parts = Parts::new(&backing, &mut region).unwrap();
+        for _ in 0..10 {
+            assert!(!parts.grow_now());
+        }
+        assert_eq!(parts.obstacle(), None);
+        let begun = Instant::now();
+        byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
+        let at_once = parts.grow();
+        assert!(!at_once || begun.elapsed() > Duration::from_millis(100));
+        while !parts.grow() {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // There is no pause any more.
+        assert!(parts.grow() && parts.grow());
+    }
+
+    #[test]
+    fn a_place_that_cannot_grow_is_passed_over_until_it_can() {
+        let (backing, other) = taken();
+        let mut backings = vec![backing, Backing::for_tests(1 << 20)];
+        let firsts = lay_out(&mut backings);
+        let mut region = Region::map_shared(Spans::footprint_bytes(&backings)).unwrap();
+        let spans = Spans::new(backings, &firsts, &mut region).unwrap();
+        let place = || {
+            let (slot, _) = spans.allocate(1).unwrap();
+            spans.of(slot).0.index
+        };
+        assert!((0..100).all(|_| place() == 1));
+        byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
+        let begun = Instant::now();
+        while place() == 1 {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+        }
+        assert!((0..100).all(|_| place() == 0));
+        // What has nothing else left looks without a pause.
+        let (backing, other) = taken();
+        let mut backings = vec![backing];
+        let firsts = lay_out(&mut backings);
+        let mut region = Region::map_shared(Spans::footprint_bytes(&backings)).unwrap();
+        let spans = Spans::new(backings, &firsts, &mut region).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| spans.allocate(1));
+            std::thread::sleep(Duration::from_millis(100));
+            byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
+            assert!(waits.join().unwrap().is_some());
+        });
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::backing::Backing;
 use super::family::{Family, Ticket};
-use super::parts::Parts;
+use super::parts::{Obstacle, Parts};
 use super::{Slot, SwapError};
 use crate::region::{Region, carved_bytes};
 
@@ -98,13 +98,13 @@ impl Slots {
         self.shared.free.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Whether the disk is what keeps the store from growing.
-    pub fn disk_is_full(&self) -> bool {
-        self.parts.disk_is_full()
+    /// What keeps the store from growing, if that is not its size.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        self.parts.obstacle()
     }
 
     /// A contiguous run of at most `want` slots, as long as there is one near; a part of the
-    /// file is taken for it if need be. While there is `more` elsewhere, small gaps are left
+    /// file is taken for it if need be and none was asked for in vain just before. While there is `more` elsewhere, small gaps are left
     /// alone.
     pub fn take(&self, want: u32, more: bool) -> Option<(Slot, u32)> {
         loop {
@@ -123,10 +123,15 @@ impl Slots {
         }
     }
 
-    /// The same where nothing is left alone.
+    /// The same where nothing is left alone, of the parts that are ours.
     pub fn take_rest(&self, want: u32) -> Option<(Slot, u32)> {
+        self.search(want, 1)
+    }
+
+    /// The same, with a look for another part however soon after the last one.
+    pub fn take_at_last(&self, want: u32) -> Option<(Slot, u32)> {
         self.search(want, 1).or_else(|| {
-            (self.parts.may_grow() && self.parts.grow())
+            (self.parts.may_grow() && self.parts.grow_now())
                 .then(|| self.search(want, 1))
                 .flatten()
         })

@@ -14,6 +14,7 @@ use demeter_extmem_tree::{MOST_SLOTS, SWAP_VARIABLES};
 use super::backing::Backing;
 use super::checks::Checks;
 use super::family::Ticket;
+use super::parts::Obstacle;
 use super::slots::Slots;
 use super::{Slot, SwapError};
 use crate::futex::pause;
@@ -136,9 +137,9 @@ impl Spans {
         self.spans.iter().map(|span| span.slots.free_slots()).sum()
     }
 
-    /// Whether a disk is what keeps one of them from growing, not its size.
-    pub fn disk_is_full(&self) -> bool {
-        self.spans.iter().any(|span| span.slots.disk_is_full())
+    /// What keeps one of them from growing, if that is not its size.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        self.spans.iter().find_map(|span| span.slots.obstacle())
     }
 
     /// Promises `slots` to somebody; false when that many are not left to promise.
@@ -169,12 +170,14 @@ impl Spans {
         // Small gaps are left alone while there is more to take, here or further on.
         let last = self.spans.len() - 1;
         let found = self.each(|span| span.slots.take(want, span.index < last));
+        // Of what is ours every gap, before each look for more costs system calls.
+        let found = found.or_else(|| self.each(|span| span.slots.take_rest(want)));
         if found.is_some() {
             return found;
         }
         // Somebody else may give a part or some space back.
         for _ in 0..TRIES {
-            let found = self.each(|span| span.slots.take_rest(want));
+            let found = self.each(|span| span.slots.take_at_last(want));
             if found.is_some() {
                 return found;
             }
