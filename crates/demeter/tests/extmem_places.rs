@@ -99,6 +99,33 @@ fn a_disk_that_is_full_is_passed_over() {
     assert!(!told.contains("demeter"), "{told}");
 }
 
+/// Of 96 MiB nobody is promised 64 twice; a sparse file is to have what it lacks, too.
+#[test]
+fn what_a_file_system_has_free_is_promised_once() {
+    let output = between_memory_and_disk(
+        "mkdir $M/a $M/b; truncate -s 64M $M/sparse\n\
+         try() { run -q \"$@\" -- echo started || echo $?; }\n\
+         try --swap $M/a --swap $M/b --swap-size 64M\n\
+         try --swap $M/a --swap $M/sparse --swap-size 60M\n\
+         try --swap $M/a --swap $M/b --swap-size 40M\n\
+         try --swap $M/a --swap $M/b\n\
+         try --swap $M/a --swap $K --swap-size 64M",
+    );
+    let (out, told) = text(&output);
+    assert_eq!(out, "2\n2\nstarted\nstarted\nstarted\n", "{told}");
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines.len(), 2, "{told}");
+    assert!(
+        lines[0].contains("/memory/b: it has room for ")
+            && lines[0].contains(" (and 64 MiB that other places on its disk were promised) where 64 MiB are needed; next: free some space"),
+        "{told}"
+    );
+    assert!(
+        lines[1].contains("/memory/a: it has room for ") && lines[1].contains("promised"),
+        "{told}"
+    );
+}
+
 #[test]
 fn the_faster_place_is_found_by_trial_and_told() {
     for order in ["--swap $K --swap $M", "--swap $M --swap $K"] {

@@ -177,7 +177,8 @@ fn a_limit_on_the_size_of_files_bounds_swap_and_kills_nobody() {
     );
     let (out, told) = text(&inside("100000"));
     assert!(
-        out.starts_with("demeter extmem: error: files may have at most 100000 bytes")
+        out.contains(": files may have at most 97 KiB where swap needs")
+            && out.starts_with("demeter extmem: error: swap place ")
             && out.ends_with("status 2\n"),
         "{out}{told}"
     );

@@ -8,19 +8,23 @@ mod claim;
 mod handed;
 mod ledger;
 mod lock;
+mod named;
 mod place;
+mod place_error;
+mod promises;
 mod settings;
 mod swap_file;
 mod trial;
 
-pub use claim::{holds_data, mark};
 pub use handed::Handed;
 pub use ledger::{Account, Clerk, FLOOR_PAGES, Ledger};
-pub use place::{free_bytes, largest_file_bytes, open_direct};
+pub use named::NamedPlace;
+pub use place::largest_file_bytes;
+pub use place_error::{Errno, PlaceError, Size};
+pub use promises::Promises;
 pub use settings::{SWAP_VARIABLES, SwapVariables};
 pub use swap_file::{
-    CreateError, LEAST_BYTES, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words,
-    parts,
+    LEAST_BYTES, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words, parts,
 };
 pub use trial::time_reads;
 

@@ -8,10 +8,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use crate::place::{free_bytes, largest_file_bytes, open_direct};
+use crate::place_error::PlaceError;
+use crate::promises::Promises;
 
 /// Bytes of a slot: one page.
 pub const SLOT_BYTES: u64 = 4096;
@@ -44,41 +46,6 @@ fn words(slots: u64) -> usize {
     slots.div_ceil(SLOTS_PER_WORD) as usize
 }
 
-/// Why there is no swap file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
-    /// The system refused.
-    #[error("cannot make a file there: {}", std::io::Error::from_raw_os_error(*errno))]
-    System {
-        /// Error number.
-        errno: i32,
-    },
-    /// There is less space than was asked for.
-    #[error("there are {available_bytes} bytes free where {needed_bytes} are asked for")]
-    TooSmall {
-        /// Space there is.
-        available_bytes: u64,
-        /// Space asked for.
-        needed_bytes: u64,
-    },
-    /// A limit of the process is below what was asked for.
-    #[error("files may have {limit_bytes} bytes where {needed_bytes} are asked for")]
-    Limited {
-        /// The limit.
-        limit_bytes: u64,
-        /// Size asked for.
-        needed_bytes: u64,
-    },
-}
-
-impl From<std::io::Error> for CreateError {
-    fn from(error: std::io::Error) -> Self {
-        Self::System {
-            errno: error.raw_os_error().unwrap_or(libc::EIO),
-        }
-    }
-}
-
 /// The file. All programs of a run have this one description of it.
 #[derive(Debug)]
 pub struct SwapFile {
@@ -92,7 +59,8 @@ pub struct SwapFile {
 
 impl SwapFile {
     /// A file in `directory`, of `capacity_bytes` or of a multiple of `dram_bytes` that
-    /// leaves a tenth of the space that is free now. It takes none of it yet.
+    /// leaves a tenth of the space that is free now and promised to nobody. It takes none of it
+    /// yet, and has it promised.
     ///
     /// # Errors
     /// The directory cannot hold such a file.
@@ -100,7 +68,8 @@ impl SwapFile {
         directory: &Path,
         capacity_bytes: Option<u64>,
         dram_bytes: u64,
-    ) -> Result<Self, CreateError> {
+        promises: &mut Promises,
+    ) -> Result<Self, PlaceError> {
         let (file, direct) = match open_direct(directory, libc::O_TMPFILE | libc::O_EXCL) {
             Err(error)
                 if matches!(
@@ -115,30 +84,40 @@ impl SwapFile {
         // Without a name only its descriptor leads to it; a program that has changed its user
         // must still be able to open it once more, for locks of its own.
         file.set_permissions(std::fs::Permissions::from_mode(0o666))?;
-        let free_bytes = free_bytes(&file)?;
+        let device = file.metadata()?.dev();
+        let promised_bytes = promises.on(device);
+        let available_bytes = free_bytes(&file)?.saturating_sub(promised_bytes);
         let limit_bytes = largest_file_bytes();
         let wanted_bytes = capacity_bytes
             .unwrap_or_else(|| {
                 (dram_bytes.saturating_mul(DRAM_MULTIPLE))
-                    .min(free_bytes / 10 * 9)
+                    .min(available_bytes / 10 * 9)
                     .min(limit_bytes)
+                    .min(MOST_SLOTS * SLOT_BYTES)
             })
             .max(LEAST_BYTES);
         if wanted_bytes > limit_bytes {
-            return Err(CreateError::Limited {
+            return Err(PlaceError::Limited {
                 limit_bytes,
                 needed_bytes: wanted_bytes,
             });
         }
-        if wanted_bytes > free_bytes {
-            return Err(CreateError::TooSmall {
-                available_bytes: free_bytes,
+        if wanted_bytes > available_bytes {
+            return Err(PlaceError::TooSmall {
+                available_bytes,
+                promised_bytes,
                 needed_bytes: wanted_bytes,
             });
         }
+        if wanted_bytes > MOST_SLOTS * SLOT_BYTES {
+            return Err(PlaceError::TooLarge {
+                needed_bytes: wanted_bytes,
+            });
+        }
+        promises.add(device, wanted_bytes);
         Ok(Self {
             file,
-            slots: (wanted_bytes / SLOT_BYTES).min(MOST_SLOTS),
+            slots: wanted_bytes / SLOT_BYTES,
             direct,
         })
     }
@@ -177,7 +156,6 @@ impl SwapFile {
 
     /// Disk space that the file takes.
     pub fn taken_bytes(&self) -> u64 {
-        use std::os::unix::fs::MetadataExt;
         const BLOCK_BYTES: u64 = 512;
         self.file
             .metadata()
@@ -227,7 +205,8 @@ mod tests {
     #[test]
     fn space_is_taken_when_used_and_given_back_unless_somebody_holds_it() {
         let folder = tempfile::tempdir().unwrap();
-        let swap = SwapFile::create(folder.path(), Some(64 * MIB), 1).unwrap();
+        let swap =
+            SwapFile::create(folder.path(), Some(64 * MIB), 1, &mut Promises::default()).unwrap();
         assert_eq!((swap.slots, swap.taken_bytes()), (16384, 0));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         let path = format!("/proc/self/fd/{}", swap.file.as_raw_fd());
@@ -255,16 +234,44 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let refused = SwapFile::create(folder.path(), Some(1 << 60), 1).unwrap_err();
+        let mut none = Promises::default();
+        let refused = SwapFile::create(folder.path(), Some(1 << 60), 1, &mut none).unwrap_err();
         assert!(
-            matches!(refused, CreateError::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 60)
+            matches!(refused, PlaceError::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 60)
         );
-        let nowhere = SwapFile::create(&folder.path().join("none"), None, 1 << 20).unwrap_err();
+        let nowhere = folder.path().join("none");
+        let nowhere = SwapFile::create(&nowhere, None, 1 << 20, &mut none).unwrap_err();
         assert_eq!(
             nowhere,
-            CreateError::System {
+            PlaceError::Open {
                 errno: libc::ENOENT
             }
         );
+    }
+
+    /// Two thirds of what is free, whatever others take meanwhile, cannot be had twice.
+    #[test]
+    fn what_is_free_is_promised_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let free_bytes = free_bytes(&File::open(folder.path()).unwrap()).unwrap();
+        let create = |bytes, promises: &mut Promises| {
+            SwapFile::create(folder.path(), bytes, 1 << 60, promises)
+        };
+        let mut promises = Promises::default();
+        let most = (free_bytes / 3 * 2).min(MOST_SLOTS * SLOT_BYTES);
+        create(Some(most), &mut promises).unwrap();
+        if free_bytes < 12 << 40 {
+            let refused = create(Some(most), &mut promises).unwrap_err();
+            assert!(
+                matches!(refused, PlaceError::TooSmall { promised_bytes, .. } if promised_bytes == most)
+            );
+            // Without a size it is most of what is left.
+            let rest = create(None, &mut promises).unwrap().slots * SLOT_BYTES;
+            assert!(rest < free_bytes / 3, "{rest} of {free_bytes}");
+        }
+        // On another file system it is not missing.
+        let mut elsewhere = Promises::default();
+        elsewhere.add(u64::MAX, 1 << 60);
+        create(Some(most), &mut elsewhere).unwrap();
     }
 }

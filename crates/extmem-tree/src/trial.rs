@@ -138,12 +138,13 @@ impl Drop for Aligned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SwapFile;
+    use crate::{Promises, SwapFile};
 
     #[test]
     fn reads_are_timed_and_nothing_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let swap = SwapFile::create(folder.path(), Some(64 << 20), 1).unwrap();
+        let swap =
+            SwapFile::create(folder.path(), Some(64 << 20), 1, &mut Promises::default()).unwrap();
         let time = time_reads(&swap.file, 0, swap.slots, true).unwrap();
         assert!(time > Duration::ZERO && time < Duration::from_secs(1));
         assert_eq!(swap.taken_bytes(), 0);

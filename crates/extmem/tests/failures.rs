@@ -35,9 +35,9 @@ fn bad_settings_are_told_at_start() {
         (
             "DEMETER_EXTMEM_SWAP",
             "/nonexistent/folder",
-            vec!["swap path"],
+            vec!["swap place /nonexistent/folder: it does not exist"],
         ),
-        ("DEMETER_EXTMEM_SWAP", file, vec![]),
+        ("DEMETER_EXTMEM_SWAP", file, vec![file]),
         ("DEMETER_EXTMEM_SWAP_SIZE", "1000T", vec![]),
         ("DEMETER_EXTMEM_MODE", "fast", vec!["inline", "handler"]),
         ("DEMETER_EXTMEM_POLICY", "best", vec!["best"]),

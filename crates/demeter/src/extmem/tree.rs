@@ -5,8 +5,6 @@
 //! its share of DRAM and on parts of the swap file, and both are freed from here.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -14,11 +12,9 @@ use std::time::{Duration, Instant};
 
 use demeter_extmem_statistics::{Board, BoardError};
 use demeter_extmem_tree::{
-    Clerk, CreateError, Handed, LEAST_BYTES, Ledger, MOST_SLOTS, SLOT_BYTES, SWAP_VARIABLES,
-    SwapFile, SwapVariables, holds_data, largest_file_bytes, lowest_descriptor, mark, open_direct,
-    time_reads,
+    Clerk, Handed, Ledger, NamedPlace, PlaceError, Promises, SWAP_VARIABLES, SwapFile,
+    SwapVariables, largest_file_bytes, lowest_descriptor, time_reads,
 };
-use nix::fcntl::{FallocateFlags, fallocate};
 
 use super::order;
 use super::swap::Place;
@@ -66,37 +62,11 @@ impl SwapPlace {
         if let Some((swap, _)) = &self.file {
             return time_reads(&swap.file, 0, swap.slots, true).ok();
         }
-        // What holds data, is in use or too small the library refuses; it is not to be
-        // overwritten before.
-        if holds_data(&self.place.path).ok()? {
-            return None;
-        }
-        let about = std::fs::metadata(&self.place.path).ok()?;
-        let is_device = about.file_type().is_block_device();
-        if is_device {
-            // Not kept: programs of another run that start meanwhile would find it in use.
-            drop(open_direct(&self.place.path, libc::O_EXCL).ok()?);
-        }
-        let (file, _) = open_direct(&self.place.path, 0).ok()?;
-        let size_bytes = (&file).seek(SeekFrom::End(0)).ok()?;
-        let most_bytes = match is_device {
-            true => size_bytes,
-            false => size_bytes.min(largest_file_bytes()),
-        };
-        let room_bytes = most_bytes.checked_sub(SLOT_BYTES)?;
-        let wanted_bytes = self.place.bytes.unwrap_or(room_bytes);
-        let used_bytes = wanted_bytes.max(LEAST_BYTES);
-        if used_bytes > room_bytes {
-            return None;
-        }
-        let end_bytes = i64::try_from(SLOT_BYTES + used_bytes).ok()?;
-        if !is_device && fallocate(&file, FallocateFlags::empty(), 0, end_bytes).is_err() {
-            return None;
-        }
-        // Else what is written now would be taken for somebody's data.
-        mark(&self.place.path).ok()?;
-        let slots = (used_bytes / SLOT_BYTES).min(MOST_SLOTS);
-        time_reads(&file, SLOT_BYTES, slots, false).ok()
+        // What cannot be used the library refuses, and says why; it is not to be overwritten
+        // before.
+        let place = NamedPlace::open(&self.place.path, self.place.bytes, &Promises::default());
+        let place = place.ok()?;
+        time_reads(&place.file, NamedPlace::START_BYTES, place.slots, false).ok()
     }
 
     fn hand_on(&self, variables: &SwapVariables, command: &mut Command) {
@@ -146,12 +116,16 @@ impl Tree {
                 )
             })
         };
-        let open_swap = |place: Place| {
+        let mut promises = Promises::default();
+        for place in &swap {
+            NamedPlace::promise_missing(&place.path, place.bytes, &mut promises);
+        }
+        let mut open_swap = |place: Place| {
             if !place.path.is_dir() {
                 return Ok(SwapPlace { place, file: None });
             }
-            let made = SwapFile::create(&place.path, place.bytes, dram.bytes())
-                .map_err(|error| no_room(&place.path, error))?;
+            let made = SwapFile::create(&place.path, place.bytes, dram.bytes(), &mut promises)
+                .map_err(|error| unusable_place(&place.path, error))?;
             let handed = hand_on(&made.file, made.slots)?;
             let file = Some((made, handed));
             Ok(SwapPlace { place, file })
@@ -162,7 +136,7 @@ impl Tree {
             statistics_path,
             swap: swap
                 .into_iter()
-                .map(open_swap)
+                .map(&mut open_swap)
                 .collect::<Result<_, Error>>()?,
             dram: match dram {
                 Dram::Each(_) => None,
@@ -290,32 +264,10 @@ fn soft_limit() -> u64 {
     limit.rlim_cur
 }
 
-fn no_room(directory: &Path, error: CreateError) -> Error {
-    let shown = directory.display();
-    match error {
-        CreateError::System { errno } => refuse(
-            format!(
-                "cannot make a swap file in {shown}: {}",
-                std::io::Error::from_raw_os_error(errno)
-            ),
-            "check its permissions, or name another directory",
-        ),
-        CreateError::TooSmall {
-            available_bytes,
-            needed_bytes,
-        } => refuse(
-            format!(
-                "{shown} has {} MiB free where {} MiB of swap are needed",
-                available_bytes >> 20,
-                needed_bytes >> 20
-            ),
-            "free some space, or name a larger place",
-        ),
-        CreateError::Limited {
-            limit_bytes,
-            needed_bytes,
-        } => limited(limit_bytes, needed_bytes),
-    }
+fn unusable_place(path: &Path, error: PlaceError) -> Error {
+    let text = error.to_string();
+    let (cause, next) = text.split_once("; next: ").unwrap_or((&text, ""));
+    refuse(format!("swap place {}: {cause}", path.display()), next)
 }
 
 /// What all programs share is in files, some of them in memory. To run into the limit is a

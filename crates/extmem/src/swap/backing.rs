@@ -2,19 +2,14 @@
 //! The file or block device under a store.
 //!
 //! In a directory it is an unnamed file, of all programs of a run together or of one
-//! program and its forks, so that whatever ends them leaves nothing behind. A file or
-//! device that the user names is overwritten from its second page on, and therefore
-//! refused if it holds anything but zeros or what an earlier run left there.
+//! program and its forks, so that whatever ends them leaves nothing behind.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::time::Duration;
 
 use demeter_extmem_tree::{
-    Handed, LEAST_BYTES, MOST_SLOTS, SwapFile, free_bytes, holds_data, largest_file_bytes, mark,
-    open_direct,
+    Handed, LEAST_BYTES, MOST_SLOTS, NamedPlace, Promises, SwapFile, largest_file_bytes,
 };
 
 use super::{SLOT_BYTES, SwapError};
@@ -53,82 +48,42 @@ pub struct Backing {
 
 impl Backing {
     /// Opens `path` for `capacity_bytes`, or for what is there, or in a directory for
-    /// a multiple of `dram_bytes`.
+    /// a multiple of `dram_bytes`, of what nobody was promised.
     pub fn open(
         path: &Path,
         capacity_bytes: Option<u64>,
         dram_bytes: u64,
+        promises: &mut Promises,
     ) -> Result<Self, SwapError> {
-        let about = std::fs::metadata(path).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOENT) => SwapError::Missing,
-            errno => SwapError::Open {
-                errno: errno.unwrap_or(libc::EIO),
-            },
-        })?;
-        if about.is_dir() {
-            return Self::unnamed(path, capacity_bytes, dram_bytes);
-        }
-        let block_device = about.file_type().is_block_device();
-        if !block_device && !about.is_file() {
-            return Err(SwapError::Kind);
-        }
-        if block_device {
-            refuse_mounted(path)?;
-        }
-        let (file, direct) = open_direct(path, 0).map_err(|error| failed(&error))?;
-        let total_bytes = size_bytes(path, about.size())?;
-        let room_bytes = total_bytes.saturating_sub(SLOT_BYTES as u64);
-        let limit_bytes = if block_device {
-            u64::MAX
-        } else {
-            largest_file_bytes().saturating_sub(SLOT_BYTES as u64)
-        };
-        let used_bytes = capacity_bytes.unwrap_or(room_bytes).min(limit_bytes);
-        let needed_bytes = used_bytes.max(LEAST_BYTES);
-        if needed_bytes > limit_bytes {
-            return Err(SwapError::Limited {
-                limit_bytes,
-                needed_bytes,
+        let place = shown(path);
+        let failed = |cause| SwapError::Place { place, cause };
+        if path.is_dir() {
+            let made = SwapFile::create(path, capacity_bytes, dram_bytes, promises);
+            let made = made.map_err(failed)?;
+            return Ok(Self {
+                file: made.file,
+                start_bytes: 0,
+                slots: made.slots,
+                direct: made.direct,
+                shared: Shared::Alone,
+                sparse: true,
+                kind: "unnamed file",
+                place,
             });
         }
-        if room_bytes < needed_bytes {
-            return Err(SwapError::TooSmall {
-                available_bytes: room_bytes,
-                needed_bytes,
-            });
-        }
-        if !block_device {
-            // A sparse file would run out of space in the middle of a run.
-            allocate(&file, SLOT_BYTES as u64 + needed_bytes)?;
-        }
-        claim(path)?;
+        let opened = NamedPlace::open(path, capacity_bytes, promises).map_err(failed)?;
         Ok(Self {
-            file,
-            start_bytes: SLOT_BYTES as u64,
-            slots: slots(needed_bytes),
-            direct,
+            file: opened.file,
+            start_bytes: NamedPlace::START_BYTES,
+            slots: opened.slots,
+            direct: opened.direct,
             shared: Shared::ByName,
             sparse: false,
-            kind: if block_device { "block device" } else { "file" },
-            place: shown(path),
-        })
-    }
-
-    fn unnamed(
-        directory: &Path,
-        capacity_bytes: Option<u64>,
-        dram_bytes: u64,
-    ) -> Result<Self, SwapError> {
-        let made = SwapFile::create(directory, capacity_bytes, dram_bytes)?;
-        Ok(Self {
-            file: made.file,
-            start_bytes: 0,
-            slots: made.slots,
-            direct: made.direct,
-            shared: Shared::Alone,
-            sparse: true,
-            kind: "unnamed file",
-            place: shown(directory),
+            kind: match opened.is_device {
+                true => "block device",
+                false => "file",
+            },
+            place,
         })
     }
 
@@ -199,70 +154,4 @@ fn shown(path: &Path) -> &'static str {
 
 fn slots(bytes: u64) -> u64 {
     (bytes / SLOT_BYTES as u64).min(MOST_SLOTS)
-}
-
-fn failed(error: &std::io::Error) -> SwapError {
-    match error.raw_os_error() {
-        Some(libc::EBUSY) => SwapError::Busy,
-        errno => SwapError::Open {
-            errno: errno.unwrap_or(libc::EIO),
-        },
-    }
-}
-
-/// Takes the blocks now, so that the disk cannot fill up under the run.
-fn allocate(file: &File, bytes: u64) -> Result<(), SwapError> {
-    // SAFETY: the descriptor is open.
-    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) } == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP | libc::ENOSYS) => {
-            let now_bytes = file.metadata().map_err(|error| failed(&error))?.len();
-            file.set_len(bytes.max(now_bytes))
-                .map_err(|error| failed(&error))
-        }
-        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Err(SwapError::Holes {
-            available_bytes: free_bytes(file).map_err(|error| failed(&error))?,
-            needed_bytes: bytes,
-        }),
-        _ => Err(failed(&error)),
-    }
-}
-
-/// For a block device O_EXCL means: not while it is mounted, nor while another does the
-/// same. So it is only asked for a moment, and again if somebody else was asking.
-fn refuse_mounted(path: &Path) -> Result<(), SwapError> {
-    const TRIES: u32 = 10;
-    let mut outcome = Ok(());
-    for _ in 0..TRIES {
-        outcome = open_direct(path, libc::O_EXCL)
-            .map(drop)
-            .map_err(|error| failed(&error));
-        if outcome != Err(SwapError::Busy) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    outcome
-}
-
-/// Size of a file, or of a device, whose metadata says 0.
-fn size_bytes(path: &Path, file_bytes: u64) -> Result<u64, SwapError> {
-    use std::io::{Seek, SeekFrom};
-    if file_bytes > 0 {
-        return Ok(file_bytes);
-    }
-    File::open(path)
-        .and_then(|mut file| file.seek(SeekFrom::End(0)))
-        .map_err(|error| failed(&error))
-}
-
-/// Refuses what holds data; marks the rest as ours.
-fn claim(path: &Path) -> Result<(), SwapError> {
-    if holds_data(path).map_err(|error| failed(&error))? {
-        return Err(SwapError::HoldsData);
-    }
-    mark(path).map_err(|error| failed(&error))
 }

@@ -29,7 +29,7 @@ pub use parts::Obstacle;
 pub use ring::DEPTH as QUEUE_DEPTH;
 pub use spans::{MOST_PLACES, Tickets};
 
-use demeter_extmem_tree::Handed;
+use demeter_extmem_tree::{Handed, Promises};
 
 use crate::lock::{Guard, Lock};
 use crate::region::Region;
@@ -196,6 +196,7 @@ impl SwapStore {
     /// Opens the path and says what tables it will need, before it is a store.
     pub fn prepare(options: &SwapOptions<'_>) -> Result<Prepared, SwapError> {
         let mut backings = Vec::new();
+        let mut promises = Promises::default();
         for place in options.places.iter().take(MOST_PLACES) {
             let inherited = place
                 .handed
@@ -203,14 +204,19 @@ impl SwapStore {
                 .and_then(|handed| Backing::inherited(handed, place.path));
             let backing = match inherited {
                 Some(backing) => backing,
-                None => Backing::open(place.path, place.capacity_bytes, options.dram_bytes)?,
+                None => Backing::open(
+                    place.path,
+                    place.capacity_bytes,
+                    options.dram_bytes,
+                    &mut promises,
+                )?,
             };
             backings.push(backing.settle());
         }
-        let firsts = lay_out(&mut backings);
         if backings.is_empty() {
-            return Err(SwapError::Missing);
+            return Err(SwapError::Nowhere);
         }
+        let firsts = lay_out(&backings)?;
         Ok(Prepared {
             backings,
             firsts,

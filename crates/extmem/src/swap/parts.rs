@@ -11,7 +11,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use demeter_extmem_tree::{MOST_PARTS, PARTS, largest_file_bytes, part_words, parts};
+use demeter_extmem_tree::{MOST_PARTS, PARTS, PlaceError, largest_file_bytes, part_words, parts};
 
 use super::backing::{Backing, Shared};
 use super::backoff::Backoff;
@@ -59,9 +59,12 @@ impl Parts {
         let file = backing.descriptor();
         let locks = match backing.shared {
             Shared::Alone => None,
-            _ => Some(descriptor::keep(
-                descriptor::open_again(file).ok_or(SwapError::Locks)?,
-            )),
+            _ => Some(descriptor::keep(descriptor::open_again(file).ok_or(
+                SwapError::Place {
+                    place: backing.place,
+                    cause: PlaceError::Locks,
+                },
+            )?)),
         };
         Ok(Self {
             file,
@@ -263,8 +266,8 @@ mod tests {
     #[test]
     fn a_place_that_cannot_grow_is_passed_over_until_it_can() {
         let (backing, other) = taken();
-        let mut backings = vec![backing, Backing::for_tests(1 << 20)];
-        let firsts = lay_out(&mut backings);
+        let backings = vec![backing, Backing::for_tests(1 << 20)];
+        let firsts = lay_out(&backings).unwrap();
         let mut region = Region::map_shared(Spans::footprint_bytes(&backings)).unwrap();
         let spans = Spans::new(backings, &firsts, &mut region).unwrap();
         let place = || {
@@ -280,8 +283,8 @@ mod tests {
         assert!((0..100).all(|_| place() == 0));
         // What has nothing else left looks without a pause.
         let (backing, other) = taken();
-        let mut backings = vec![backing];
-        let firsts = lay_out(&mut backings);
+        let backings = vec![backing];
+        let firsts = lay_out(&backings).unwrap();
         let mut region = Region::map_shared(Spans::footprint_bytes(&backings)).unwrap();
         let spans = Spans::new(backings, &firsts, &mut region).unwrap();
         std::thread::scope(|scope| {

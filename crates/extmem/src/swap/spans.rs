@@ -16,7 +16,7 @@ use super::checks::Checks;
 use super::family::Ticket;
 use super::parts::Obstacle;
 use super::slots::Slots;
-use super::{Slot, SwapError};
+use super::{SLOT_BYTES, Slot, SwapError};
 use crate::futex::pause;
 use crate::region::Region;
 
@@ -55,21 +55,22 @@ pub struct Spans {
 #[derive(Debug, Clone, Copy)]
 pub struct Tickets([Option<Ticket>; MOST_PLACES]);
 
-/// Cuts down what has no numbers left; where the spans begin.
-pub fn lay_out(backings: &mut Vec<Backing>) -> Vec<u32> {
+/// Where the spans begin.
+pub fn lay_out(backings: &[Backing]) -> Result<Vec<u32>, SwapError> {
     let mut next = 0;
     let mut firsts = Vec::new();
-    backings.retain_mut(|backing| {
-        backing.slots = backing.slots.min(MOST_SLOTS.saturating_sub(next));
-        if backing.slots == 0 {
-            return false;
+    for backing in backings {
+        if next + backing.slots > MOST_SLOTS {
+            let together: u64 = backings.iter().map(|one| one.slots).sum();
+            return Err(SwapError::TooMany {
+                together_bytes: together * SLOT_BYTES as u64,
+            });
         }
         // Below `MOST_SLOTS`, which has 31 bits.
         firsts.push(next as u32);
         next = (next + backing.slots).next_multiple_of(GAP_SLOTS) + GAP_SLOTS;
-        true
-    });
-    firsts
+    }
+    Ok(firsts)
 }
 
 impl Spans {
@@ -81,7 +82,7 @@ impl Spans {
             .sum()
     }
 
-    /// Of what [`lay_out`] left. The region should be shared memory.
+    /// Where [`lay_out`] says. The region should be shared memory.
     pub fn new(
         backings: Vec<Backing>,
         firsts: &[u32],
@@ -253,10 +254,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn spans(capacities: &[u64]) -> Spans {
-        let mut backings = (capacities.iter())
+        let backings: Vec<_> = (capacities.iter())
             .map(|&slots| Backing::for_tests(slots))
             .collect();
-        let firsts = lay_out(&mut backings);
+        let firsts = lay_out(&backings).unwrap();
         let mut region = Region::map_shared(Spans::footprint_bytes(&backings)).unwrap();
         Spans::new(backings, &firsts, &mut region).unwrap()
     }
@@ -294,17 +295,22 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_numbers_left_is_cut_down() {
-        let mut backings = vec![
-            Backing::for_tests(MOST_SLOTS - 1000),
-            Backing::for_tests(5000),
-            Backing::for_tests(7),
-        ];
-        let firsts = lay_out(&mut backings);
-        assert_eq!(firsts.len(), 2);
-        assert!(backings[1].slots < 1000);
-        let end = u64::from(firsts[1]) + backings[1].slots;
-        assert_eq!(end, MOST_SLOTS);
+    fn what_has_no_numbers_left_is_refused() {
+        let lay_out = |slots: &[u64]| {
+            let backings: Vec<_> = slots.iter().map(|&one| Backing::for_tests(one)).collect();
+            super::lay_out(&backings)
+        };
+        assert_eq!(lay_out(&[MOST_SLOTS]).unwrap(), [0]);
+        let firsts = lay_out(&[MOST_SLOTS - 1024, 700]).unwrap();
+        assert!(u64::from(firsts[1]) + 700 <= MOST_SLOTS);
+        let told = lay_out(&[MOST_SLOTS - 1024, 5000]).unwrap_err().to_string();
+        assert!(
+            told.starts_with(
+                "the swap places have 8192 GiB together where 8 TiB can be used; next: "
+            ),
+            "{told}"
+        );
+        assert!(lay_out(&[MOST_SLOTS - 1, 1, 1]).is_err());
     }
 
     #[test]

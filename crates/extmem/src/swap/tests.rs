@@ -3,6 +3,8 @@
 
 use std::os::unix::fs::FileExt;
 
+use demeter_extmem_tree::PlaceError;
+
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -543,7 +545,10 @@ fn other_data_is_never_overwritten() {
     let refused = SwapStore::open(&SwapOptions {
         ..options(&place(&path, None))
     });
-    assert_eq!(refused.unwrap_err(), SwapError::HoldsData);
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        format!("swap place {}: {}", path.display(), PlaceError::HoldsData)
+    );
     assert!(std::fs::read(&path).unwrap() == content);
     std::fs::write(&path, vec![0; 2 << 20]).unwrap();
     let open = || {
@@ -610,33 +615,37 @@ fn programs_share_a_file_by_parts_and_never_a_slot() {
 #[test]
 fn bad_paths_are_told_apart() {
     let directory = directory();
-    let open = |path: &Path, capacity_bytes| {
-        SwapStore::open(&SwapOptions {
-            ..options(&place(path, capacity_bytes))
-        })
-        .unwrap_err()
-    };
+    let open =
+        |path: &Path, capacity_bytes| match SwapStore::open(&options(&place(path, capacity_bytes)))
+            .unwrap_err()
+        {
+            SwapError::Place { place, cause } => {
+                assert_eq!(Path::new(place), path);
+                cause
+            }
+            other => panic!("{other}"),
+        };
     assert_eq!(
         open(&directory.path().join("none"), None),
-        SwapError::Missing
+        PlaceError::Missing
     );
-    assert_eq!(open(Path::new("/dev/null"), None), SwapError::Kind);
+    assert_eq!(open(Path::new("/dev/null"), None), PlaceError::Kind);
     assert!(matches!(
         open(directory.path(), Some(1 << 60)),
-        SwapError::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 60
+        PlaceError::TooSmall { needed_bytes, .. } if needed_bytes == 1 << 60
     ));
     let small = directory.path().join("small");
     std::fs::write(&small, vec![0; 4096]).unwrap();
     assert!(matches!(
         open(&small, None),
-        SwapError::TooSmall {
+        PlaceError::TooSmall {
             available_bytes: 0,
             ..
         }
     ));
     assert!(matches!(
         open(Path::new("/proc/self"), Some(MIB)),
-        SwapError::Open { .. } | SwapError::TooSmall { .. }
+        PlaceError::Open { .. } | PlaceError::TooSmall { .. }
     ));
 }
 

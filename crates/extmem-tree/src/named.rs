@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A file or block device that the user names for swap.
+//!
+//! It is overwritten from its second page on, and therefore refused if it holds anything but
+//! zeros or what an earlier run left there. What is refused is left as it is.
+
+use std::fs::{File, Metadata};
+use std::io::{Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::claim::{holds_data, mark};
+use crate::place::{free_bytes, largest_file_bytes, open_direct};
+use crate::place_error::PlaceError;
+use crate::promises::Promises;
+use crate::swap_file::{LEAST_BYTES, MOST_SLOTS, SLOT_BYTES};
+
+const BLOCK_BYTES: u64 = 512;
+
+/// It, open, marked and with its space.
+#[derive(Debug)]
+pub struct NamedPlace {
+    /// The file or device.
+    pub file: File,
+    /// The page cache is bypassed.
+    pub direct: bool,
+    /// It is a device.
+    pub is_device: bool,
+    /// Slots that fit.
+    pub slots: u64,
+}
+
+impl NamedPlace {
+    /// Where slot 0 begins.
+    pub const START_BYTES: u64 = SLOT_BYTES;
+
+    /// Opens `path` for `capacity_bytes`, or for what is there. What a sparse file lacks is
+    /// not taken from what others were promised.
+    ///
+    /// # Errors
+    /// It is not there, in use, not ours to overwrite, or not as large.
+    pub fn open(
+        path: &Path,
+        capacity_bytes: Option<u64>,
+        promises: &Promises,
+    ) -> Result<Self, PlaceError> {
+        let about = look_at(path)?;
+        let is_device = about.file_type().is_block_device();
+        if !is_device && !about.is_file() {
+            return Err(PlaceError::Kind);
+        }
+        if is_device {
+            refuse_mounted(path)?;
+        }
+        let (file, direct) = open_direct(path, 0)?;
+        let used_bytes = used_bytes(&file, is_device, capacity_bytes)?;
+        if holds_data(path)? {
+            return Err(PlaceError::HoldsData);
+        }
+        if !is_device {
+            // A sparse file would run out of space in the middle of a run.
+            allocate(&file, Self::START_BYTES + used_bytes, promises)?;
+        }
+        mark(path)?;
+        Ok(Self {
+            file,
+            direct,
+            is_device,
+            slots: (used_bytes / SLOT_BYTES).min(MOST_SLOTS),
+        })
+    }
+
+    /// The space that a file is yet to take of its disk, noted among what is promised.
+    pub fn promise_missing(path: &Path, capacity_bytes: Option<u64>, promises: &mut Promises) {
+        let Ok(about) = std::fs::metadata(path) else {
+            return;
+        };
+        let whole_bytes = capacity_bytes.map_or(about.len(), |bytes| {
+            (bytes.max(LEAST_BYTES).saturating_add(Self::START_BYTES)).min(about.len())
+        });
+        if about.is_file() {
+            promises.add(about.dev(), missing_bytes(&about, whole_bytes));
+        }
+    }
+}
+
+fn look_at(path: &Path) -> Result<Metadata, PlaceError> {
+    std::fs::metadata(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT) => PlaceError::Missing,
+        _ => error.into(),
+    })
+}
+
+/// How much of it is swapped to.
+fn used_bytes(
+    mut file: &File,
+    is_device: bool,
+    capacity_bytes: Option<u64>,
+) -> Result<u64, PlaceError> {
+    // The metadata of a device says 0.
+    let total_bytes = file.seek(SeekFrom::End(0))?;
+    let room_bytes = total_bytes.saturating_sub(NamedPlace::START_BYTES);
+    let limit_bytes = match is_device {
+        true => u64::MAX,
+        false => largest_file_bytes().saturating_sub(NamedPlace::START_BYTES),
+    };
+    let needed_bytes = (capacity_bytes.unwrap_or(room_bytes))
+        .min(limit_bytes)
+        .max(LEAST_BYTES);
+    if needed_bytes > limit_bytes {
+        return Err(PlaceError::Limited {
+            limit_bytes,
+            needed_bytes,
+        });
+    }
+    if room_bytes < needed_bytes {
+        return Err(PlaceError::TooSmall {
+            available_bytes: room_bytes,
+            promised_bytes: 0,
+            needed_bytes,
+        });
+    }
+    let most_bytes = MOST_SLOTS * SLOT_BYTES;
+    match capacity_bytes {
+        Some(_) if needed_bytes > most_bytes => Err(PlaceError::TooLarge { needed_bytes }),
+        _ => Ok(needed_bytes.min(most_bytes)),
+    }
+}
+
+/// What it has less on disk than `whole_bytes`.
+fn missing_bytes(about: &Metadata, whole_bytes: u64) -> u64 {
+    whole_bytes.saturating_sub(about.blocks() * BLOCK_BYTES)
+}
+
+/// Takes the blocks now, so that the disk cannot fill up under the run.
+fn allocate(file: &File, bytes: u64, promises: &Promises) -> Result<(), PlaceError> {
+    let about = file.metadata()?;
+    let needed_bytes = missing_bytes(&about, bytes);
+    let promised_bytes = promises.on(about.dev());
+    let holes = || -> Result<PlaceError, PlaceError> {
+        Ok(PlaceError::Holes {
+            available_bytes: free_bytes(file)?.saturating_sub(promised_bytes),
+            promised_bytes,
+            needed_bytes,
+        })
+    };
+    if promised_bytes > 0
+        && needed_bytes > 0
+        && free_bytes(file)? < needed_bytes.saturating_add(promised_bytes)
+    {
+        return Err(holes()?);
+    }
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) } == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    match error.raw_os_error() {
+        // As large as it is: `bytes` are not more.
+        Some(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Err(holes()?),
+        _ => Err(error.into()),
+    }
+}
+
+/// For a block device O_EXCL means: not while it is mounted, nor while another does the
+/// same. So it is only asked for a moment, and again if somebody else was asking.
+fn refuse_mounted(path: &Path) -> Result<(), PlaceError> {
+    const TRIES: u32 = 10;
+    let mut outcome = Ok(());
+    for _ in 0..TRIES {
+        outcome = open_direct(path, libc::O_EXCL)
+            .map(drop)
+            .map_err(PlaceError::from);
+        if outcome != Err(PlaceError::Busy) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn sparse(folder: &tempfile::TempDir, bytes: u64) -> std::path::PathBuf {
+        let path = folder.path().join("file");
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn its_space_is_taken_and_not_what_others_were_promised() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = sparse(&folder, 64 * MIB);
+        let about = std::fs::metadata(&path).unwrap();
+        let mut promises = Promises::default();
+        NamedPlace::promise_missing(&path, Some(16 * MIB), &mut promises);
+        assert_eq!(promises.on(about.dev()), 16 * MIB + SLOT_BYTES);
+        promises.add(about.dev(), 1 << 60);
+        let refused = NamedPlace::open(&path, Some(16 * MIB), &promises).unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                PlaceError::Holes {
+                    available_bytes: 0,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+        assert!(refused.to_string().contains("promised"), "{refused}");
+        assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0);
+        let place = NamedPlace::open(&path, Some(16 * MIB), &Promises::default()).unwrap();
+        assert_eq!((place.slots, place.is_device), (4096, false));
+        // What has its space may be opened whatever is promised.
+        assert!(NamedPlace::open(&path, Some(16 * MIB), &promises).is_ok());
+    }
+
+    #[test]
+    fn what_is_refused_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = sparse(&folder, 64 * MIB);
+        let write = |bytes: &[u8]| {
+            use std::os::unix::fs::FileExt;
+            let file = File::options().write(true).open(&path).unwrap();
+            file.write_all_at(bytes, 4096).unwrap();
+        };
+        write(b"precious");
+        let none = Promises::default();
+        let before = std::fs::metadata(&path).unwrap().blocks();
+        let refused = |capacity_bytes| NamedPlace::open(&path, capacity_bytes, &none).unwrap_err();
+        assert_eq!(refused(None), PlaceError::HoldsData);
+        assert!(matches!(
+            refused(Some(1 << 60)),
+            PlaceError::TooSmall { .. }
+        ));
+        assert_eq!(std::fs::metadata(&path).unwrap().blocks(), before);
+        write(&[0; 8]);
+        File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(10 << 40)
+            .unwrap();
+        assert_eq!(
+            refused(Some(9 << 40)),
+            PlaceError::TooLarge {
+                needed_bytes: 9 << 40
+            }
+        );
+        assert_eq!(
+            NamedPlace::open(&folder.path().join("none"), None, &none).unwrap_err(),
+            PlaceError::Missing
+        );
+        assert_eq!(
+            NamedPlace::open(folder.path(), None, &none).unwrap_err(),
+            PlaceError::Kind
+        );
+    }
+}
