@@ -176,20 +176,29 @@ fn a_new_file_is_tried_and_then_used_among_others() {
     assert!(told.ends_with("again\n"), "{told}");
 }
 
-/// A file that is too small, or that this user may not make so large, is left as it is.
+/// A file that is too small is left as it is; of one that this user may not make so large that much
+/// is used, and the trial, too, keeps to it.
 #[test]
 fn what_is_refused_is_not_tried() {
     let output = between_memory_and_disk(
         "(head -c 200K /dev/zero; head -c 300K /dev/urandom) > $M/small\n\
          md5sum < $M/small > $M/before\n\
-         run -q --swap $K --swap-size 64M --swap $M/small --swap-size 400K -- true || true\n\
+         run -q --swap $K --swap-size 64M --swap $M/small --swap-size 400K -- true || echo $?\n\
          md5sum < $M/small | cmp - $M/before && echo kept\n\
          fallocate -l 8M $M/new\n\
          ulimit -f 8192\n\
-         run -q --swap $K --swap-size 2M --swap $M/new --swap-size 6M -- true || echo $?",
+         run --swap $K --swap-size 2M --swap $M/new --swap-size 6M -- true && echo $?",
     );
     let (out, told) = text(&output);
-    let (first, second) = out.split_once('\n').unwrap();
-    assert_eq!(first, "kept", "{told}");
-    assert_ne!(second, "153\n", "{told}");
+    assert_eq!(out, "2\nkept\n0\n", "{told}");
+    let mut lines = told.lines();
+    let refusal = lines.next().unwrap();
+    assert!(
+        refusal.starts_with("demeter extmem: error: swap place ")
+            && refusal.contains("/small: it has room for 496 KiB where 1 MiB are needed; next: "),
+        "{told}"
+    );
+    let order = lines.next().unwrap();
+    assert_eq!(order.matches(" (a page in ").count(), 2, "{told}");
+    assert!(order.starts_with("demeter extmem: swap goes to "), "{told}");
 }

@@ -184,16 +184,31 @@ fn a_limit_on_the_size_of_files_bounds_swap_and_kills_nobody() {
     );
 }
 
-/// The kernel answers such writes with a signal that would end the program without a word.
+/// The kernel answers such writes with a signal that would end the program without a word; not
+/// Python as it is, which has it ignored.
 #[test]
 fn a_limit_on_the_size_of_files_that_comes_later_is_named() {
-    const LOWERED: &str = "import random, resource; r = random.Random(1); b = [r.randbytes(1 << 20) for _ in range(40)]; resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000)); b += [r.randbytes(1 << 20) for _ in range(40)]";
-    let output = on_a_small_disk(&format!("run python3 -c '{LOWERED}'"));
-    let (_, told) = text(&output);
-    assert_eq!(output.status.code(), Some(70), "{told}");
-    assert!(
-        told.lines().count() == 1 && told.contains("page 0x") && told.contains("ulimit -f"),
-        "{told}"
+    let lowered = |limit_bytes: u32, mib: u32| {
+        on_a_small_disk(&format!(
+            "run python3 -c 'import random, resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL); r = random.Random(1); b = [r.randbytes(1 << 20) for _ in range(40)]; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes})); b += [r.randbytes(1 << 20) for _ in range({mib})]'"
+        ))
+    };
+    let says = |output: &Output, said: &str| {
+        let (_, told) = text(output);
+        assert_eq!(output.status.code(), Some(70), "{told}");
+        assert!(
+            told.lines().count() == 1 && told.contains("page 0x") && told.contains(said),
+            "{told}"
+        );
+    };
+    // Below what is there, and further on, where nothing is yet.
+    says(
+        &lowered(100_000, 40),
+        "failed (above the limit on the size of files (ulimit -f)); next: raise that limit",
+    );
+    says(
+        &lowered(60 << 20, 160),
+        "error: the limit on the size of files (ulimit -f) keeps swap from growing",
     );
 }
 
@@ -280,13 +295,16 @@ fn a_disk_that_somebody_else_fills_ends_the_program_with_a_line() {
     );
 }
 
-/// Entries of the ledger, of the statistics and parts of swap are used again and again.
+/// Entries of the ledger, of the statistics and parts of swap are used again and again, and no
+/// descriptors stay with the shell that starts all of them, nor with the runner.
 #[test]
 fn a_thousand_short_processes_leave_nothing() {
     let output = on_a_small_disk(
         r#""$D" extmem run -q --dram 32M --swap "$S" --json "$S/summary" -- sh -c '
-             seq 1000 | xargs -P 4 -n 50 sh -c "for i; do /bin/true || echo failed; done" sh; ls /proc/self/fd | wc -l'
-           "$D" extmem run -q --dram 32M --swap "$S" -- sh -c 'ls /proc/self/fd | wc -l'
+             count() { ls /proc/$$/fd | wc -l; ls /proc/$PPID/fd | wc -l; }
+             /bin/true; count
+             seq 500 | xargs -P 4 -n 50 sh -c "for i; do /bin/true || echo failed; done" sh
+             for i in $(seq 500); do /bin/true || echo failed; done; count'
            used"#,
     );
     let (out, told) = text(&output);
@@ -294,10 +312,32 @@ fn a_thousand_short_processes_leave_nothing() {
         .split_whitespace()
         .map(|word| word.parse().unwrap())
         .collect();
-    // As many descriptors as in a run of one, and of disk space what the summary takes.
+    // The pager's own are among them; of disk space what the summary takes.
     assert!(
-        told.is_empty() && numbers.len() == 3 && numbers[0] == numbers[1] && numbers[2] < 1000,
+        told.is_empty()
+            && numbers.len() == 5
+            && numbers[0] > 5
+            && numbers[..2] == numbers[2..4]
+            && numbers[4] < 1000,
         "{out}{told}"
+    );
+}
+
+/// Whoever has asked for silence hears what the program may have died of, and no more.
+#[test]
+fn memory_that_is_refused_is_told_to_the_quiet_if_the_program_fails() {
+    let asking = |then: &str| {
+        let program = format!(
+            "import mmap\ntry: mmap.mmap(-1, 1 << 40, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\nexcept OSError: {then}"
+        );
+        on_a_small_disk(&format!("run python3 -c '{program}'"))
+    };
+    assert_says(&asking("pass"), "");
+    let (_, told) = text(&asking("raise SystemExit(3)"));
+    assert!(
+        told.lines().count() == 1
+            && told.starts_with("demeter extmem: 1 requests for memory were refused"),
+        "{told}"
     );
 }
 

@@ -101,7 +101,7 @@ pub struct Arguments {
     /// Write each decision of the pager here
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// No summary on standard error
+    /// No summary on standard error; what may have ended the program is told all the same
     #[arg(long, short)]
     quiet: bool,
     /// The program and its arguments
@@ -168,9 +168,12 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     }
     if !arguments.quiet && !summary.processes.is_empty() {
         eprint!("demeter extmem: {summary}");
-        if let Some(line) = refused(&summary) {
-            eprintln!("demeter extmem: {line}");
-        }
+    }
+    // What may have ended the program is no summary.
+    if (!arguments.quiet || !status.success())
+        && let Some(line) = refused(&summary)
+    {
+        eprintln!("demeter extmem: {line}");
     }
     if !arguments.quiet
         && let Some(line) = escaped(&escaped_before, tree.board.departures().escaped())
