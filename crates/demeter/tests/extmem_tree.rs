@@ -323,6 +323,25 @@ fn a_thousand_short_processes_leave_nothing() {
     );
 }
 
+/// Each leaves a filter of system calls to the next, and the kernel takes so many.
+#[test]
+fn programs_may_become_each_other_a_hundred_times_and_more() {
+    let output = on_a_small_disk(
+        "echo '[ $1 = 0 ] && exec echo there; exec sh \"$0\" $(($1 - 1))' > \"$S/next\"
+         run sh \"$S/next\" 120
+         run sh \"$S/next\" 200 || echo $?",
+    );
+    let (out, told) = text(&output);
+    assert_eq!(out, "there\n2\n", "{told}");
+    assert!(
+        told.lines().count() == 1
+            && told
+                .starts_with("demeter extmem: error: the kernel takes no more system call filters")
+            && told.contains("; next: let fewer programs start each other"),
+        "{told}"
+    );
+}
+
 /// Whoever has asked for silence hears what the program may have died of, and no more.
 #[test]
 fn memory_that_is_refused_is_told_to_the_quiet_if_the_program_fails() {

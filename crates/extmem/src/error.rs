@@ -72,6 +72,12 @@ pub enum Error {
         /// What it said.
         errno: i32,
     },
+    /// Filters of the programs that this one comes from are all that the kernel takes.
+    #[error(
+        "the kernel takes no more system call filters: each program of the run that becomes or starts another leaves one in force for it, and too many did so one after another; next: let fewer programs start each other (some {} can), or start the last ones outside of the run",
+        crate::interpose::filter::DEPTH
+    )]
+    FilterDepth,
     /// Address space is refused or taken.
     #[error(
         "cannot reserve {bytes} bytes of address space ({cause}); next: lift the limits on address space and data (ulimit -v unlimited, ulimit -d unlimited)"

@@ -241,7 +241,10 @@ fn start(config: &Config) -> Result<(), Error> {
     if config.verbose {
         announce(pager);
     }
-    filter::install(&code).map_err(|errno| Error::Filter { errno })?;
+    filter::install(&code).map_err(|errno| match errno {
+        libc::ENOMEM => Error::FilterDepth,
+        errno => Error::Filter { errno },
+    })?;
     forget_break();
     Ok(())
 }

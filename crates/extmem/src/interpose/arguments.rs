@@ -107,7 +107,17 @@ pub fn pointers(number: c_long) -> &'static [Pointer] {
                 ]
             }
         }
-        libc::SYS_select | libc::SYS_pselect6 => {
+        libc::SYS_select => {
+            const {
+                &[
+                    writes(1, Structure(128)),
+                    writes(2, Structure(128)),
+                    writes(3, Structure(128)),
+                    writes(4, Structure(16)),
+                ]
+            }
+        }
+        libc::SYS_pselect6 => {
             const {
                 &[
                     writes(1, Structure(128)),

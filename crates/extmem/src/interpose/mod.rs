@@ -14,5 +14,6 @@ pub mod filter;
 pub mod memory;
 mod pointers;
 pub mod process;
+mod program;
 pub mod signals;
 pub mod transfer;
