@@ -342,6 +342,21 @@ fn programs_may_become_each_other_a_hundred_times_and_more() {
     );
 }
 
+/// Whatever a link to it is called, as a program, as an interpreter, and by its descriptor.
+#[test]
+fn a_debugger_behind_a_link_runs_without_the_pager() {
+    let output = on_a_small_disk(
+        r##"export S; mkdir "$S/bin"; cp /bin/sh "$S/bin/gdb"; ln -s bin/gdb "$S/debug"; ln -s /bin/sh "$S/other"
+           echo 'case $LD_PRELOAD in *demeter*) echo managed;; *) echo alone;; esac' > "$S/what"
+           (echo "#!$S/debug"; cat "$S/what") > "$S/script"; chmod 755 "$S/script"
+           echo 'import os, sys; os.execve(os.open(sys.argv[1], os.O_RDONLY), sys.argv[1:], os.environ)' > "$S/by_descriptor"
+           run sh -c '
+             "$S/debug" "$S/what"; "$S/script"; cd "$S/bin"; "../debug" "$S/what"
+             python3 "$S/by_descriptor" "$S/debug" "$S/what"; "$S/other" "$S/what"'"##,
+    );
+    assert_says(&output, "alone\nalone\nalone\nalone\nmanaged\n");
+}
+
 /// Whoever has asked for silence hears what the program may have died of, and no more.
 #[test]
 fn memory_that_is_refused_is_told_to_the_quiet_if_the_program_fails() {

@@ -176,8 +176,47 @@ pub fn open_in_proc(name: &[u8], flags: libc::c_int) -> isize {
 
 /// The file behind a descriptor once more, with a description of its own.
 pub fn open_again(fd: RawFd) -> Option<RawFd> {
+    RawFd::try_from(open_in_proc(&name_in_proc(fd)?, libc::O_RDWR))
+        .ok()
+        .filter(|&opened| opened >= 0)
+}
+
+/// The path of the file behind a descriptor, as far as there is room; empty where /proc does
+/// not say it.
+pub fn path(fd: RawFd, room: &mut [u8]) -> &[u8] {
+    // Opened by its own name, without following what it leads to.
+    let link = name_in_proc(fd).map_or(-1, |name| {
+        open_in_proc(&name, libc::O_PATH | libc::O_NOFOLLOW)
+    });
+    if link < 0 {
+        return &[];
+    }
+    // SAFETY: a path that ends, empty for the link itself, and memory of that length.
+    let length = unsafe {
+        syscall::call(
+            libc::SYS_readlinkat,
+            [
+                link as usize,
+                c"".as_ptr() as usize,
+                room.as_mut_ptr() as usize,
+                room.len(),
+                0,
+                0,
+            ],
+        )
+    };
+    // SAFETY: opened above.
+    unsafe { syscall::call(libc::SYS_close, [link as usize, 0, 0, 0, 0, 0]) };
+    usize::try_from(length)
+        .ok()
+        .and_then(|length| room.get(..length))
+        .unwrap_or(&[])
+}
+
+/// Where /proc has a descriptor of this process, with zero bytes at the end.
+fn name_in_proc(fd: RawFd) -> Option<[u8; 20]> {
     const BEFORE: &[u8] = b"self/fd/";
-    let mut name = [0u8; BEFORE.len() + 12];
+    let mut name = [0u8; 20];
     name[..BEFORE.len()].copy_from_slice(BEFORE);
     let mut rest = u32::try_from(fd).ok()?;
     let mut digits = [0u8; 10];
@@ -192,9 +231,7 @@ pub fn open_again(fd: RawFd) -> Option<RawFd> {
     }
     let number = &digits[first..];
     name[BEFORE.len()..][..number.len()].copy_from_slice(number);
-    RawFd::try_from(open_in_proc(&name, libc::O_RDWR))
-        .ok()
-        .filter(|&opened| opened >= 0)
+    Some(name)
 }
 
 /// Puts `fd` in the place of a kept descriptor; returns the number it has then. That is the
@@ -284,6 +321,10 @@ mod tests {
         keep_proc();
         let again = open_again(kept).unwrap_or(-1);
         assert!(again >= 0 && again != kept);
+        let mut room = [0; 64];
+        assert_eq!(path(kept, &mut room), b"/dev/null");
+        assert_eq!(path(kept, &mut room[..4]), b"/dev");
+        assert_eq!(path(1 << 20, &mut room), b"");
         // Under a limit that does not allow the number, it keeps its place all the same.
         let mut limit = libc::rlimit {
             rlim_cur: 0,

@@ -37,7 +37,7 @@ pub fn perform(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     let mut room = [0; PATH_BYTES];
     let name = read_text(path, &mut room);
     let departure = note_departure(pager, name);
-    let result = if Tool::of(name).is_none() && loads_library(folder, path) {
+    let result = if tool(folder, path, name).is_none() && loads_library(folder, path) {
         reissue(pager, number, arguments)
     } else {
         reissue_without_library(pager, number, arguments, environment)
@@ -71,6 +71,30 @@ fn note_departure(pager: &Pager, name: &[u8]) -> Option<Departure> {
     (pager.statistics.board().departures()).leave(process, name)
 }
 
+/// The tool of that path, by its name or by that of the file which links lead to. Not part of
+/// what calls it: it takes more of a stack, which may be a small one.
+#[inline(never)]
+fn tool(folder: usize, path: usize, name: &[u8]) -> Option<Tool> {
+    if let Some(tool) = Tool::of(name) {
+        return Some(tool);
+    }
+    let mut room = [0; libc::PATH_MAX as usize];
+    if name.is_empty() {
+        // execveat of a descriptor.
+        return Tool::of(descriptor::path(folder as i32, &mut room));
+    }
+    let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
+    // SAFETY: a path of the program's, or one that ends.
+    let file = unsafe { syscall::call(libc::SYS_openat, [folder, path, flags, 0, 0, 0]) };
+    if file < 0 {
+        return None;
+    }
+    let tool = Tool::of(descriptor::path(file as i32, &mut room));
+    // SAFETY: ours.
+    unsafe { syscall::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]) };
+    tool
+}
+
 /// Whether the program of that path can have the library. What cannot be read is given it.
 fn loads_library(folder: usize, path: usize) -> bool {
     let (mut folder, mut path) = (folder, path);
@@ -80,15 +104,15 @@ fn loads_library(folder: usize, path: usize) -> bool {
         match image(folder, path) {
             Image::OtherLibrary | Image::Sanitized => return false,
             Image::Script(next) => {
-                if Tool::of(next.path()).is_some() {
-                    return false;
-                }
                 interpreter = next;
                 // As the kernel does: of the working directory, wherever the script lies.
                 folder = libc::AT_FDCWD as usize;
                 path = interpreter
                     .c_path()
                     .map_or(0, |path| path.as_ptr() as usize);
+                if tool(folder, path, interpreter.path()).is_some() {
+                    return false;
+                }
             }
             _ => return true,
         }
