@@ -2,6 +2,7 @@
 //! `demeter extmem`: one program whose memory outgrows its share of DRAM.
 
 mod forward;
+mod ground;
 mod order;
 mod program;
 mod run;

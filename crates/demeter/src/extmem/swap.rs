@@ -4,12 +4,14 @@
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, refuse};
 use demeter_agent::size;
 use demeter_extmem_tree::SWAP_VARIABLES;
+
+use super::ground::Ground;
 
 /// A directory, file or block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,18 +41,12 @@ pub fn places(paths: &[PathBuf], sizes: &[u64]) -> Result<Vec<Place>, Error> {
             "give one size for all places, or one for each, in the same order",
         ));
     }
-    let mut found = Vec::<(Place, (bool, u64, u64))>::new();
+    let mut found = Vec::<(Place, Ground)>::new();
     for (at, path) in paths.iter().enumerate() {
         let bytes = sizes.get(at).or_else(|| sizes.first()).copied();
         let path = check(path, bytes)?;
-        let about =
-            std::fs::metadata(&path).map_err(|error| Error::file("look at", &path, error))?;
-        // Of a device what it is counts, not where its name lies.
-        let identity = match about.file_type().is_block_device() {
-            true => (true, about.rdev(), 0),
-            false => (false, about.dev(), about.ino()),
-        };
-        if let Some((other, _)) = found.iter().find(|(_, one)| *one == identity) {
+        let ground = Ground::of(&path).map_err(|error| Error::file("look at", &path, error))?;
+        if let Some((other, _)) = found.iter().find(|(_, one)| one.meets(&ground)) {
             return Err(refuse(
                 format!(
                     "{} and {} are the same place for swap",
@@ -60,7 +56,7 @@ pub fn places(paths: &[PathBuf], sizes: &[u64]) -> Result<Vec<Place>, Error> {
                 "name it once",
             ));
         }
-        found.push((Place { path, bytes }, identity));
+        found.push((Place { path, bytes }, ground));
     }
     Ok(found.into_iter().map(|(place, _)| place).collect())
 }
