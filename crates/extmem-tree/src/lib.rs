@@ -19,13 +19,11 @@ mod trial;
 pub use handed::Handed;
 pub use ledger::{Account, Clerk, FLOOR_PAGES, Ledger};
 pub use named::NamedPlace;
-pub use place::largest_file_bytes;
+pub use place::{LEAST_BYTES, MOST_SLOTS, SLOT_BYTES, largest_file_bytes};
 pub use place_error::{Errno, PlaceError, Size};
 pub use promises::Promises;
 pub use settings::{SWAP_VARIABLES, SwapVariables};
-pub use swap_file::{
-    LEAST_BYTES, MOST_PARTS, MOST_SLOTS, PARTS, SLOT_BYTES, SwapFile, part_words, parts,
-};
+pub use swap_file::{MOST_PARTS, PARTS, SwapFile, part_words, parts};
 pub use trial::time_reads;
 
 /// Descriptors that programs leave alone: so many below the soft limit.

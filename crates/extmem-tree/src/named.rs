@@ -12,10 +12,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::claim::{holds_data, mark};
-use crate::place::{free_bytes, largest_file_bytes, open_direct};
+use crate::place::{
+    LEAST_BYTES, MOST_SLOTS, SLOT_BYTES, free_bytes, largest_file_bytes, open_direct,
+};
 use crate::place_error::PlaceError;
 use crate::promises::Promises;
-use crate::swap_file::{LEAST_BYTES, MOST_SLOTS, SLOT_BYTES};
 
 const BLOCK_BYTES: u64 = 512;
 

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! How a place for swap is opened, and what room its file system has.
+//! How a place for swap is opened, what room its file system has, and how it is counted.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// Bytes of a slot: one page.
+pub const SLOT_BYTES: u64 = 4096;
+/// Less swap than this in one place is a mistake.
+pub const LEAST_BYTES: u64 = 1 << 20;
+/// Slot numbers have 31 bits.
+pub const MOST_SLOTS: u64 = 1 << 31;
 
 /// Opens past the page cache where the file system can, else through it; whether it could.
 ///

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io;
 
-use crate::swap_file::{MOST_SLOTS, SLOT_BYTES};
+use crate::place::{MOST_SLOTS, SLOT_BYTES};
 
 /// What is wrong with a place for swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -11,16 +11,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use crate::place::{free_bytes, largest_file_bytes, open_direct};
+use crate::place::{
+    LEAST_BYTES, MOST_SLOTS, SLOT_BYTES, free_bytes, largest_file_bytes, open_direct,
+};
 use crate::place_error::PlaceError;
 use crate::promises::Promises;
 
-/// Bytes of a slot: one page.
-pub const SLOT_BYTES: u64 = 4096;
-/// Less swap than this in one place is a mistake.
-pub const LEAST_BYTES: u64 = 1 << 20;
-/// Slot numbers have 31 bits.
-pub const MOST_SLOTS: u64 = 1 << 31;
 /// Parts at most.
 pub const MOST_PARTS: usize = 16384;
 /// Where the locks on parts begin, far behind the end of every file.

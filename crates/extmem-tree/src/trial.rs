@@ -14,7 +14,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
-use crate::swap_file::{SLOT_BYTES, SLOTS_PER_WORD, lock, part_words, parts};
+use crate::place::SLOT_BYTES;
+use crate::swap_file::{SLOTS_PER_WORD, lock, part_words, parts};
 
 /// Bytes written, less where a part has less.
 const WRITTEN_BYTES: u64 = 4 << 20;

@@ -74,10 +74,12 @@ pub enum Error {
     },
     /// Filters of the programs that this one comes from are all that the kernel takes.
     #[error(
-        "the kernel takes no more system call filters: each program of the run that becomes or starts another leaves one in force for it, and too many did so one after another; next: let fewer programs start each other (some {} can), or start the last ones outside of the run",
-        crate::interpose::filter::DEPTH
+        "the kernel takes no more system call filters: each program of the run that becomes or starts another leaves one in force for it, and too many did so one after another; next: let fewer programs start each other (some {most} can), or start the last ones outside of the run"
     )]
-    FilterDepth,
+    FilterDepth {
+        /// How many can.
+        most: u32,
+    },
     /// Address space is refused or taken.
     #[error(
         "cannot reserve {bytes} bytes of address space ({cause}); next: lift the limits on address space and data (ulimit -v unlimited, ulimit -d unlimited)"

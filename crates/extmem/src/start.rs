@@ -242,7 +242,9 @@ fn start(config: &Config) -> Result<(), Error> {
         announce(pager);
     }
     filter::install(&code).map_err(|errno| match errno {
-        libc::ENOMEM => Error::FilterDepth,
+        libc::ENOMEM => Error::FilterDepth {
+            most: filter::DEPTH,
+        },
         errno => Error::Filter { errno },
     })?;
     forget_break();
