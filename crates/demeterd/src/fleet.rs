@@ -13,6 +13,7 @@ use demeter_balloon::Parameters;
 use demeter_balloon::view::{PolicyClock, PolicyView, VmView};
 use tokio::sync::watch;
 
+use crate::accounts::Accounts;
 use crate::args::Settings;
 use crate::error::Error;
 use crate::history::History;
@@ -86,6 +87,8 @@ struct Member {
 pub struct Fleet {
     /// What the guests had.
     pub history: History,
+    /// What they may have beyond their shares, for the next start.
+    pub accounts: Accounts,
     /// What the next start shall know; held over every change of the fleet.
     stored: Mutex<Stored>,
     members: RwLock<BTreeMap<String, Member>>,
@@ -130,6 +133,7 @@ impl Fleet {
         };
         let policy = stored.policy(&settings.policy);
         let fleet = Self {
+            accounts: Accounts::open(settings.state_dir.as_deref(), policy.clock),
             history: History::new(settings.parameters.instance, settings.history_interval),
             members: RwLock::default(),
             steering: Mutex::new(Steering {

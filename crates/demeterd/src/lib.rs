@@ -3,6 +3,7 @@
 //! virtual machine; one coordinator with the policies that divide FMEM among them and the
 //! control interface.
 
+mod accounts;
 mod address;
 mod args;
 mod backend;
@@ -44,6 +45,7 @@ mod worker;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
 use sd_notify::NotifyState;
@@ -58,6 +60,9 @@ use crate::fleet::Fleet;
 use crate::lock::Lock;
 use crate::sockets::Access;
 
+/// An orderly stop waits so long for accounts to be written: a disk that does not answer must
+/// not keep us.
+const KEEPING_LIMIT: Duration = Duration::from_secs(5);
 /// Of the descriptor that a socket unit passes for the control interface.
 const CONTROL_NAME: &str = "control";
 
@@ -186,8 +191,8 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
         }
         tell_manager(&[NotifyState::Ready]);
         // Watchers never end by themselves, so nobody waits for them.
-        tokio::select! {
-            served = axum::serve(listener, control::routes(fleet, arguments)) => {
+        let served = tokio::select! {
+            served = axum::serve(listener, control::routes(fleet.clone(), arguments)) => {
                 served.map_err(system("serve the control interface"))
             }
             () = ended => {
@@ -197,7 +202,20 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
                 }
                 Ok(())
             }
-        }
+        };
+        keep_accounts(fleet).await;
+        served
+    }
+}
+
+/// For the next start.
+async fn keep_accounts(fleet: Arc<Fleet>) {
+    let kept = tokio::task::spawn_blocking(move || fleet.accounts.write());
+    if tokio::time::timeout(KEEPING_LIMIT, kept).await.is_err() {
+        tracing::error!(
+            "accounts of guests are not written: the disk does not answer; the next start goes \
+             back to those of before"
+        );
     }
 }
 

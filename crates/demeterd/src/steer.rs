@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use demeter_balloon::view::{PolicyClock, Short, Sizing, Stage, TierView, VmView, Why};
 use demeter_balloon::wire::PAGE_SHIFT;
 
+use crate::accounts::ByName;
 use crate::fleet::Fleet;
 use crate::policy::{
     self, DEAD_BAND, Entitled, FINE_BAND, Guest, Held, MOST_SAMPLES_PER_S, Memory, Policy,
@@ -43,7 +44,7 @@ const STALE: Duration = Duration::from_secs(10);
 
 /// Decides for ever.
 pub async fn run(fleet: Arc<Fleet>) {
-    let mut coordinator = Coordinator::default();
+    let mut coordinator = Coordinator::new(fleet.accounts.newest());
     let mut decided = Instant::now();
     loop {
         let orders = Orders::of(&fleet);
@@ -63,6 +64,12 @@ pub async fn run(fleet: Arc<Fleet>) {
                     steering.deciding += decided.elapsed();
                 });
             }
+            fleet.accounts.set(coordinator.accounts());
+        }
+        if fleet.accounts.is_due(Instant::now()) {
+            // Nobody waits for the disk.
+            let fleet = fleet.clone();
+            tokio::task::spawn_blocking(move || fleet.accounts.write());
         }
         tokio::time::sleep_until(next.into()).await;
     }
@@ -140,6 +147,24 @@ struct Coordinator {
 }
 
 impl Coordinator {
+    /// With what an earlier one left.
+    fn new(accounts: ByName) -> Self {
+        Self {
+            away: Away::new(accounts),
+            ..Self::default()
+        }
+    }
+
+    /// Of all who are not as new, whether they are here or away.
+    fn accounts(&self) -> ByName {
+        let here = self.memories.iter();
+        let here = here.map(|(name, memory)| (name, &memory.account));
+        (self.away.accounts().iter().chain(here))
+            .filter(|(_, account)| !account.is_new())
+            .map(|(name, account)| (name.clone(), *account))
+            .collect()
+    }
+
     /// By their own clocks, has all that can be told something gone on for so long
     /// since the last decision, or has one for several times that? A guest that was rebooted
     /// has.

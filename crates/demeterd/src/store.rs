@@ -79,23 +79,38 @@ impl Store {
         Ok(changes)
     }
 
-    /// All or nothing, whenever the machine stops.
+    /// As [`write_whole`].
     pub fn write(&self, changes: &Changes) -> io::Result<()> {
         let changes = Changes {
             version: VERSION,
             ..changes.clone()
         };
-        let fresh = self.path.with_extension("new");
-        let mut file = File::create(&fresh)?;
-        serde_json::to_writer_pretty(&file, &changes)?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(&fresh, &self.path)?;
-        if let Some(directory) = self.path.parent() {
-            File::open(directory)?.sync_all()?;
-        }
-        Ok(())
+        write_whole(&self.path, &changes)
     }
+}
+
+/// All or nothing, whenever the machine stops. What was begun and could not be ended takes no
+/// room that others need.
+pub fn write_whole(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    let fresh = path.with_extension("new");
+    let written = replace(path, &fresh, &text);
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written
+}
+
+fn replace(path: &Path, fresh: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = File::create(fresh)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(fresh, path)?;
+    if let Some(directory) = path.parent() {
+        File::open(directory)?.sync_all()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use model::{Daemon, Guest, LIMIT, directory, program};
+use model::{Daemon, Guest, LIMIT, directory, keys_of, make_memory, program};
 use serde_json::{Value, json};
 
 const POLICY: &str = r#"{"name": "static", "fmem_pool_bytes": 8388608, "interval_ms": 500}"#;
@@ -92,6 +92,83 @@ fn a_restart_knows_machines_and_policy() {
     assert_eq!(policy["name"], "static");
     assert_eq!(policy["fmem_pool_bytes"], 8 << 20);
     Guest::connect(&daemon, "a").greet();
+}
+
+/// `a` has a part of a page where there are few, and half of FMEM where there are many; what it
+/// has beyond that it pays for.
+fn divide(daemon: &Daemon, pool_pages: u64) {
+    let wish = json!({
+        "name": "guaranteed", "fmem_pool_bytes": pool_pages << 12, "interval_ms": 100,
+    });
+    daemon.call("PUT /v1/policy", &wish.to_string());
+}
+
+/// Why the last size of `a` was asked for.
+fn last_reason(daemon: &Daemon) -> (u64, String) {
+    let ledger = daemon.call("GET /v1/vms/a/ledger", "");
+    let asked = |entry: &&Value| entry["what"] == "asked";
+    let last = ledger.as_array().unwrap().iter().rfind(asked);
+    let last = last.cloned().unwrap_or_default();
+    let why = last["why"].as_str().unwrap_or_default();
+    (last["size_bytes"].as_u64().unwrap_or(0), why.to_owned())
+}
+
+/// Whoever makes the daemon restart, or is there when it is upgraded, has no new account for it.
+#[test]
+fn whose_credit_is_gone_has_none_after_a_restart_either() {
+    let directory = directory();
+    let mut options = Vec::new();
+    for (name, weight) in [("a", 1), ("b", 1000)] {
+        make_memory(directory.path(), name);
+        let keys = keys_of(directory.path(), name).map(|(key, path)| format!("{key}={path}"));
+        options.push("--vm".to_owned());
+        options.push(format!("{name},weight={weight},{}", keys.join(",")));
+    }
+    let mut daemon = Daemon::in_directory(directory, options);
+    let greet = |daemon: &Daemon| {
+        ["b", "a"].map(|name| {
+            let mut guest = Guest::connect(daemon, name);
+            guest.greet();
+            guest
+        })
+    };
+    const FEW: u64 = 4;
+    const MANY: u64 = 2048;
+    divide(&daemon, MANY);
+    let mut guests = greet(&daemon);
+    until("its credit is gone", || {
+        divide(&daemon, FEW);
+        std::thread::sleep(Duration::from_millis(500));
+        divide(&daemon, MANY);
+        std::thread::sleep(Duration::from_millis(300));
+        let (size_bytes, why) = last_reason(&daemon);
+        size_bytes == 4 << 20 && why.contains("no credit")
+    });
+    // Stopped in order; killed, where what it knew was written some seconds ago; and with a file
+    // that was cut, which stops nobody.
+    for (orderly, cut) in [(true, false), (false, false), (true, true)] {
+        if orderly {
+            daemon.stop();
+        } else {
+            daemon.kill();
+        }
+        drop(guests);
+        if cut {
+            std::fs::write(daemon.path("state/accounts.json"), "{").unwrap();
+        }
+        daemon.restart();
+        // Nothing is paid before the first decision, and that one asks for another size.
+        divide(&daemon, FEW);
+        guests = greet(&daemon);
+        until("little is asked for", || {
+            last_reason(&daemon).0 <= FEW << 12
+        });
+        let (_, why) = last_reason(&daemon);
+        assert!(cut || why.contains("no credit"), "{why}");
+        assert_eq!(daemon.path("state/accounts.unread").exists(), cut);
+        divide(&daemon, MANY);
+        until("all is asked for", || last_reason(&daemon).0 == 4 << 20);
+    }
 }
 
 #[test]

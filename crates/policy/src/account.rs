@@ -8,6 +8,8 @@
 //! and then its share: half a day later that is less than 2 % more than without
 //! the lie, and after a day less than 1 %.
 
+use std::time::Duration;
+
 /// Most credit, and that of a new guest: time at twice its share.
 pub const CREDIT_S: f64 = 600.0;
 /// A guest whose credit was gone is believed again from here on.
@@ -43,6 +45,26 @@ impl Account {
         }
     }
 
+    /// As it was kept somewhere: whatever that says, with no more than an account holds.
+    #[must_use]
+    pub fn restored(credit: Duration, spent: bool) -> Self {
+        let credit_s = credit.as_secs_f64().min(CREDIT_S);
+        let mut account = Self { credit_s, spent };
+        account.earn(0.0);
+        account
+    }
+
+    /// Whoever is not there earns as whoever has nothing.
+    pub fn earn(&mut self, passed_s: f64) {
+        self.settle(0, 1, passed_s);
+    }
+
+    /// Time at twice its share that is left.
+    #[must_use]
+    pub fn credit(&self) -> Duration {
+        Duration::try_from_secs_f64(self.credit_s).unwrap_or_default()
+    }
+
     /// Nothing has been spent, or all of it is back.
     pub fn is_new(&self) -> bool {
         *self == Self::default()
@@ -71,6 +93,30 @@ mod tests {
         assert!(account.may_borrow() && !account.is_new());
         account.settle(0, 100, CREDIT_S);
         assert!(account.is_new());
+    }
+
+    #[test]
+    fn what_was_kept_goes_on_as_it_was() {
+        let mut account = Account::default();
+        account.settle(3, 2, 400.0);
+        assert_eq!(
+            Account::restored(account.credit(), !account.may_borrow()),
+            account
+        );
+        assert_eq!(account.credit(), Duration::from_secs(400));
+        // On its way back from nothing.
+        account.settle(4, 1, CREDIT_S);
+        account.earn(REGAINED_S - 1.0);
+        let mut again = Account::restored(account.credit(), !account.may_borrow());
+        assert_eq!(again, account);
+        again.earn(1.0);
+        assert!(!account.may_borrow() && again.may_borrow());
+    }
+
+    #[test]
+    fn what_cannot_have_been_kept_is_no_credit() {
+        assert!(Account::restored(Duration::MAX, true).is_new());
+        assert!(!Account::restored(Duration::ZERO, false).may_borrow());
     }
 
     #[test]

@@ -11,6 +11,11 @@ use crate::policy::Account;
 pub struct Away(BTreeMap<String, Account>);
 
 impl Away {
+    /// Of all whom an earlier daemon knew: until they come nobody is there.
+    pub fn new(accounts: BTreeMap<String, Account>) -> Self {
+        Self(accounts)
+    }
+
     /// A guest goes. What is as a new one's need not be kept.
     pub fn leave(&mut self, name: &str, account: Account) {
         if !account.is_new() {
@@ -22,9 +27,14 @@ impl Away {
     /// an account takes to fill.
     pub fn pass(&mut self, passed_s: f64) {
         self.0.retain(|_, account| {
-            account.settle(0, 1, passed_s);
+            account.earn(passed_s);
             !account.is_new()
         });
+    }
+
+    /// All of them.
+    pub fn accounts(&self) -> &BTreeMap<String, Account> {
+        &self.0
     }
 
     /// Of a guest that comes: its own, or a new one.

@@ -97,6 +97,12 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// Ends it as a service manager does.
+    pub fn stop(&mut self) {
+        self.signal(libc::SIGTERM);
+        self.child.wait().unwrap();
+    }
+
     pub fn restart(&mut self) {
         self.child = spawn(&self.words);
         self.wait_ready();
