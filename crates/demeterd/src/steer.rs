@@ -17,14 +17,14 @@ use demeter_balloon::wire::PAGE_SHIFT;
 use crate::accounts::ByName;
 use crate::fleet::Fleet;
 use crate::policy::{
-    self, DEAD_BAND, Entitled, FINE_BAND, Guest, Held, MOST_SAMPLES_PER_S, Memory, Policy,
+    self, Claim, DEAD_BAND, Entitled, FINE_BAND, Guest, Held, MOST_SAMPLES_PER_S, Memory, Policy,
     held_pages,
 };
 use crate::spec::Share;
 use crate::vm::Vm;
 use away::Away;
 use passed::Passed;
-use told::{Quiet, resident_pages, told};
+use told::{Quiet, backing_pages, resident_pages, told};
 
 const FMEM: u16 = 0;
 const SMEM: u16 = 1;
@@ -117,6 +117,47 @@ impl Known {
     fn held_pages(&self) -> u64 {
         self.size_pages().max(self.wanted_pages)
     }
+
+    /// What it pays for. Not every monitor tells of a reset: one that has fallen silent may
+    /// know nothing of its balloon any more. One that speaks is not charged what is on its way
+    /// out of what the host has allocated.
+    fn charged_pages(&self) -> u64 {
+        let is_silent = self.view.statistics.is_none();
+        let taken_pages = if is_silent {
+            allocated_pages(&self.view)
+        } else {
+            0
+        };
+        self.held_pages().max(taken_pages)
+    }
+}
+
+/// A guest that cannot be told anything, and has FMEM that others cannot have. It pays for it
+/// as any other: whoever resets its machine and loads no driver would have it for nothing.
+struct Kept {
+    name: String,
+    /// What is not there to divide: as it was told, until its driver says otherwise.
+    size_pages: u64,
+    claim: Claim,
+    /// What it pays for: a balloon without a driver keeps nobody from touching what it held.
+    charged_pages: u64,
+}
+
+impl Kept {
+    fn new(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Self {
+        Self {
+            name: view.name.clone(),
+            size_pages,
+            claim: guest(share, view, size_pages, memory).claim,
+            charged_pages: size_pages.max(allocated_pages(view)),
+        }
+    }
+}
+
+/// What the host has allocated of FMEM; 0: that cannot be seen.
+fn allocated_pages(view: &VmView) -> u64 {
+    let pages = |tier| backing_pages(tier).map(|pages| pages.min(tier.total_bytes >> PAGE_SHIFT));
+    view.tiers.first().and_then(pages).unwrap_or(0)
 }
 
 /// Is that size worth a request, `steady_rounds` decisions after the last one? A
@@ -194,7 +235,7 @@ impl Coordinator {
         let before = self.decided.replace(now);
         let since = before.map_or(Duration::ZERO, |before| now - before);
         let mut known = Vec::new();
-        let mut kept_pages = 0;
+        let mut kept = Vec::new();
         (self.memories).retain(|name, memory| {
             let stays = seen.iter().any(|(vm, _)| vm.spec.name == *name);
             if !stays {
@@ -218,8 +259,8 @@ impl Coordinator {
             };
             let wanted_bytes = tier.wanted_size_bytes.unwrap_or(tier.size_bytes);
             if view.stage != Stage::Driven {
-                // It cannot be told anything: what it has is not there to divide.
-                kept_pages += tier.size_bytes.max(wanted_bytes) >> PAGE_SHIFT;
+                let size_pages = tier.size_bytes.max(wanted_bytes) >> PAGE_SHIFT;
+                kept.push(Kept::new(&share, &view, size_pages, memory));
                 continue;
             }
             let wanted_pages = wanted_bytes >> PAGE_SHIFT;
@@ -236,7 +277,9 @@ impl Coordinator {
         let Some(policy) = &orders.policy else {
             return false;
         };
-        let pool_pages = (orders.fmem_pool_bytes >> PAGE_SHIFT).saturating_sub(kept_pages);
+        let all_pages = orders.fmem_pool_bytes >> PAGE_SHIFT;
+        let kept_pages = kept.iter().map(|kept| kept.size_pages).sum();
+        let pool_pages = all_pages.saturating_sub(kept_pages);
         let speak = known.iter().filter(|known| known.view.statistics.is_some());
         let told_s = speak.filter_map(|known| {
             let (name, memory) = self.memories.get_key_value(&known.view.name)?;
@@ -267,10 +310,7 @@ impl Coordinator {
         let shares = policy::divide(pool_pages, &fleet.claims());
         if policy.believes() {
             self.away.pass(passed_s);
-            for (known, &share_pages) in known.iter().zip(&shares) {
-                let memory = self.memories.entry(known.view.name.clone()).or_default();
-                (memory.account).settle(known.held_pages(), share_pages, passed_s);
-            }
+            self.settle(all_pages, &known, &kept, fleet.claims(), &shares, passed_s);
         }
         for (at, (known, why)) in known.iter().zip(&reasons).enumerate() {
             let sizing = sizing(known, &fleet.guests[at], sizes[at], shares[at], *why);
@@ -281,6 +321,33 @@ impl Coordinator {
             .collect();
         apply(&known, &sizes, &causes, pool_pages);
         true
+    }
+
+    /// Whoever cannot be told anything pays for what it has beyond its share of all FMEM. The
+    /// others' is that too where they have less because of it, and so earn; where it has less
+    /// than its share, theirs is `shares`, of what is there: nobody else could have that.
+    fn settle(
+        &mut self,
+        all_pages: u64,
+        known: &[Known],
+        kept: &[Kept],
+        mut claims: Vec<Claim>,
+        shares: &[u64],
+        passed_s: f64,
+    ) {
+        claims.extend(kept.iter().map(|kept| kept.claim));
+        let of_all = policy::divide(all_pages, &claims);
+        let (known_of_all, kept_of_all) = of_all.split_at(known.len());
+        let known = (known.iter().zip(shares).zip(known_of_all)).map(|((known, share), of_all)| {
+            let share_pages = *share.max(of_all);
+            (&known.view.name, known.charged_pages(), share_pages)
+        });
+        let kept = (kept.iter().zip(kept_of_all))
+            .map(|(kept, of_all)| (&kept.name, kept.charged_pages, *of_all));
+        for (name, charged_pages, share_pages) in known.chain(kept) {
+            let memory = self.memories.entry(name.clone()).or_default();
+            (memory.account).settle(charged_pages, share_pages, passed_s);
+        }
     }
 }
 

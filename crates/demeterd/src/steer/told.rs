@@ -34,7 +34,7 @@ fn pages(bytes: u64) -> u64 {
 
 /// What the host has allocated for a tier. A guest that has a driver has written into each
 /// of its tiers, so that none is the word of a file system that does not count.
-fn backing_pages(tier: &TierView) -> Option<u64> {
+pub fn backing_pages(tier: &TierView) -> Option<u64> {
     tier.backing_bytes.filter(|bytes| *bytes > 0).map(pages)
 }
 

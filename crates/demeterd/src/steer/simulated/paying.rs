@@ -4,6 +4,7 @@
 use super::*;
 
 use crate::accounts::Accounts;
+use crate::policy::Account;
 
 #[test]
 fn nobody_pays_under_a_policy_that_does_not_listen() {
@@ -115,4 +116,117 @@ fn a_restart_gives_no_guest_a_new_account() {
     may_borrow(&mut host, &mut guests[..1], 1);
     restart(&mut host);
     assert!(!host.coordinator.away.back("b").is_new());
+}
+
+/// Minutes in which `a` looks like that and obeys nobody, and `b` does as it is told.
+fn minutes(host: &mut Host, guests: &mut [Model; 2], count: u64, a: impl Fn(&mut VmView)) {
+    host.orders.interval_ms = 60_000;
+    for _ in 0..count {
+        for guest in &mut *guests {
+            guest.now_s += 60.0;
+            if guest.pair.vm.view().stage == Stage::Driven {
+                guest.tell();
+            }
+        }
+        let mut view = guests[0].pair.vm.view();
+        a(&mut view);
+        let seen = vec![
+            (guests[0].pair.vm.clone(), view),
+            (guests[1].pair.vm.clone(), guests[1].pair.vm.view()),
+        ];
+        assert!((host.coordinator).decide(seen, &host.orders));
+        guests[1].obey();
+    }
+}
+
+/// Two guests under `guaranteed`, who have the same share.
+fn two_of(directory: &std::path::Path, fmem_pool_pages: u64) -> (Host, [Model; 2]) {
+    let mut host = Host::new(fmem_pool_pages);
+    host.orders.policy = policy::by_name("guaranteed").unwrap();
+    let guests = ["a", "b"].map(|name| Model::new(directory, name, true, ""));
+    (host, guests)
+}
+
+#[test]
+fn who_was_reset_and_never_greets_pays_for_what_it_keeps() {
+    const LEFT_PAGES: u64 = 20_000;
+    let directory = tempfile::tempdir().unwrap();
+    let (mut host, mut guests) = two_of(directory.path(), TIER_PAGES[0] + LEFT_PAGES);
+    let account = |host: &Host, name: &str| host.coordinator.memories[name].account;
+    // It has all of its FMEM, which is half as much again as its share.
+    guests[0].pair.guest.reset();
+    guests[0].pair.carry();
+    assert_eq!(guests[0].pair.vm.view().stage, Stage::Connected);
+    minutes(&mut host, &mut guests, 1, |_| {});
+    let half = Account::restored(Duration::from_secs(300), false);
+    host.coordinator.memories.get_mut("b").unwrap().account = half;
+    minutes(&mut host, &mut guests, 17, |_| {});
+    assert!(account(&host, "a").may_borrow());
+    minutes(&mut host, &mut guests, 3, |_| {});
+    assert!(!account(&host, "a").may_borrow());
+    // The other one has what is left, and earns by it.
+    assert_eq!(TIER_PAGES[0] - guests[1].balloon[0], LEFT_PAGES);
+    assert!(account(&host, "b").is_new());
+    // Its driver is there again, and it is a guest without credit like any other.
+    for node in 0..2 {
+        guests[0].pair.greet(node);
+    }
+    guests[0].pair.carry();
+    minutes(&mut host, &mut guests, 1, |_| {});
+    let view = guests[0].pair.vm.view();
+    assert_eq!(view.stage, Stage::Driven);
+    let wanted_bytes = view.tiers[0].wanted_size_bytes.unwrap();
+    assert_eq!(wanted_bytes >> PAGE_SHIFT, (TIER_PAGES[0] + LEFT_PAGES) / 2);
+    assert!(!account(&host, "a").may_borrow());
+}
+
+#[test]
+fn who_keeps_no_more_than_its_share_pays_nothing_without_a_driver_either() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut host, mut guests) = two_of(directory.path(), TIER_PAGES[0]);
+    let share_pages = TIER_PAGES[0] / 2;
+    guests[0]
+        .pair
+        .vm
+        .ask(0, (share_pages / 2) << PAGE_SHIFT, "test")
+        .unwrap();
+    guests[0].obey();
+    guests[0].pair.guest.reset();
+    guests[0].pair.carry();
+    let allocated = |pages: u64| {
+        move |view: &mut VmView| view.tiers[0].backing_bytes = Some(pages << PAGE_SHIFT)
+    };
+    minutes(&mut host, &mut guests, 30, |_| {});
+    minutes(&mut host, &mut guests, 30, allocated(share_pages));
+    // What it does not keep nobody but the other one could have.
+    assert!(TIER_PAGES[0] - guests[1].balloon[0] > share_pages);
+    let is_new = |host: &Host, name: &str| host.coordinator.memories[name].account.is_new();
+    assert!(is_new(&host, "a") && is_new(&host, "b"));
+    // Its balloon is gone with its driver: all of FMEM is its own as soon as it touches it.
+    minutes(&mut host, &mut guests, 12, allocated(TIER_PAGES[0]));
+    assert!(!host.coordinator.memories["a"].account.may_borrow());
+}
+
+#[test]
+fn a_reset_that_nobody_told_of_is_paid_as_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut host, mut guests) = two_of(directory.path(), TIER_PAGES[0]);
+    minutes(&mut host, &mut guests, 1, |_| {});
+    guests[0].obey();
+    let all = |view: &mut VmView| view.tiers[0].backing_bytes = Some(TIER_PAGES[0] << PAGE_SHIFT);
+    let may_borrow = |host: &Host| host.coordinator.memories["a"].account.may_borrow();
+    // Whoever speaks gives back in its own time.
+    minutes(&mut host, &mut guests, 30, all);
+    assert!(may_borrow(&host));
+    minutes(&mut host, &mut guests, 30, |view| {
+        view.statistics = None;
+        all(view);
+    });
+    assert_eq!(guests[0].pair.vm.view().stage, Stage::Driven);
+    assert!(!may_borrow(&host));
+    // Silence alone costs nothing.
+    let account = Account::restored(Duration::from_secs(300), false);
+    host.coordinator.memories.get_mut("a").unwrap().account = account;
+    minutes(&mut host, &mut guests, 12, |view| view.statistics = None);
+    assert_eq!(host.coordinator.memories["a"].account, account);
 }
