@@ -16,7 +16,7 @@ comes "anonymous, by touch" gups
 comes "shared memory, by touch" gups --memory shared
 comes "shared memory that three map, by touch" gups --memory shared --sharers 2
 comes "shared memory that two use, by touch" in_model /tmp/layouts pool 24000000
-comes "shared memory mapped twice, by touch" in_model /tmp/layouts views last 24000000
+comes "shared memory mapped twice, by touch" in_model /tmp/layouts views last 12000000
 
 # What takes pages away while they are armed does no harm, and the marks are missed.
 lost=$(get touch/lost_marks)
