@@ -237,12 +237,13 @@ bool demeter_finer_sample(struct demeter_finer *f, u32 space, u64 gva, u32 weigh
 	struct demeter_finer_granule *g = demeter_finer_find(f, space, gva);
 	u32 cell = (u32)(gva >> DEMETER_PAGE_SHIFT) % DEMETER_FINER_CELLS, n;
 
+	/* What finds no room is accessed, too. */
+	f->epoch_samples++;
 	if (!g)
 		g = finer_admit(f, space, gva);
 	if (!g)
 		return false;
 	f->window_samples++;
-	f->epoch_samples++;
 	finer_walk(f, g, weight);
 	/* What is sampled so often is known well enough; the rest would come short. */
 	if (g->count[0][cell] == FINER_COUNT_MAX)
@@ -395,7 +396,8 @@ static void finer_end_window(struct demeter_finer *f)
 			demeter_finer_keep(f, g);
 		/* Room for others: what was looked at for long enough, or is idle. */
 		if (full && !g->settle &&
-		    (g->state == DEMETER_FINER_KEPT || g->samples < FINER_LEAST)) {
+		    (g->state == DEMETER_FINER_KEPT ||
+		     (g->state == DEMETER_FINER_LOOK && g->samples < FINER_LEAST))) {
 			demeter_finer_drop(f, g,
 					   g->state == DEMETER_FINER_KEPT ? FINER_KEPT_WINDOWS : 1);
 			continue;
@@ -689,6 +691,14 @@ void demeter_finer_fail(struct demeter_finer *f, struct demeter_finer_granule *g
 		demeter_finer_drop(f, g, FINER_KEPT_WINDOWS);
 }
 
+static void finer_free(struct demeter_finer *f, struct demeter_finer_granule *g, u32 windows)
+{
+	*finer_refused(f, g->space, g->start) = f->window + windows;
+	f->divided -= g->state == DEMETER_FINER_DIVIDED;
+	f->nr--;
+	memset(g, 0, sizeof(*g));
+}
+
 /**
  * demeter_finer_drop - look at a granule no more; it is part of its range again
  * @f: the granules
@@ -699,10 +709,22 @@ void demeter_finer_drop(struct demeter_finer *f, struct demeter_finer_granule *g
 {
 	if (g->state == DEMETER_FINER_FREE)
 		return;
-	*finer_refused(f, g->space, g->start) = f->window + windows;
-	f->divided -= g->state == DEMETER_FINER_DIVIDED;
-	f->nr--;
-	memset(g, 0, sizeof(*g));
+	finer_free(f, g, windows);
+	finer_index(f);
+}
+
+/**
+ * demeter_finer_leave - an address space is gone
+ * @f: the granules
+ * @space: its number
+ */
+void demeter_finer_leave(struct demeter_finer *f, u32 space)
+{
+	u32 i;
+
+	for (i = 0; i < f->capacity; i++)
+		if (f->granule[i].state != DEMETER_FINER_FREE && f->granule[i].space == space)
+			finer_free(f, &f->granule[i], 0);
 	finer_index(f);
 }
 

@@ -36,18 +36,50 @@ static s64 budget_part(u64 ns, u64 part)
 	return (s64)(demeter_min(ns, (u64)BUDGET_MOST) / part);
 }
 
-/* Into @aside what is too much for who is young; all of it back where nobody is. */
-static void budget_lay_aside(struct demeter_finer_budget *budget, s64 most, bool any_young)
+/*
+ * Into @aside what is too much for who is young. Where nobody is it comes back, no faster than
+ * an old program earns: else who has just grown old would spend it at once.
+ */
+static void budget_lay_aside(struct demeter_finer_budget *budget, s64 most, u64 old_ns)
 {
 	s64 over = budget->left_ns > most ? budget->left_ns - most : 0;
+	s64 back = budget_clamp(budget->aside_ns, budget_part(old_ns, BUDGET_PART));
 
-	if (!any_young) {
-		budget->left_ns = budget_clamp(budget->left_ns + budget->aside_ns, most);
-		budget->aside_ns = 0;
-		return;
-	}
-	budget->left_ns -= over;
-	budget->aside_ns = budget_clamp(budget->aside_ns + over, BUDGET_MOST);
+	budget->left_ns += back - over;
+	budget->aside_ns = budget_clamp(budget->aside_ns + over - back, BUDGET_MOST);
+}
+
+/* @ns less the part of it that is forgotten in @passed_ns. */
+static s64 budget_fade(s64 ns, u64 passed_ns, u64 youth_ns)
+{
+	u64 size = (u64)(ns < 0 ? -ns : ns);
+
+	size -= demeter_mul_div(size, demeter_min(passed_ns, youth_ns), demeter_max(youth_ns, 1));
+	return ns < 0 ? -(s64)size : (s64)size;
+}
+
+/*
+ * Half of a gain, and all of a loss. Both are as samples say, of which chance has some cold and
+ * some hot: what was lost in one epoch and gained in the next is neither. So it is their sum
+ * that counts; what of a loss cannot be borne at once is taken from later gains.
+ */
+static void budget_credit(struct demeter_finer_budget *budget, s64 gained_ns, u64 passed_ns,
+			  u64 youth_ns)
+{
+	s64 least = -budget_part(youth_ns, BUDGET_PART) - budget_part(youth_ns, BUDGET_YOUNG);
+	s64 sum = budget_fade(budget->gained_ns, passed_ns, youth_ns);
+	s64 before = budget_fade(budget->credited_ns, passed_ns, youth_ns);
+	s64 left = budget->left_ns, worth;
+
+	sum = budget_clamp(sum + budget_clamp(gained_ns, BUDGET_MOST), BUDGET_MOST);
+	sum = sum < least ? least : sum;
+	worth = sum > 0 ? sum / BUDGET_GAIN : sum;
+	if (worth > before)
+		budget->left_ns += worth - before;
+	else
+		demeter_finer_budget_bear(budget, (u64)(before - worth), youth_ns);
+	budget->gained_ns = sum;
+	budget->credited_ns = before + (budget->left_ns - left);
 }
 
 /**
@@ -56,7 +88,8 @@ static void budget_lay_aside(struct demeter_finer_budget *budget, s64 most, bool
  * @epoch: what it came to
  * @youth_ns: for so long a program counts as young
  *
- * No more is saved than that part of a youth: who has run for so long would not miss it. Where nothing is managed any more, nobody is left to pay a debt.
+ * No more is saved than that part of a youth: who has run for so long would not miss it.
+ * Where nothing is managed any more, nobody is left to pay a debt, or to have saved anything.
  */
 void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
 			       const struct demeter_finer_budget_epoch *epoch, u64 youth_ns)
@@ -65,18 +98,13 @@ void demeter_finer_budget_earn(struct demeter_finer_budget *budget,
 	u64 young_ns = demeter_min(epoch->young_ns, epoch->passed_ns);
 
 	if (!epoch->run_ns) {
-		if (budget->left_ns < 0)
-			budget->left_ns = 0;
+		memset(budget, 0, sizeof(*budget));
 		return;
 	}
-	budget_lay_aside(budget, most, young_ns > 0);
+	budget_lay_aside(budget, most, young_ns ? 0 : epoch->passed_ns);
 	budget->left_ns += budget_part(young_ns, BUDGET_YOUNG);
 	budget->left_ns += budget_part(epoch->passed_ns - young_ns, BUDGET_PART);
-	if (epoch->gained_ns > 0)
-		budget->left_ns += budget_clamp(epoch->gained_ns, BUDGET_MOST) / BUDGET_GAIN;
-	/* A loss is one in full. */
-	if (epoch->gained_ns < 0)
-		demeter_finer_budget_bear(budget, 0 - (u64)epoch->gained_ns, youth_ns);
+	budget_credit(budget, epoch->gained_ns, epoch->passed_ns, youth_ns);
 	budget->left_ns = budget_clamp(budget->left_ns, most);
 }
 

@@ -39,6 +39,17 @@ static s64 judge_credit(const struct demeter_placement *placement, s64 gain_ns)
 	return judge_bound(gain_ns > most ? most : gain_ns);
 }
 
+/* What is only expected of a step is bounded both ways: chance speaks of few samples. */
+static s64 judge_outlook(const struct demeter_placement *placement, s64 gain_ns)
+{
+	s64 least = -(s64)demeter_min(demeter_mul_sat(placement->cost_ns, JUDGE_CREDIT),
+				      JUDGE_S64_MAX / 8);
+
+	if (least > placement->realised_ns)
+		least = placement->realised_ns;
+	return gain_ns < least ? least : gain_ns;
+}
+
 /**
  * demeter_judge_hear - a step whose time still runs, at the end of an epoch
  * @judge: the judge
@@ -67,6 +78,7 @@ void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placem
 	 */
 	if (over && (gain_ns > placement->realised_ns || placement->age_ns < least_ns))
 		gain_ns = placement->realised_ns;
+	gain_ns = judge_outlook(placement, gain_ns);
 	judge->heard_cost_ns = demeter_min(cost_ns, JUDGE_S64_MAX / 8);
 	judge->heard_gain_ns = judge_bound(judge->heard_gain_ns + judge_credit(placement, gain_ns));
 }
@@ -106,7 +118,8 @@ void demeter_judge_conclude(struct demeter_judge *judge, const struct demeter_pl
 			    u64 taken_ns)
 {
 	if (placement->age_ns)
-		judge_add(judge, placement, taken_ns, demeter_placement_outlook_ns(placement));
+		judge_add(judge, placement, taken_ns,
+			  judge_outlook(placement, demeter_placement_outlook_ns(placement)));
 }
 
 /**

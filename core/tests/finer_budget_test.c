@@ -111,11 +111,18 @@ static void fb_test_several(struct test_tally *tally)
 		}
 		CHECK(spent_ns <= run_ns / FB_YOUNG + 100000);
 	}
-	/* It is there when that has gone. */
-	fb_earn(&budget, FB_YOUTH_NS, 0);
-	CHECK(budget.left_ns >= (s64)(FB_YOUTH_NS / FB_YOUNG - FB_EPOCH_NS / FB_YOUNG - 100000));
-	fb_earn(&budget, FB_YOUTH_NS, FB_YOUTH_NS);
-	CHECK_EQ(budget.left_ns, FB_YOUTH_NS / FB_YOUNG);
+	/* It comes back when that has gone, once, and no faster than it is earned. */
+	for (spent_ns = 0, i = 0; i < 4000; i++) {
+		fb_earn(&budget, FB_YOUTH_NS, 0);
+		while (budget.left_ns > 0) {
+			demeter_finer_budget_spend(&budget, 100000);
+			spent_ns += 100000;
+		}
+		CHECK(spent_ns <= 2 * (i + 1) * FB_EPOCH_NS / 500 + 200000);
+	}
+	CHECK(spent_ns >= 4000 * FB_EPOCH_NS / 500 + FB_YOUTH_NS / FB_YOUNG * 9 / 10);
+	CHECK(spent_ns <= 4000 * FB_EPOCH_NS / 500 + FB_YOUTH_NS / FB_YOUNG + 200000);
+	budget = fb_old();
 	/* By its pages, a young one has so much earned as if it was alone, and no more. */
 	demeter_finer_budget_spend(&budget, FB_YOUTH_NS / FB_YOUNG);
 	left_ns = budget.left_ns;
@@ -132,6 +139,47 @@ static void fb_test_several(struct test_tally *tally)
 	CHECK_EQ(budget.left_ns, 0);
 	fb_earn(&budget, FB_EPOCH_NS, 0);
 	CHECK_EQ(budget.left_ns, FB_EPOCH_NS / FB_YOUNG);
+	/* Nor is what was saved, laid aside or not. */
+	budget = fb_old();
+	fb_earn(&budget, FB_EPOCH_NS, 0);
+	CHECK(budget.aside_ns > 0);
+	demeter_finer_budget_earn(&budget, &epoch, FB_YOUTH_NS);
+	CHECK_EQ(budget.left_ns + budget.aside_ns, 0);
+	/* All of an epoch is young at most. */
+	epoch.run_ns = FB_YOUTH_NS;
+	epoch.young_ns = 100 * FB_EPOCH_NS;
+	demeter_finer_budget_earn(&budget, &epoch, FB_YOUTH_NS);
+	CHECK_EQ(budget.left_ns, FB_EPOCH_NS / FB_YOUNG);
+}
+
+/* Samples say it: what chance gives and takes is neither gain nor loss. */
+static void fb_test_noise(struct test_tally *tally)
+{
+	static const u64 passed_ns[] = { FB_EPOCH_NS, 10 * FB_EPOCH_NS };
+	u32 i, k;
+
+	for (i = 0; i < ARRAY_SIZE(passed_ns); i++) {
+		struct demeter_finer_budget budget = fb_old();
+		u64 random = 1, spent_ns = 0, epochs = 600000000000ULL / passed_ns[i];
+
+		for (k = 0; k < epochs; k++) {
+			struct demeter_finer_budget_epoch epoch = {
+				.passed_ns = passed_ns[i],
+				.run_ns = FB_YOUTH_NS,
+			};
+
+			/* Ten milliseconds to and fro, and one of gain each second. */
+			epoch.gained_ns = (s64)(test_random(&random) >> 32) % 20000000 - 10000000;
+			epoch.gained_ns += (s64)(passed_ns[i] / 1000);
+			demeter_finer_budget_earn(&budget, &epoch, FB_YOUTH_NS);
+			while (budget.left_ns > 0) {
+				demeter_finer_budget_spend(&budget, 100000);
+				spent_ns += 100000;
+			}
+		}
+		/* Without any there are 1200 ms, and 1300 with half of what was gained. */
+		CHECK(spent_ns > 900000000 && spent_ns < 2600000000);
+	}
 }
 
 static void fb_test_look(struct test_tally *tally)
@@ -224,6 +272,7 @@ static void fb_test_extremes(struct test_tally *tally)
 static const struct test_case finer_budget_tests[] = {
 	{ "finer budget: bounded by time, or paid by what is gained", fb_test_bounded },
 	{ "finer budget: little is saved up, and losses are made up for", fb_test_kept },
+	{ "finer budget: chance is no loss", fb_test_noise },
 	{ "finer budget: young and old programs, and none", fb_test_several },
 	{ "finer budget: denser samples are within it", fb_test_records },
 	{ "finer budget: a look begins when it can be paid", fb_test_look },

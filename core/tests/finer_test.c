@@ -557,6 +557,35 @@ static void ft_test_idle(struct test_tally *tally)
 	}
 }
 
+/* Where all granules have one, who comes waits for those that are idle, and for no others. */
+static void ft_test_full(struct test_tally *tally)
+{
+	struct ft_machine *m = ft_new(1, 10);
+	u32 i;
+
+	CHECK_EQ(ft_run(m, 400, FT_GRANULES, 10, 4, true), FT_GRANULES);
+	ft_run(m, 2000, 0, 0, 4, true);
+	CHECK_EQ(m->finer.divided, FT_GRANULES);
+	for (i = 0; i < 20; i++) {
+		ft_run(m, 40, FT_GRANULES / 2, 10, 4, true);
+		ft_run(m, 40, FT_GRANULES, 10, 4, true);
+	}
+	CHECK_EQ(m->finer.divided, FT_GRANULES);
+	/* Other memory altogether: of theirs nothing is divided any more. */
+	for (i = 0; i < 1000 * FT_GRANULES; i++) {
+		demeter_finer_sample(&m->finer, 2, ft_page(m, i % FT_GRANULES, 4), FT_WEIGHT);
+		if (i % FT_GRANULES == 0)
+			demeter_finer_end_epoch(&m->finer, FT_EPOCH_NS, m->params.horizon_ns);
+	}
+	CHECK_EQ(m->finer.divided, 0);
+	CHECK(!demeter_finer_find(&m->finer, 1, 0));
+	CHECK(demeter_finer_find(&m->finer, 2, 0));
+	/* It ends, and all are there for others. */
+	demeter_finer_leave(&m->finer, 2);
+	CHECK_EQ(m->finer.nr, 0);
+	test_free(m);
+}
+
 /* Who holds a lock lets go of it: a failed attempt is no verdict, but several are. */
 static void ft_test_fail(struct test_tally *tally)
 {
@@ -637,6 +666,7 @@ static const struct test_case finer_tests[] = {
 	{ "finer: granules take turns", ft_test_room },
 	{ "finer: longer walks are paid for a time", ft_test_walks },
 	{ "finer: what goes idle goes back, unless all sleep", ft_test_idle },
+	{ "finer: a full table waits for the idle", ft_test_full },
 	{ "finer: a failed attempt is no verdict", ft_test_fail },
 	{ "finer: what was given up is left alone for a while", ft_test_drop },
 	{ "finer: ranges go without what is divided", ft_test_hide },

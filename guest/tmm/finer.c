@@ -35,6 +35,7 @@
 /* Part of the horizon for which ranges wait, see demeter_finer_holds(). */
 #define HOLD_PART	      4u
 #define FIRST_SPLIT_NS	      100000u
+#define LEAST_SPLIT_NS	      1000ull
 /* A granule's part of the worker's time, at most: in times of a split, and to look at. */
 #define SPLIT_MOST	      4u
 #define LOOK_MOST_NS	      10000u
@@ -357,7 +358,7 @@ static int locate(struct demeter_context *ctx, struct demeter_target *target,
 static void learn_split_cost(u64 ns)
 {
 	ns = min(ns, 2 * stats.split_cost_ns);
-	WRITE_ONCE(stats.split_cost_ns, max((stats.split_cost_ns * 7 + ns) / 8, 1ull));
+	WRITE_ONCE(stats.split_cost_ns, max((stats.split_cost_ns * 7 + ns) / 8, LEAST_SPLIT_NS));
 }
 
 /* Divide the huge page of @g, on the node of @tier. */
@@ -555,7 +556,7 @@ static void locate_some(struct demeter_context *ctx)
 		memset(g->taken, 0, sizeof(g->taken));
 		target = demeter_target_of(g->space);
 		if (!target) {
-			demeter_finer_drop(f, g, 0);
+			demeter_finer_leave(f, g->space);
 			continue;
 		}
 		if (g->state != DEMETER_FINER_DIVIDED || is_busy(target) ||

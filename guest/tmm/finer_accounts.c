@@ -84,6 +84,14 @@ static void spend(u64 ns)
 	WRITE_ONCE(spent_ns, spent_ns + ns);
 }
 
+/* Nobody has asked whether there was anything left for it: no more is owed than can be paid. */
+static void bear(u64 ns)
+{
+	if (is_limited())
+		demeter_finer_budget_bear(&budget, ns, youth_ns());
+	WRITE_ONCE(spent_ns, spent_ns + ns);
+}
+
 /**
  * demeter_finer_commit() - base pages are to be exchanged
  * @ns: CPU time that it will take
@@ -103,7 +111,7 @@ static void charge_moves(u64 cost_ns)
 
 	moves_before_ns = cost_ns;
 	committed_ns -= paid_ns;
-	spend(ns - paid_ns);
+	bear(ns - paid_ns);
 }
 
 /**
@@ -147,14 +155,10 @@ u32 demeter_finer_affordable_shift(u32 shift)
 /* Of everybody's programs: they all pay for denser samples. */
 static void charge_records(u32 dense_shift)
 {
-	u64 records = all_records() - records_before, ns;
+	u64 records = all_records() - records_before;
 
 	records_before += records;
-	ns = demeter_finer_budget_extra_records(&budget, records, dense_shift) * record_ns();
-	/* How many there would be was not known. */
-	if (is_limited())
-		demeter_finer_budget_bear(&budget, ns, youth_ns());
-	WRITE_ONCE(spent_ns, spent_ns + ns);
+	bear(demeter_finer_budget_extra_records(&budget, records, dense_shift) * record_ns());
 }
 
 /* What placing base pages has gained since this was asked last, less what longer walks took. */
@@ -202,8 +206,11 @@ static void age_targets(u64 passed_ns)
 	struct demeter_target *target;
 	u32 space = 0;
 
-	while ((target = demeter_target_next(&space)))
-		target->managed_ns += passed_ns;
+	while ((target = demeter_target_next(&space))) {
+		/* Of the epoch that it came in nobody knows how much was its own. */
+		target->managed_ns += target->has_run ? passed_ns : 0;
+		target->has_run = true;
+	}
 }
 
 /**

@@ -233,7 +233,8 @@ struct demeter_refused_class {
  * @denied_seen: denied splits of @ranges then
  * @resident_pages: resident pages now, as the kernel counts them
  * @own_pages: of them, those that lie in its own ranges
- * @managed_ns: for so long it has been managed, by epochs
+ * @managed_ns: for so long it has been managed, by whole epochs
+ * @has_run: an epoch has ended since it was added
  * @busy_epoch: epochs, and one, when its mmap_lock was not to be had for finer.c
  * @shared: memory that others may map too, as seen with the areas
  * @owned: where parts of @shared are found by others; under the lock of shared_objects.c
@@ -272,6 +273,7 @@ struct demeter_target {
 	u64 resident_pages;
 	u64 own_pages;
 	u64 managed_ns;
+	bool has_run;
 	u64 busy_epoch;
 	struct demeter_shared_list shared;
 	struct demeter_shared_owned owned[DEMETER_MAX_SHARED];

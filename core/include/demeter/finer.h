@@ -208,6 +208,7 @@ bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_
 void demeter_finer_keep(struct demeter_finer *f, struct demeter_finer_granule *g);
 void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g, bool was_huge);
 void demeter_finer_fail(struct demeter_finer *f, struct demeter_finer_granule *g);
+void demeter_finer_leave(struct demeter_finer *f, u32 space);
 bool demeter_finer_has(const struct demeter_finer *f, u32 space);
 void demeter_finer_drop(struct demeter_finer *f, struct demeter_finer_granule *g, u32 windows);
 void demeter_finer_locate(struct demeter_finer_granule *g, const u64 *fmem, const u64 *smem);

@@ -22,7 +22,9 @@
 /**
  * struct demeter_finer_budget - CPU time that may be spent; all zero to begin with
  * @left_ns: so much now; less than nothing where something took longer than expected
- * @aside_ns: beside it, of who is old, until nobody is young
+ * @aside_ns: beside it, of who is old, while somebody is young
+ * @gained_ns: by what is divided, earlier epochs counting for less
+ * @credited_ns: of that, likewise
  * @records: of samples that an epoch may have, were they not denser
  *
  * Not synchronised: one owner at a time.
@@ -30,6 +32,8 @@
 struct demeter_finer_budget {
 	s64 left_ns;
 	s64 aside_ns;
+	s64 gained_ns;
+	s64 credited_ns;
 	u64 records;
 };
 
