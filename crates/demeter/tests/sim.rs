@@ -39,6 +39,11 @@ fn what_is_no_record_is_refused_in_one_line() {
     }
     let sockets = ["vm", "record", "out", "--sockets", "2", "--", "true"];
     assert_one_error(&demeter(&sockets), 2, "one socket");
+    for value in ["x", "65536"] {
+        let set = format!("latency_threshold_ns={value}");
+        let threshold = ["vm", "record", "out", "--set", &set, "--", "true"];
+        assert_one_error(&demeter(&threshold), 2, "no number of nanoseconds");
+    }
 }
 
 #[test]

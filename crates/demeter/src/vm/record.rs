@@ -18,8 +18,12 @@ use crate::error::Error;
 use crate::progress::Board;
 use crate::testbed::Testbed;
 
-/// Loads that demeter.ko has sampled take so long at least (`guest/tmm/main.c`).
+/// Loads that demeter.ko has sampled take so long at least (`guest/tmm/main.c`), unless
+/// `--set` says otherwise: it is the one parameter that a record is made with.
 const THRESHOLD_NS: u64 = 64;
+const THRESHOLD: &str = "latency_threshold_ns";
+/// As demeter.ko takes it (`guest/tmm/sysfs.c`).
+const MOST_THRESHOLD_NS: u64 = 65_535;
 
 /// Arguments of `vm record`.
 #[derive(clap::Args)]
@@ -59,10 +63,11 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     }
     let mut settings = options.settings(Tmm::None, &arguments.command)?;
     let window_ns = arguments.window * 1_000_000;
+    let threshold_ns = threshold_ns(&options.set)?;
     settings.watch.accesses = Some(AccessesConfig {
         window_ns,
-        threshold_ns: THRESHOLD_NS,
-        header: header(&settings, window_ns)?,
+        threshold_ns,
+        header: header(&settings, window_ns, threshold_ns)?,
     });
     let testbed = Testbed::load()?;
     let board = Board::new();
@@ -98,14 +103,27 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     Ok(0)
 }
 
-fn header(settings: &Settings, window_ns: u64) -> Result<String, Error> {
+/// The threshold in force; the last one that is set counts, as elsewhere.
+fn threshold_ns(set: &[(String, String)]) -> Result<u64, Error> {
+    let Some((_, value)) = set.iter().rfind(|(name, _)| name == THRESHOLD) else {
+        return Ok(THRESHOLD_NS);
+    };
+    (value.parse().ok())
+        .filter(|ns| *ns <= MOST_THRESHOLD_NS)
+        .ok_or_else(|| Error::Usage {
+            cause: format!("--set {THRESHOLD}: `{value}` is no number of nanoseconds"),
+            next: format!("give 0 to {MOST_THRESHOLD_NS}"),
+        })
+}
+
+fn header(settings: &Settings, window_ns: u64, threshold_ns: u64) -> Result<String, Error> {
     let header = Header {
         command: settings.command.clone(),
         tier_bytes: settings.tier_bytes,
         node_bytes: settings.node_bytes,
         huge_pages: settings.thp == Thp::Always,
         window_ns,
-        threshold_ns: THRESHOLD_NS,
+        threshold_ns,
         machine: settings.machine.clone(),
     };
     serde_json::to_string(&header).map_err(|error| Error::Malformed {
