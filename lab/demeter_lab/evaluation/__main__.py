@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from demeter_lab.evaluation import document, fleet, pages, records
-from demeter_lab.evaluation.execute import DEMETER, Outcome, Task, task_of
+from demeter_lab.evaluation import document, fleet, pages, plan, records
+from demeter_lab.evaluation.execute import DEMETER, Outcome, Task
 from demeter_lab.evaluation.records import DIRECTORY, ROOT, Record, RecordError
 from demeter_lab.evaluation.store import Plan, Store, write_text
 from demeter_lab.evaluation.values import label_of, results_of
@@ -30,6 +30,9 @@ def run(
     scheduler: Annotated[str | None, typer.Option(help="address of a Dask scheduler")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="guests at a time here")] = None,
     limit_s: Annotated[float, typer.Option(help="for each run, in seconds of the host")] = 3600.0,
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="say what would be run, no more")
+    ] = False,
     directory: Records = DIRECTORY,
     out: Out = OUT,
 ) -> None:
@@ -42,18 +45,17 @@ def run(
             )
         every = records.load(known, quick, directory)
         wanted = {record.id for record in _chosen(every, only)}
-        tasks, keys = {}, {}
-        for one in (one for record in every for one in record.in_turn):
-            task = task_of(one, limit_s=limit_s)
-            keys[one.digest] = task.key
-            of_rows = systems is None or one.system is None or one.system in systems
-            if one.record in wanted and of_rows:
-                tasks[task.key] = task
+        choice = plan.chosen(every, wanted, None if systems is None else set(systems), limit_s)
+        at_a_time = workers or fleet.default_workers()
+        if only_plan:
+            typer.echo(plan.text(choice, *plan.kept_of(choice, out), at_a_time))
+            return
         store = Store(out)
-        store.keep(Plan(quick, known, keys, records.commit_of(ROOT)))
+        store.keep(Plan(quick, known, choice.keys, records.commit_of(ROOT)))
+        tasks = choice.tasks
         todo = [task for task in tasks.values() if store.files(task.key) is None]
         typer.echo(f"evaluation: {len(tasks)} runs, {len(tasks) - len(todo)} of them done before")
-        failed = _execute(todo, store, scheduler, workers or fleet.default_workers()) if todo else 0
+        failed = _execute(todo, store, scheduler, at_a_time) if todo else 0
         _report(out, directory, None)
     if failed:
         typer.echo(f"evaluation: {failed} runs failed; the same command tries them again", err=True)
@@ -114,11 +116,11 @@ def _execute(tasks: Sequence[Task], store: Store, scheduler: str | None, workers
 
 def _report(out: Path, directory: Path, to: Path | None) -> None:
     store = Store(out)
-    plan = store.plan()
-    results = results_of(records.load(plan.systems, plan.quick, directory), store, plan.keys)
-    pages.write(results, out, plan)
+    last = store.plan()
+    results = results_of(records.load(last.systems, last.quick, directory), store, last.keys)
+    pages.write(results, out, last)
     typer.echo(f"evaluation: {out / 'index.html'}")
-    text = document.text(results, plan)
+    text = document.text(results, last)
     for path in (out / "evaluation.md", to):
         if path is not None:
             write_text(path, text)

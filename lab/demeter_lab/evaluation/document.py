@@ -22,6 +22,7 @@ run that failed is recorded, the rest goes on, and the next call tries it again.
 draws `out/evaluation/index.html` and this page's text from what was run, without running.
 `PYTHONPATH=lab python -m demeter_lab.evaluation run --scheduler ADDRESS` has the runs done by the
 workers of a Dask scheduler: checkouts of one commit with the same built programs and cache.
+`run --plan` says what would be run, and how many guests of each record are kept, and runs nothing.
 """
 _QUICK = """**These are the quick runs**: guests of a quarter of the memory, one seed, one guest in
 place of nine, fewer points. They show that the path works, not how far things go: a run is one to
