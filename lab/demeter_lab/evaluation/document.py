@@ -30,8 +30,8 @@ eight modelled seconds, short for managers that need seconds of hint faults to k
 guests this small the kernel refuses most huge pages that TPP and HeMem would have in FMEM, and
 Nomad promotes hardly any, probably for want of a whole free one; with base pages TPP pays for a
 fault at each look: what they could do in larger ones is not shown here. Counts of rivals
-that follow the guest's size are scaled to these guests. In F10 and F11 the fastest of a
-rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for
+that follow the guest's size are scaled to these guests. In T1, F6 to F8, F10 and F11 the fastest of
+a rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for
 short runs (`eager` in [common.toml](../lab/evaluation/common.toml)), which Nomad on huge pages has
 in whole runs only.
 """

@@ -4,7 +4,8 @@
 A record's ``[[run]]`` blocks each have a command and axes; a run is one combination of them.
 In a word of the command ``{name}`` is an axis' or a parameter's value; a word that is nothing
 but ``{name}`` becomes as many words as the value has. ``{demeter}`` and ``{out}`` stay, for
-whoever executes the run.
+whoever executes the run. ``{options}`` is what the block gives an axis' value (``given``), and what
+the guest's size (``quick.options``), the block (``options``) and the tuning give the manager.
 """
 
 import hashlib
@@ -229,6 +230,15 @@ def _parameters(data: Mapping, quick: bool) -> dict[str, str]:
     return {key: str(value) for key, value in merged.items()}
 
 
+def _tunings(common: Mapping, quick: bool) -> dict[str, dict[str, str]]:
+    """Return what each tuning gives a manager; what counts by the guest's size is quick's own."""
+    smaller = common.get("quick", {}).get("tunings", {}) if quick else {}
+    return {
+        name: dict(words) | smaller.get(name, {})
+        for name, words in common.get("tunings", {}).items()
+    }
+
+
 def _points(
     record: str,
     block: Mapping,
@@ -241,9 +251,9 @@ def _points(
         raise RecordError(f"{record}: no kind '{block['kind']}'; choose from {', '.join(KINDS)}")
     axes = block.get("axes", {}) | (block.get("quick", {}) if quick else {})
     fixed = {key: str(value) for key, value in block.get("labels", {}).items()}
-    options = block.get("options", {})
+    options, by_axis = block.get("options", {}), block.get("given", {})
     quick_options = common.get("quick", {}).get("options", {}) if quick else {}
-    tunings = common.get("tunings", {})
+    tunings = _tunings(common, quick)
     runs, absent = [], []
     for point in itertools.product(*axes.values()):
         labels = fixed | {key: str(value) for key, value in zip(axes, point, strict=True)}
@@ -253,7 +263,8 @@ def _points(
             continue
         tuning = labels.get("tuning", PUBLISHED)
         tuned = "" if tuning == PUBLISHED else tunings[tuning][system]
-        given = (quick_options.get(system, ""), options.get(system, ""), tuned)
+        of_axes = (words.get(labels.get(axis, ""), "") for axis, words in by_axis.items())
+        given = (*of_axes, quick_options.get(system, ""), options.get(system, ""), tuned)
         values = {
             **parameters,
             **block.get("parameters", {}),
