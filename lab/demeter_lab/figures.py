@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Figures as pure functions of recorded results."""
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 import altair as alt
@@ -34,6 +36,16 @@ COLOURS = {
     "hemem": "#17becf",
     "none": "#333333",
 }
+#: For rows that are not among them: somebody's own.
+_OTHERS = ("#ff9da6", "#bcbd22", "#1f77b4", "#ff7f0e", "#2ca02c")
+
+
+def colours_of(rows: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each row, in the order in which figures have them."""
+    present = set(rows)
+    known = {row: colour for row, colour in COLOURS.items() if row in present}
+    others = zip(sorted(present - set(known)), itertools.cycle(_OTHERS), strict=False)
+    return known | dict(others)
 
 
 def demo_throughput(directory: Path) -> alt.Chart:
@@ -52,7 +64,7 @@ def demo_throughput(directory: Path) -> alt.Chart:
         for row in read_summary(directory)
     ]
     data = pl.concat(frames)
-    known = [row for row in COLOURS if row in set(data["manager"])]
+    colours = colours_of(data["manager"])
     return (
         alt.Chart(data, title="GUPS, hot set placed last: throughput over modelled time")
         .mark_line(strokeWidth=1.8)
@@ -61,8 +73,8 @@ def demo_throughput(directory: Path) -> alt.Chart:
             y=alt.Y("millions:Q", title="updates per modelled second (millions)"),
             color=alt.Color(
                 "manager:N",
-                scale=alt.Scale(domain=known, range=[COLOURS[row] for row in known]),
-                sort=known,
+                scale=alt.Scale(domain=list(colours), range=list(colours.values())),
+                sort=list(colours),
                 title=None,
             ),
         )

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The managers of the evaluation are those that the command tells."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from demeter_lab.evaluation import records
-from demeter_lab.evaluation.records import RecordError
+from demeter_lab.evaluation import execute, records
+from demeter_lab.evaluation.records import RecordError, Run
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,46 @@ def test_managers_are_those_that_the_command_tells(tells: str, what: str, tmp_pa
     assert records.systems_of(demeter) == ["none", "tpp-h"]
     with pytest.raises(RecordError, match="cannot be asked"):
         records.systems_of(tmp_path / "nothing")
+
+
+def told(tmp_path: Path, *managers: dict) -> Path:
+    """Stand a command that tells these managers, and its modules, where a build has them."""
+    demeter = tmp_path / execute.DEMETER
+    demeter.parent.mkdir(parents=True, exist_ok=True)
+    demeter.write_text(f"#!/bin/sh\necho '{json.dumps(managers)}'\n")
+    demeter.chmod(0o755)
+    return demeter
+
+
+def test_those_below_the_guest_are_told_apart(tmp_path: Path) -> None:
+    demeter = told(
+        tmp_path,
+        {"row": "none", "module": None, "published": False},
+        {"row": "mine", "module": "demeter_mine.ko", "published": True},
+        {"row": "tpp-h", "module": None, "published": True},
+    )
+    below = {row: manager.below for row, manager in records.managers_of(demeter).items()}
+    assert below == {"none": False, "mine": False, "tpp-h": True}
+
+
+def test_a_module_is_part_of_the_key_whatever_the_row_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row `mine-fast` of `demeter_own.ko`: what it did is void with another of that."""
+    told(tmp_path, {"row": "mine-fast", "module": "demeter_own.ko", "published": True})
+    testbed = {"guest_root": "/none", "qemu": {"argv": []}, "kernels": [{"release": "6.12"}]}
+    (tmp_path / "testbed.json").write_text(json.dumps(testbed))
+    monkeypatch.setenv("DEMETER_CACHE", str(tmp_path))
+    module = tmp_path / "build/modules/6.12/demeter_own.ko"
+    module.parent.mkdir(parents=True)
+    run = Run("X", "compare", ("{demeter}", "vm"), {"system": "mine-fast"})
+    keys = []
+    for text in ("1", "2"):
+        module.write_text(text)
+        execute._guest_inputs.cache_clear()
+        keys.append(execute.task_of(run, tmp_path).key)
+    execute._guest_inputs.cache_clear()
+    assert keys[0] != keys[1]
+    gone = Run("X", "compare", ("{demeter}", "vm"), {"system": "gone"})
+    with pytest.raises(execute.RunError, match="no manager gone"):
+        execute.task_of(gone, tmp_path)

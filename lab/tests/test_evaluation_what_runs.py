@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from demeter_lab.evaluation import __main__ as command
 from demeter_lab.evaluation import plan, records
 from demeter_lab.evaluation.execute import Outcome, Task
-from demeter_lab.evaluation.records import Run
+from demeter_lab.evaluation.records import Manager, Run
 from demeter_lab.evaluation.store import Store
 
 HERE = Path(__file__).parent / "evaluation"
@@ -65,7 +65,8 @@ def test_what_is_kept_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_to_ask_for_the_plan_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "systems_of", lambda demeter: SYSTEMS)
+    managers = {row: Manager(row) for row in SYSTEMS}
+    monkeypatch.setattr(records, "managers_of", lambda demeter: managers)
     monkeypatch.setattr(command, "_execute", None)
     words = ["run", "--plan", "--records", str(HERE / "records"), "--out"]
     done = CliRunner().invoke(command.app, [*words, str(tmp_path / "none"), "--only", "CURVE"])

@@ -27,6 +27,9 @@ def run(
     quick: Quick = False,
     only: Only = None,
     systems: Annotated[list[str] | None, typer.Option("--system", help="only this row")] = None,
+    with_rows: Annotated[
+        list[str] | None, typer.Option("--with", help="compare this row, too: one of your own")
+    ] = None,
     scheduler: Annotated[str | None, typer.Option(help="address of a Dask scheduler")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="guests at a time here")] = None,
     limit_s: Annotated[float, typer.Option(help="for each run, in seconds of the host")] = 3600.0,
@@ -38,12 +41,11 @@ def run(
 ) -> None:
     """Do the runs that have not been done, then make the report."""
     with _errors():
-        known = records.systems_of(ROOT / DEMETER)
-        if odd := set(systems or []) - set(known):
-            raise RecordError(
-                f"no manager {', '.join(sorted(odd))}; choose from {', '.join(known)}"
-            )
-        every = records.load(known, quick, directory)
+        managers = records.managers_of(ROOT / DEMETER)
+        known = list(managers)
+        _all_known([*(systems or []), *(with_rows or [])], known)
+        added = {row: managers[row].below for row in with_rows or []}
+        every = records.load(known, quick, directory, added)
         wanted = {record.id for record in _chosen(every, only)}
         choice = plan.chosen(every, wanted, None if systems is None else set(systems), limit_s)
         at_a_time = workers or fleet.default_workers()
@@ -51,7 +53,7 @@ def run(
             typer.echo(plan.text(choice, *plan.kept_of(choice, out), at_a_time))
             return
         store = Store(out)
-        store.keep(Plan(quick, known, choice.keys, records.commit_of(ROOT)))
+        store.keep(Plan(quick, known, choice.keys, records.commit_of(ROOT), added))
         tasks = choice.tasks
         todo = [task for task in tasks.values() if store.files(task.key) is None]
         typer.echo(f"evaluation: {len(tasks)} runs, {len(tasks) - len(todo)} of them done before")
@@ -89,6 +91,14 @@ class _errors:
             raise typer.Exit(1) from None
 
 
+def _all_known(rows: Sequence[str], known: Sequence[str]) -> None:
+    if odd := set(rows) - set(known):
+        raise RecordError(
+            f"no manager {', '.join(sorted(odd))}; choose from {', '.join(known)}, "
+            "or make one (docs/peers.md)"
+        )
+
+
 def _chosen(every: Sequence[Record], only: Sequence[str] | None) -> list[Record]:
     if odd := set(only or []) - {record.id for record in every}:
         known = ", ".join(record.id for record in every)
@@ -117,7 +127,8 @@ def _execute(tasks: Sequence[Task], store: Store, scheduler: str | None, workers
 def _report(out: Path, directory: Path, to: Path | None) -> None:
     store = Store(out)
     last = store.plan()
-    results = results_of(records.load(last.systems, last.quick, directory), store, last.keys)
+    every = records.load(last.systems, last.quick, directory, last.added)
+    results = results_of(every, store, last.keys)
     pages.write(results, out, last)
     typer.echo(f"evaluation: {out / 'index.html'}")
     text = document.text(results, last)

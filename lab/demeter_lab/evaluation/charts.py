@@ -14,7 +14,7 @@ import polars as pl
 from demeter_lab.evaluation.measure import Measured
 from demeter_lab.evaluation.records import RecordError
 from demeter_lab.evaluation.values import Result, Value, is_point, label_of
-from demeter_lab.figures import COLOURS
+from demeter_lab.figures import colours_of
 
 _PAGE = "currentColor"
 #: Rows and columns of a heat map at most.
@@ -151,7 +151,7 @@ def speed_by_none(results: Sequence[Result], system: str) -> Spec | None:
         return None
     chart = (
         alt.Chart(pl.DataFrame(rows))
-        .mark_bar(color=COLOURS.get(system, "#4c78a8"))
+        .mark_bar(color=colours_of([system])[system])
         .encode(
             x=alt.X("mean(faster):Q", title="time of none by this one's"),
             y=alt.Y("point:N", sort=None, title=None, axis=alt.Axis(labelLimit=_NAMES)),
@@ -210,7 +210,7 @@ def _bars(points: Sequence[Measured], spec: Mapping) -> alt.Chart | None:
 def _grouped(data: pl.DataFrame, group: str, colour: str, metric: str, unit: str) -> alt.LayerChart:
     """Draw bars of means, in groups, with the spread over seeds; the legend picks one."""
     picked = alt.selection_point(fields=[colour], bind="legend")
-    order = [name for name in COLOURS if name in set(data[colour])] or None
+    order = list(colours_of(data[colour])) if colour == "system" else None
     base = alt.Chart(data).encode(
         y=alt.Y(f"{group}:N", sort=None, title=None, axis=alt.Axis(labelLimit=120)),
         yOffset=alt.YOffset(f"{colour}:N", sort=order),
@@ -380,10 +380,13 @@ def _folded(lines: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
 def _colour(field: str, present: set[str]) -> alt.Color:
     if field != "system":
         return alt.Color(f"{field}:N", title=None)
-    known = [name for name in COLOURS if name in present]
-    shown = [_PAGE if name == "none" else COLOURS[name] for name in known]
+    colours = colours_of(present)
+    shown = [_PAGE if name == "none" else colour for name, colour in colours.items()]
     return alt.Color(
-        f"{field}:N", title=None, sort=known, scale=alt.Scale(domain=known, range=shown)
+        f"{field}:N",
+        title=None,
+        sort=list(colours),
+        scale=alt.Scale(domain=list(colours), range=shown),
     )
 
 

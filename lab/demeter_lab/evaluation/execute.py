@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from demeter_lab.evaluation.records import ROOT, Run
+from demeter_lab.evaluation.records import ROOT, Manager, RecordError, Run, managers_of
 from demeter_lab.inputs import MODULE, inputs_of
 
 #: Part of every key: another one makes all that was kept void.
@@ -78,7 +78,7 @@ def execute(task: Task, root: Path = ROOT) -> Outcome:
         # Asked where it runs: another machine may have another build.
         _same(task.inputs, _inputs(task.run, root))
         files = _kept(task.run, _command(task, root, place / "out"), place / "out")
-    except (RunError, OSError, ValueError, KeyError, TypeError) as error:
+    except (RunError, RecordError, OSError, ValueError, KeyError, TypeError) as error:
         failure = str(error) or repr(error)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -192,8 +192,22 @@ def _inputs(run: Run, root: Path) -> dict[str, str]:
         return {
             str(path.relative_to(root)): _sha256(path, path.stat().st_mtime_ns) for path in paths
         }
-    peer = f"demeter_{(run.system or 'none').split('-')[0]}.ko"
-    return _guest_inputs(root / DEMETER, (*_MODULES, peer))
+    demeter = root / DEMETER
+    module = None if run.system is None else _module_of(demeter, run.system)
+    return _guest_inputs(demeter, _MODULES if module is None else (*_MODULES, module))
+
+
+def _module_of(demeter: Path, row: str) -> str | None:
+    """Return the module that carries a row out: the row's name does not tell."""
+    manager = _managers(demeter, demeter.stat().st_mtime_ns).get(row)
+    if manager is None:
+        raise RunError(f"{demeter} has no manager {row}; run make build")
+    return manager.module
+
+
+@cache
+def _managers(demeter: Path, mtime_ns: int) -> dict[str, Manager]:
+    return managers_of(demeter)
 
 
 @cache

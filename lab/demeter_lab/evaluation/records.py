@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from demeter_lab.evaluation.added import joined as joined_by
+
 ROOT = Path(__file__).resolve().parents[3]
 DIRECTORY = ROOT / "lab/evaluation"
 COMMON = "common.toml"
@@ -106,13 +108,30 @@ class Record:
         )
 
 
-def load(systems: Sequence[str], quick: bool, directory: Path = DIRECTORY) -> list[Record]:
+@dataclass(frozen=True)
+class Manager:
+    """A row of the command's."""
+
+    row: str
+    #: File name of the guest's module that it is, if it is one.
+    module: str | None = None
+    #: Whether it places pages below the guest, which can have no balloon then.
+    below: bool = False
+
+
+def load(
+    systems: Sequence[str],
+    quick: bool,
+    directory: Path = DIRECTORY,
+    added: Mapping[str, bool] | None = None,
+) -> list[Record]:
     """Return all records, in the paper's order.
 
     Args:
         systems: rows that the command has; runs of others are left out and told.
         quick: with the smaller axes and parameters of ``quick``.
         directory: of the records.
+        added: rows to compare beside those of the records, and whether each is below the guest.
 
     Raises:
         RecordError: one of them is not of this form.
@@ -124,11 +143,23 @@ def load(systems: Sequence[str], quick: bool, directory: Path = DIRECTORY) -> li
     if set(names) != found:
         odd = ", ".join(sorted(set(names) ^ found))
         raise RecordError(f"{directory / COMMON} and the files beside it do not agree on: {odd}")
-    return [_record(directory / f"{name}.toml", common, systems, quick) for name in names]
+    return [
+        _record(directory / f"{name}.toml", common, systems, quick, added or {}) for name in names
+    ]
 
 
 def systems_of(demeter: Path) -> list[str]:
-    """Return the managers that ``demeter`` knows, as it tells them itself.
+    """Return the rows that ``demeter`` knows, as it tells them itself.
+
+    Raises:
+        RecordError: the command cannot be asked.
+
+    """
+    return list(managers_of(demeter))
+
+
+def managers_of(demeter: Path) -> dict[str, Manager]:
+    """Return the managers that ``demeter`` knows, as it tells them itself, by row.
 
     Raises:
         RecordError: the command cannot be asked.
@@ -138,7 +169,7 @@ def systems_of(demeter: Path) -> list[str]:
         done = subprocess.run(
             [str(demeter), "vm", "managers", "--json"], capture_output=True, text=True, check=True
         )
-        rows = [str(manager["row"]) for manager in json.loads(done.stdout)]
+        rows = {str(one["row"]): _manager(one) for one in json.loads(done.stdout)}
     except (OSError, subprocess.CalledProcessError) as error:
         raise RecordError(f"{demeter} cannot be asked ({error}); run make build") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -148,6 +179,12 @@ def systems_of(demeter: Path) -> list[str]:
     if not rows:
         raise RecordError(f"`{demeter} vm managers --json` has no managers; run make build")
     return rows
+
+
+def _manager(told: Mapping) -> Manager:
+    module = told.get("module")
+    # Of somebody else's, those that are no module of the guest are the modelled machine's.
+    return Manager(str(told["row"]), module, module is None and told.get("published") is True)
 
 
 def commit_of(root: Path) -> str:
@@ -169,9 +206,12 @@ def _read(path: Path) -> dict[str, object]:
         raise RecordError(f"{path}: {error}") from None
 
 
-def _record(path: Path, common: Mapping, systems: Sequence[str], quick: bool) -> Record:
+def _record(
+    path: Path, common: Mapping, systems: Sequence[str], quick: bool, added: Mapping[str, bool]
+) -> Record:
     data = _read(path)
     try:
+        data, joined = joined_by(data, added)
         if data["id"] != path.stem:
             raise RecordError(f"{path}: its id is {data['id']}; name it {path.stem}")
         parameters = _parameters(common, quick) | _parameters(data, quick)
@@ -194,7 +234,7 @@ def _record(path: Path, common: Mapping, systems: Sequence[str], quick: bool) ->
             runs=tuple(runs),
             chosen_by=data.get("chosen_by", "time_s"),
             absent=tuple(dict.fromkeys(absent)),
-            beyond=_beyond(path, data),
+            beyond=(*_beyond(path, data), *joined),
             values=tuple(_value(spec, quick) for spec in data.get("value", [])),
             figures=tuple(data.get("figure", [])),
         )

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from demeter_lab.evaluation.execute import Outcome, Task, alive
@@ -26,6 +26,8 @@ class Plan:
     keys: dict[str, str]
     #: Of the tree that asked for them, as `git describe` names it.
     commit: str = "unknown"
+    #: Rows beside those of the records, and whether each is below the guest.
+    added: dict[str, bool] = field(default_factory=dict)
 
 
 def write_text(path: Path, text: str) -> None:
