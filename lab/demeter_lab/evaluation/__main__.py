@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from demeter_lab.evaluation import document, fleet, pages, plan, records
+from demeter_lab.evaluation import document, fleet, pages, plan, records, replay
 from demeter_lab.evaluation.execute import DEMETER, Outcome, Task
 from demeter_lab.evaluation.records import DIRECTORY, ROOT, Record, RecordError
 from demeter_lab.evaluation.store import Plan, Store, write_text
@@ -107,6 +107,7 @@ def _chosen(every: Sequence[Record], only: Sequence[str] | None) -> list[Record]
 
 
 def _execute(tasks: Sequence[Task], store: Store, scheduler: str | None, workers: int) -> int:
+    """Run guests and tests, then play what they recorded; return how many failed."""
     done = 0
 
     def told(task: Task, outcome: Outcome) -> None:
@@ -120,8 +121,18 @@ def _execute(tasks: Sequence[Task], store: Store, scheduler: str | None, workers
         )
         typer.echo(f"evaluation: {done}/{len(tasks)} {name}: {how}")
 
-    with fleet.client_of(scheduler, workers) as client:
-        return fleet.run_all(client, tasks, store, told)
+    replays = [task for task in tasks if task.run.needs is not None]
+    others = [task for task in tasks if task.run.needs is None]
+    failed = 0
+    if others:
+        with fleet.client_of(scheduler, workers) as client:
+            failed = fleet.run_all(client, others, store, told)
+    if replays:
+        more, waiting = replay.play_all(replays, store, workers, told)
+        failed += more
+        if waiting:
+            typer.echo(f"evaluation: {waiting} replays wait for what was not recorded", err=True)
+    return failed
 
 
 def _report(out: Path, directory: Path, to: Path | None) -> None:

@@ -19,6 +19,8 @@ from demeter_lab.figures import colours_of
 _PAGE = "currentColor"
 #: Rows and columns of a heat map at most.
 _MAP_ROWS, _MAP_COLUMNS = 96, 64
+#: Of maps that stand below each other: no wider than a narrow window.
+_MAP_WIDTH = 280
 #: vCPUs of a VM of the paper, and its VMs.
 _VCPUS, _VMS = 4, range(1, 10)
 _ROW_HEIGHT = 14
@@ -173,6 +175,7 @@ def times_of_workload(results: Sequence[Result], workload: str) -> Spec | None:
         for result in results
         for one in result.measured
         if one.labels.get("workload") == workload
+        and not one.replayed
         and "system" in one.labels
         and "time_s" in one.numbers
     ]
@@ -311,15 +314,23 @@ def _lines(data: pl.DataFrame, x: str, y: str, unit: str, along: str) -> alt.Cha
     )
 
 
-def _grid(points: Sequence[Measured], spec: Mapping) -> alt.LayerChart | None:
+def _grid(points: Sequence[Measured], spec: Mapping) -> alt.TopLevelMixin | None:
+    """Draw a map of each workload, in colours of its own: one takes longer than another."""
     x, y, metric = str(spec["x"]), str(spec["y"]), str(spec["metric"])
-    rows = [
-        {x: int(one.labels[x]), y: int(one.labels[y]), metric: one.numbers[metric]}
-        for one in points
-        if metric in one.numbers and x in one.labels and y in one.labels
-    ]
-    if not rows:
-        return None
+    of_workload: dict[str, list[dict]] = {}
+    for one in points:
+        if metric in one.numbers and x in one.labels and y in one.labels:
+            row = {x: int(one.labels[x]), y: int(one.labels[y]), metric: one.numbers[metric]}
+            of_workload.setdefault(one.labels.get("workload", ""), []).append(row)
+    maps = [_map(rows, spec).properties(title=workload) for workload, rows in of_workload.items()]
+    if len(maps) < 2:
+        return maps[0] if maps else None
+    drawn = [one.properties(width=_MAP_WIDTH) for one in maps]
+    return alt.vconcat(*drawn).resolve_scale(color="independent")
+
+
+def _map(rows: Sequence[Mapping], spec: Mapping) -> alt.LayerChart:
+    x, y, metric = str(spec["x"]), str(spec["y"]), str(spec["metric"])
     data = pl.DataFrame(rows).group_by(x, y).mean().sort(x, y)
     base = alt.Chart(data).encode(x=alt.X(f"{x}:O"), y=alt.Y(f"{y}:O"))
     cells = base.mark_rect().encode(

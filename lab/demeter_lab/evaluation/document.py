@@ -4,6 +4,7 @@
 import shlex
 from collections.abc import Sequence
 
+from demeter_lab.evaluation.records import Run
 from demeter_lab.evaluation.store import Plan
 from demeter_lab.evaluation.values import NOT_RUN, Result, Value
 
@@ -69,6 +70,17 @@ def ours(value: Value) -> str:
     if value.spread is not None:
         text += f" ({figure(value.spread[0])} to {figure(value.spread[1])}, of {value.points})"
     return text
+
+
+def commands_of(run: Run) -> list[str]:
+    """Return what makes a run, as one would type it: what is recorded comes before its replay."""
+    argvs = [run.argv] if run.needs is None else [run.needs.argv, run.argv]
+    return [_typed(argv) for argv in argvs]
+
+
+def _typed(argv: Sequence[str]) -> str:
+    text = shlex.join(argv).replace("'{demeter}'", "demeter")
+    return text.replace("'{out}'", "OUT").replace("'{record}'", "OUT")
 
 
 def _summary(results: Sequence[Result]) -> str:
@@ -140,10 +152,6 @@ def _section(result: Result) -> str:
     if result.missing:
         lines += [f"{result.missing} of {len(record.runs)} runs were not made.", ""]
     if record.runs:
-        command = (
-            shlex.join(record.runs[0].argv)
-            .replace("'{demeter}'", "demeter")
-            .replace("'{out}'", "OUT")
-        )
-        lines += ["The first of its runs:", "", "```", command, "```", ""]
+        commands = "\n".join(commands_of(record.runs[0]))
+        lines += ["The first of its runs:", "", "```", commands, "```", ""]
     return "\n".join(lines)

@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from demeter_lab.evaluation.records import ROOT, Manager, RecordError, Run, managers_of
+from demeter_lab.evaluation.records import (
+    RECORD,
+    ROOT,
+    Manager,
+    RecordError,
+    Run,
+    managers_of,
+)
 from demeter_lab.inputs import MODULE, inputs_of
 
 #: Part of every key: another one makes all that was kept void.
@@ -27,6 +34,8 @@ DEMETER = "target/release/demeter"
 _MODULES = (MODULE, "demeter_balloon.ko")
 #: Folders of runs, by the number of their process.
 _PLACE = "demeter-evaluation-"
+#: What a recorded guest leaves; as an input of a replay, the key of that guest's run.
+ACCESSES = "accesses.bin"
 #: What is kept of a series: the work done over time.
 _SERIES_KINDS = ("on", "progress")
 _TAIL_CHARACTERS = 2000
@@ -68,8 +77,15 @@ def task_of(run: Run, root: Path = ROOT, limit_s: float = 3600.0) -> Task:
     return Task(hashlib.sha256(text.encode()).hexdigest()[:32], run, inputs, limit_s)
 
 
-def execute(task: Task, root: Path = ROOT) -> Outcome:
-    """Run it, and return what is kept; a failure is an outcome too."""
+def execute(task: Task, root: Path = ROOT, record: Path | None = None) -> Outcome:
+    """Run it, and return what is kept; a failure is an outcome too.
+
+    Args:
+        task: what is to be run.
+        root: of the tree that is built.
+        record: the folder of the recorded accesses, where they are to be played.
+
+    """
     began = time.monotonic()
     place = _place()
     files: dict[str, bytes] = {}
@@ -77,7 +93,7 @@ def execute(task: Task, root: Path = ROOT) -> Outcome:
     try:
         # Asked where it runs: another machine may have another build.
         _same(task.inputs, _inputs(task.run, root))
-        files = _kept(task.run, _command(task, root, place / "out"), place / "out")
+        files = _kept(task.run, _command(task, root, place / "out", record), place / "out")
     except (RunError, RecordError, OSError, ValueError, KeyError, TypeError) as error:
         failure = str(error) or repr(error)
     finally:
@@ -99,12 +115,11 @@ def alive(pid: str) -> bool:
     return pid.isdigit() and Path(f"/proc/{pid}").exists()
 
 
-def _command(task: Task, root: Path, out: Path) -> str:
-    words = {"demeter": str(root / DEMETER), "out": str(out)}
-    argv = [
-        word.replace("{demeter}", words["demeter"]).replace("{out}", words["out"])
-        for word in _limited(task)
-    ]
+def _command(task: Task, root: Path, out: Path, record: Path | None) -> str:
+    words = {"{demeter}": str(root / DEMETER), "{out}": str(out), "{record}": str(record)}
+    argv = list(_limited(task))
+    for name, value in words.items():
+        argv = [word.replace(name, value) for word in argv]
     # Who started it may vanish: then it has to end as well.
     guard = ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
     try:
@@ -123,7 +138,7 @@ def _command(task: Task, root: Path, out: Path) -> str:
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip())[-_TAIL_CHARACTERS:]
         # Its folder is gone by the time that anybody reads this.
-        reason = f"exit status {done.returncode}: {said.replace(words['out'], 'OUT')}"
+        reason = f"exit status {done.returncode}: {said.replace(str(out), 'OUT')}"
         raise RunError(f"{_last_words(out)}{reason}")
     return done.stdout
 
@@ -131,9 +146,10 @@ def _command(task: Task, root: Path, out: Path) -> str:
 def _last_words(out: Path) -> str:
     """Return the end of the consoles of guests that failed."""
     return "".join(
-        f"the end of OUT/{path.relative_to(out)}:\n"
+        f"the end of {str(path).replace(str(out), 'OUT')}:\n"
         f"{path.read_text(errors='replace').rstrip()[-_CONSOLE_CHARACTERS:]}\n"
-        for path in sorted(out.glob("*.failed/console.log"))
+        for path in sorted(out.parent.glob(f"{out.name}*/**/console.log"))
+        if path.parent.name.startswith(f"{out.name}.failed") or path.parent.suffix == ".failed"
     )
 
 
@@ -159,12 +175,23 @@ def _kept(run: Run, said: str, out: Path) -> dict[str, bytes]:
         if not lines:
             raise RunError(f"it did not say what was looked for: {', '.join(run.patterns)}")
         return {"lines.txt": ("\n".join(lines) + "\n").encode()}
+    if run.kind == RECORD:
+        return {ACCESSES: (out / ACCESSES).read_bytes()}
+    if run.kind == "replay":
+        return {"sim.json": _replayed(said)}
     if run.kind == "heat":
         return {name: (out / name).read_bytes() for name in ("heat.json", "command.log")}
     row = out / str(run.system)
     files = {name: (row / name).read_bytes() for name in ("summary.json", "command.log")}
     files["series.jsonl"] = _series((row / "series.jsonl").read_text())
     return files
+
+
+def _replayed(text: str) -> bytes:
+    """Return the one row of a replay, without where each page is in the end."""
+    (row,) = json.loads(text)["rows"]
+    kept = {name: value for name, value in row.items() if name != "placed"}
+    return (json.dumps(kept, sort_keys=True) + "\n").encode()
 
 
 def _series(text: str) -> bytes:
@@ -193,6 +220,9 @@ def _inputs(run: Run, root: Path) -> dict[str, str]:
             str(path.relative_to(root)): _sha256(path, path.stat().st_mtime_ns) for path in paths
         }
     demeter = root / DEMETER
+    if run.needs is not None:
+        of_record = task_of(run.needs, root).key
+        return {"demeter": _sha256(demeter, demeter.stat().st_mtime_ns), ACCESSES: of_record}
     module = None if run.system is None else _module_of(demeter, run.system)
     return _guest_inputs(demeter, _MODULES if module is None else (*_MODULES, module))
 

@@ -33,6 +33,18 @@ _WHOLE = (
     "walks",
     "samples",
 )
+#: Fields of a simulated row that are taken as they are.
+_REPLAYED = (
+    "time_s",
+    "none_s",
+    "ideal_s",
+    "ideal_share",
+    "fmem_share",
+    "samples",
+    "ranges",
+    "promoted_pages",
+    "demoted_pages",
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,8 @@ class Measured:
     chosen_from: int = 1
     #: Which of them it is: the kind of pages and the tuning.
     way: str = ""
+    #: Whether no guest ran with these settings: recorded accesses were played.
+    replayed: bool = False
 
 
 def measured(run: Run, files: Mapping[str, bytes]) -> Measured:
@@ -63,6 +77,8 @@ def measured(run: Run, files: Mapping[str, bytes]) -> Measured:
             return Measured(run.labels, _text(run, files["lines.txt"].decode()))
         if run.kind == "heat":
             return _heat(run, json.loads(files["heat.json"]))
+        if run.kind == "replay":
+            return Measured(run.labels, _replayed(json.loads(files["sim.json"])), replayed=True)
         return _compare(run, files)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResultError(
@@ -109,6 +125,12 @@ def _compare(run: Run, files: Mapping[str, bytes]) -> Measured:
             s for s, rate in curve if rate >= 0.9 * numbers["peak_per_s"]
         )
     return Measured(run.labels, numbers, curve)
+
+
+def _replayed(row: Mapping[str, object]) -> dict[str, float]:
+    numbers = {name: float(str(row[name])) for name in _REPLAYED if row.get(name) is not None}
+    numbers["moved_pages"] = numbers["promoted_pages"] + numbers["demoted_pages"]
+    return numbers
 
 
 def _said(text: str) -> dict[str, float]:

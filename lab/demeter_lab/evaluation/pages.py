@@ -2,7 +2,6 @@
 """The report as static pages that need no network: one a record, one a manager, one a workload."""
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,7 +98,8 @@ def _page_of(
     lines = []
     for result in results:
         for one in result.measured:
-            if one.labels.get(label) == name and "time_s" in one.numbers:
+            # A grid of settings is for its own record's page.
+            if one.labels.get(label) == name and "time_s" in one.numbers and not one.replayed:
                 left = " ".join(
                     f"{key}={value}" for key, value in one.labels.items() if key != label
                 )
@@ -116,7 +116,7 @@ def _page_of(
         if name in value.about or (label == "workload" and result.record.workloads == [name])
     ]
     commands = [
-        (result.record.id, _command(run.argv))
+        (result.record.id, "\n".join(document.commands_of(run)))
         for result in results
         for run in [
             next((one for one in result.record.runs if one.labels.get(label) == name), None)
@@ -140,12 +140,8 @@ def _commands(result: Result) -> list[str]:
     """Return one command of each kind of run: the first of each program and axes."""
     first = {}
     for run in result.record.runs:
-        first.setdefault((run.kind, tuple(run.labels)), _command(run.argv))
+        first.setdefault((run.kind, tuple(run.labels)), "\n".join(document.commands_of(run)))
     return list(first.values())
-
-
-def _command(argv: Sequence[str]) -> str:
-    return shlex.join(argv).replace("'{demeter}'", "demeter").replace("'{out}'", "OUT")
 
 
 def _environment() -> jinja2.Environment:

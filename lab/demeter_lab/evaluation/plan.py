@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demeter_lab.evaluation.execute import Task, task_of
-from demeter_lab.evaluation.records import Record, Run
+from demeter_lab.evaluation.records import Record
 from demeter_lab.evaluation.store import Store
 from demeter_lab.evaluation.values import label_of
 from demeter_lab.table import aligned
@@ -42,18 +42,14 @@ def chosen(
     choice = Choice()
     for record in every:
         for run in record.in_turn:
-            task = task_of(run, limit_s=limit_s)
-            choice.keys[run.digest] = task.key
             of_rows = systems is None or run.system is None or run.system in systems
-            if record.id in only and of_rows:
-                choice.tasks.setdefault(task.key, task)
-                choice.records.setdefault(record.id, []).append(task.key)
+            for one in filter(None, (run.needs, run)):
+                task = task_of(one, limit_s=limit_s)
+                choice.keys[one.digest] = task.key
+                if record.id in only and of_rows:
+                    choice.tasks.setdefault(task.key, task)
+                    choice.records.setdefault(record.id, []).append(task.key)
     return choice
-
-
-def is_guest(run: Run) -> bool:
-    """Whether a run boots a guest, which is what takes its time."""
-    return "{demeter}" in run.argv
 
 
 def text(choice: Choice, kept: Set[str], seconds: Sequence[float], workers: int) -> str:
@@ -69,7 +65,7 @@ def text(choice: Choice, kept: Set[str], seconds: Sequence[float], workers: int)
     todo = [task for key, task in choice.tasks.items() if key not in kept]
     lines = [f"{task.run.record} {label_of(task.run.labels)}" for task in todo]
     lines += ["", table(choice, kept)]
-    guests = sum(is_guest(task.run) for task in todo)
+    guests = sum(task.run.is_guest for task in todo)
     if guests and seconds:
         mean_s = sum(seconds) / len(seconds)
         hours = guests * mean_s / workers / 3600
@@ -86,10 +82,10 @@ def table(choice: Choice, kept: Set[str]) -> str:
     seen: set[str] = set()
     for name, keys in choice.records.items():
         own = set(keys)
-        guests = {key for key in own if is_guest(choice.tasks[key].run)}
+        guests = {key for key in own if choice.tasks[key].run.is_guest}
         lines.append(_line(name, guests, seen, kept, own - guests))
         seen |= own
-    guests = {key for key in seen if is_guest(choice.tasks[key].run)}
+    guests = {key for key in seen if choice.tasks[key].run.is_guest}
     lines.append(_line("all", guests, set(), kept, seen - guests))
     return aligned(lines)
 
@@ -113,5 +109,5 @@ def kept_of(choice: Choice, out: Path) -> tuple[set[str], list[float]]:
 def _seconds(tasks: Mapping[str, Task], kept: Set[str], store: Store) -> Iterable[float]:
     for key in kept:
         took = store.about(key).get("host_s")
-        if is_guest(tasks[key].run) and isinstance(took, int | float):
+        if tasks[key].run.is_guest and isinstance(took, int | float):
             yield float(took)

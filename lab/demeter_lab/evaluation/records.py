@@ -3,9 +3,11 @@
 
 A record's ``[[run]]`` blocks each have a command and axes; a run is one combination of them.
 In a word of the command ``{name}`` is an axis' or a parameter's value; a word that is nothing
-but ``{name}`` becomes as many words as the value has. ``{demeter}`` and ``{out}`` stay, for
-whoever executes the run. ``{options}`` is what the block gives an axis' value (``given``), and what
-the guest's size (``quick.options``), the block (``options``) and the tuning give the manager.
+but ``{name}`` becomes as many words as the value has. ``{demeter}``, ``{out}`` and ``{record}``
+stay, for whoever executes the run. ``{options}`` is what the block gives an axis' value
+(``given``), and what the guest's size (``quick.options``), the block (``options``) and the tuning
+give the manager. A block of kind ``replay`` has a second command, ``record``: the guest whose
+accesses are recorded, once for all runs that differ in nothing of it, and played by the first.
 """
 
 import hashlib
@@ -25,11 +27,15 @@ ROOT = Path(__file__).resolve().parents[3]
 DIRECTORY = ROOT / "lab/evaluation"
 COMMON = "common.toml"
 #: How commands are understood; what each leaves is in measure.py.
-KINDS = ("compare", "heat", "text")
+KINDS = ("compare", "heat", "text", "replay")
+#: Of the guest that a replay needs: what is recorded is no point by itself.
+RECORD = "record"
 #: Of the label ``tuning``: what is published, scaled to the guest. Others are in ``common.toml``.
 PUBLISHED = "published"
+#: How deep values of parameters may name others.
+_DEPTH = 5
 #: Left as they are: only where a run is executed is it known what they stand for.
-_LATER = {"demeter": "{demeter}", "out": "{out}"}
+_LATER = {"demeter": "{demeter}", "out": "{out}", "record": "{record}"}
 
 Labels = dict[str, str]
 
@@ -50,14 +56,21 @@ class Run:
     patterns: dict[str, str] = field(default_factory=dict)
     #: ``text``: files that decide its outcome, as globs from the root; guests have inputs.py.
     sources: tuple[str, ...] = ()
+    #: ``replay``: the run whose recorded accesses are played.
+    needs: "Run | None" = None
 
     @property
     def digest(self) -> str:
         """What it is, whatever it is made of."""
-        text = json.dumps(
-            {"argv": self.argv, "kind": self.kind, "patterns": self.patterns}, sort_keys=True
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        what = {"argv": self.argv, "kind": self.kind, "patterns": self.patterns}
+        if self.needs is not None:
+            what["needs"] = self.needs.digest
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether it boots a guest, which is what takes its time."""
+        return "{demeter}" in self.argv and self.kind != "replay"
 
     @property
     def system(self) -> str | None:
@@ -314,10 +327,26 @@ def _points(
         }
         if "workload" in labels and labels["workload"] in parameters:
             values["command"] = parameters[labels["workload"]]
-        argv = tuple(itertools.chain.from_iterable(_words(word, values) for word in block["argv"]))
-        sources = tuple(block.get("sources", []))
-        runs.append(Run(record, block["kind"], argv, labels, block.get("patterns", {}), sources))
+        patterns, sources = block.get("patterns", {}), tuple(block.get("sources", []))
+        argv = _argv(block["argv"], values)
+        needs = _recorded(record, block, labels, values) if block["kind"] == "replay" else None
+        runs.append(Run(record, block["kind"], argv, labels, patterns, sources, needs))
     return runs, absent
+
+
+def _recorded(record: str, block: Mapping, labels: Labels, values: Mapping[str, str]) -> Run:
+    """Return the guest that is recorded for a replay; of its labels, those that it depends on."""
+    words = [*block["record"], values.get("command", "")]
+    own = {
+        key: value
+        for key, value in labels.items()
+        if key == "workload" or any(f"{{{key}}}" in word for word in words)
+    }
+    return Run(record, RECORD, _argv(block["record"], values), {"run": "recorded", **own})
+
+
+def _argv(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(itertools.chain.from_iterable(_words(word, values) for word in words))
 
 
 def _words(word: str, values: Mapping[str, str]) -> list[str]:
@@ -326,7 +355,7 @@ def _words(word: str, values: Mapping[str, str]) -> list[str]:
     if not re.search(r"\{[a-z_]+\}", word):
         return [word]
     text = word
-    # A parameter's value may name another one: {command} has {footprint} in it.
-    for _ in range(3):
+    # A parameter's value may name another one: {guest} has {machine}, that {fmem} in it.
+    for _ in range(_DEPTH):
         text = text.format_map(values)
     return shlex.split(text) if alone else [text]

@@ -78,6 +78,10 @@ class Store:
             return None
         return files if digests == _digests(files) else None
 
+    def place(self, key: str) -> Path:
+        """Return the folder of a run that was done."""
+        return self.directory / "runs" / key
+
     def about(self, key: str) -> dict[str, object]:
         """Return the command of a run that was done, where and how long it took."""
         return json.loads((self.directory / "runs" / key / _ABOUT).read_text())

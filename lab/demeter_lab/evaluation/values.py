@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from demeter_lab.evaluation.measure import Measured
 from demeter_lab.evaluation.measure import measured as measure
-from demeter_lab.evaluation.records import Labels, Record, RecordError
+from demeter_lab.evaluation.records import Labels, Record, RecordError, Run
 from demeter_lab.evaluation.store import Store
 
 
@@ -142,7 +142,7 @@ def results_of(records: Sequence[Record], store: Store, keys: Mapping[str, str])
             key = keys.get(run.digest, "not planned")
             if (files := store.files(key)) is not None:
                 found.append(measure(run, files))
-            elif reason := store.failure(key):
+            elif reason := store.failure(key) or _failure_of_record(run, store, keys):
                 failures[label_of(run.labels)] = reason
             else:
                 missing += 1
@@ -154,6 +154,13 @@ def results_of(records: Sequence[Record], store: Store, keys: Mapping[str, str])
         known |= {(record.id, value.name): value for value in values}
         results.append(Result(record, found, values, failures, missing))
     return results
+
+
+def _failure_of_record(run: Run, store: Store, keys: Mapping[str, str]) -> str | None:
+    """Return why what a replay needs was not recorded."""
+    key = None if run.needs is None else keys.get(run.needs.digest)
+    reason = None if key is None or store.files(key) is not None else store.failure(key)
+    return None if reason is None else f"its record: {reason}"
 
 
 def better_of(found: Sequence[Measured], chosen_by: str = "time_s") -> list[Measured]:
@@ -330,19 +337,7 @@ def _points(spec: Mapping, of: Mapping, found: Sequence[Measured]) -> list[Point
     by, axis = spec["by"], spec.get("by_least")
     below = [run for run in found if is_point(run.labels, by) and metric in run.numbers]
     if how := spec.get("by_mean"):
-        if not below or not above:
-            return []
-        base = _MEANS[how]([run.numbers[metric] for run in below])
-        behind = sum(run.chosen_from for run in below)
-        return [
-            Point(
-                run.numbers[metric] / base,
-                _point_name(run.labels, of),
-                run.chosen_from + behind,
-            )
-            for run in above
-            if base
-        ]
+        return _by_mean(metric, of, above, below, _MEANS[how])
     fixed = {*of, *by}
     bases: dict[tuple[tuple[str, str], ...], list[Measured]] = {}
     for run in below:
@@ -363,6 +358,32 @@ def _points(spec: Mapping, of: Mapping, found: Sequence[Measured]) -> list[Point
     if axis is None:
         return [point for of_name in points.values() for point in of_name]
     return _against_least(points)
+
+
+def _by_mean(
+    metric: str,
+    of: Mapping,
+    above: Sequence[Measured],
+    below: Sequence[Measured],
+    mean: Callable[[Sequence[float]], float],
+) -> list[Point]:
+    """Return numbers by the mean of all those of the same workload and seed."""
+    alike: dict[tuple[str | None, ...], list[Measured]] = {}
+    for run in below:
+        alike.setdefault(_alike(run.labels), []).append(run)
+    points = []
+    for run in above:
+        others = alike.get(_alike(run.labels), [])
+        base = mean([other.numbers[metric] for other in others]) if others else 0.0
+        behind = sum(other.chosen_from for other in others)
+        if base:
+            name = _point_name(run.labels, of)
+            points.append(Point(run.numbers[metric] / base, name, run.chosen_from + behind))
+    return points
+
+
+def _alike(labels: Labels) -> tuple[str | None, ...]:
+    return tuple(labels.get(axis) for axis in ("workload", "seed"))
 
 
 def _of_seeds(points: Sequence[Point]) -> Point:
