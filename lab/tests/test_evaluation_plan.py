@@ -183,6 +183,14 @@ def test_a_tuning_is_what_it_is_said_to_be(quick: bool) -> None:
     assert samples == {f"memtis.adaptation_samples={244 if quick else 977}"}
 
 
+def test_a_guest_of_huge_pages_can_have_them() -> None:
+    """Linux gives none in guests as small as the quick runs' without the reserve."""
+    every = [run for record in records.load(SYSTEMS, True) for run in record.runs]
+    guests = [one for run in every for one in (run.needs, run) if one is not None and one.is_guest]
+    without = {one.record for one in guests if "--kernel-reserve" not in one.argv}
+    assert without == {"S0"}
+
+
 def test_a_guest_without_a_balloon_is_that_of_other_records() -> None:
     every = {record.id: record for record in records.load(SYSTEMS, True)}
     others = {run.digest for run in every["F8"].runs}
