@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 from demeter_lab.evaluation import __main__ as command
 from demeter_lab.evaluation import charts, execute, pages, plan, records
 from demeter_lab.evaluation.execute import Outcome, Task
+from demeter_lab.evaluation.measure import Measured
 from demeter_lab.evaluation.records import Manager, Run
 from demeter_lab.evaluation.store import Plan, Store
-from demeter_lab.evaluation.values import TOLD, results_of
+from demeter_lab.evaluation.values import TOLD, results_of, value_of
 
 HERE = Path(__file__).parent / "evaluation"
 SYSTEMS = [
@@ -105,6 +106,26 @@ def test_its_figures_and_page_are_made_of_its_runs(tmp_path: Path) -> None:
     )
     assert done.exit_code == 0, done.output
     assert "mine / Demeter" in (tmp_path / "out/evaluation.md").read_text()
+
+
+def test_no_value_of_the_records_is_made_of_its_runs() -> None:
+    """F6 asks for the worst of all managers, by whatever name."""
+    every = records.load(SYSTEMS, True, added={"example": False})
+    record = next(one for one in every if one.id == "F6")
+    times = {"example": {"demeter": 1.0, "none": 2.0}}
+    found = [
+        Measured(
+            {"workload": "gups", "seed": "1", "system": system, "balloon": balloon},
+            {"work_per_s": times.get(system, {}).get(balloon, 1.0)},
+        )
+        for system in ("tpp", "nomad", "memtis", "demeter", "example")
+        for balloon in ("none", "virtio", "demeter")
+    ]
+    spec = next(one for one in record.values if "worst" in str(one["name"]))
+    assert value_of(record, spec, found, {}, 0, {}).ours == 1.0
+    (own,) = (one for one in record.values if one.get("of") == {"system": "example"})
+    # No balloon: 2 by 1; each kind of balloon: 1 by 1.
+    assert value_of(record, own, found, {}, 0, {}).ours == pytest.approx(2 ** (1 / 3))
 
 
 def test_the_command_takes_a_row_that_there_is(

@@ -101,6 +101,8 @@ class Record:
     beyond: tuple[str, ...]
     values: tuple[dict[str, object], ...]
     figures: tuple[dict[str, object], ...]
+    #: Managers that are no part of it: only values that name them are made of their runs.
+    added: tuple[str, ...] = ()
 
     @property
     def in_turn(self) -> list[Run]:
@@ -250,6 +252,7 @@ def _record(
             beyond=(*_beyond(path, data), *joined),
             values=tuple(_value(spec, quick) for spec in data.get("value", [])),
             figures=tuple(data.get("figure", [])),
+            added=tuple(joined),
         )
     except KeyError as error:
         raise RecordError(f"{path} lacks {error}, or something in it asks for it") from None

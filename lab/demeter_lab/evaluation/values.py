@@ -201,6 +201,7 @@ def value_of(
             f"{record.id}: a value has no {', '.join(sorted(odd))}; "
             f"it has {', '.join(sorted(_FIELDS))}"
         )
+    record, found = _without_added(record, spec, found)
     told, unchecked, chosen = str(spec.get("note", "")), "", ""
     ours, spread, count = None, None, 0
     if (other := spec.get("from")) is not None:
@@ -243,6 +244,19 @@ def value_of(
         ours, spread, count, state, wanted, note, _about(spec), spec.get("paper_says"), unchecked,
         chosen, told,
     )  # fmt: skip
+
+
+def _without_added(
+    record: Record, spec: Mapping, found: Sequence[Measured]
+) -> tuple[Record, Sequence[Measured]]:
+    """Return the record and its points less the rows that it was not made for, if unnamed."""
+    hidden = set(record.added) - {name for names in _rows(spec) for name in names}
+    if not hidden:
+        return record, found
+    runs = tuple(run for run in record.runs if run.system not in hidden)
+    return replace(record, runs=runs), [
+        one for one in found if one.labels.get("system") not in hidden
+    ]
 
 
 def _unchecked(
