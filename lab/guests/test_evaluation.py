@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from demeter_lab.evaluation.records import ROOT
 from demeter_lab.evaluation.store import Store
 
 RECORDS = Path(__file__).parent / "records"
-#: Runs of the records, and how many of them crash their guest.
-RUNS, CRASHES = 4, 1
+#: Runs of the records, two of them replays of a third, and how many of them crash their guest.
+RUNS, REPLAYS, CRASHES = 7, 2, 1
 #: Generous: the host may be busy.
 LIMIT_S = 300
 
@@ -123,6 +124,30 @@ def test_a_guest_that_crashes_is_a_row_that_failed(one_worker: Evaluation) -> No
     assert re.search(r"\| Run time, none \| \d.* \| met \|", document), document
     assert re.search(r"\| Run time, TPP .*\| not run \| failed: 1 tpp crash \|", document), document
     assert "panicked" in (one_worker.out / "CRASH.html").read_text()
+
+
+def test_what_was_recorded_is_played_as_the_guest_ran(one_worker: Evaluation) -> None:
+    kept = [set(files) for files in one_worker.results().values()]
+    assert kept.count({"accesses.bin"}) == 1 and kept.count({"sim.json"}) == REPLAYS
+    document = (one_worker.out / "evaluation.md").read_text()
+    assert re.search(r"\| Run time, replayed / live \| \d.* \| met \|", document), document
+
+
+def test_the_example_of_a_peer_joins_what_was_run(one_worker: Evaluation, tmp_path: Path) -> None:
+    """docs/peers.md: its row's one guest, beside what is there."""
+    evaluation = Evaluation(tmp_path)
+    shutil.copytree(one_worker.out, evaluation.out)
+    before = set(evaluation.results())
+    options = ("--only", "GUESTS", "--with", "example", "--system", "example")
+    status, said = evaluation.run(*options, "--plan")
+    assert status == 0 and "GUESTS 1 example gups\n" in said, said
+    assert set(evaluation.results()) == before
+    status, said = evaluation.run(*options)
+    assert status == 0 and "1 runs, 0 of them done before" in said, said
+    assert len(evaluation.results()) == len(before) + 1
+    document = (evaluation.out / "evaluation.md").read_text()
+    value = r"\| Run time, example / Demeter, geometric mean \| \d"
+    assert re.search(value, document), document
 
 
 def test_two_workers_interrupted_give_the_same_bits(one_worker: Evaluation, tmp_path: Path) -> None:
