@@ -143,7 +143,8 @@ def test_quick_guests_have_every_rival_scaled_to_them() -> None:
 EAGER = {
     "tpp": ("tpp.watermark_scale_factor=333", "tpp.scan_size_mb=40"),
     "nomad": ("nomad.watermark_scale_factor=333", "nomad.scan_size_mb=40"),
-    "memtis": ("memtis.kmigrated_ms=10",),
+    # Of the guest's size: below.
+    "memtis": (),
     "hemem": ("hemem.period=4999", "hemem.store_period=4999"),
     "nimble": ("nimble.period_ms=100",),
     "tpp-h": ("tpp-h.demote_basis_points=1000", "tpp-h.scan_size_mb=40"),
@@ -171,7 +172,7 @@ def test_rivals_have_a_tuning_for_short_runs(name: str, quick: bool) -> None:
 @PLANS
 def test_a_tuning_is_what_it_is_said_to_be(quick: bool) -> None:
     every = [run for record in records.load(SYSTEMS, quick) for run in record.runs]
-    for run in every:
+    for run in (run for run in every if EAGER.get(run.system or "", ["-"])):
         assert tuned(run) == all(knob in run.argv for knob in EAGER.get(run.system or "", ["-"]))
     samples = {
         word
