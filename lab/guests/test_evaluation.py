@@ -109,6 +109,8 @@ def one_worker(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     assert status == 1, said
     assert f"{RUNS} runs, 0 of them done before" in said, said
     assert f"{CRASHES} runs failed" in said, said
+    # They are told together: of a whole grid they are hundreds.
+    assert f"{REPLAYS} replays of what was recorded" in said, said
     return evaluation
 
 

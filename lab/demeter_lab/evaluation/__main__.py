@@ -108,31 +108,38 @@ def _chosen(every: Sequence[Record], only: Sequence[str] | None) -> list[Record]
 
 def _execute(tasks: Sequence[Task], store: Store, scheduler: str | None, workers: int) -> int:
     """Run guests and tests, then play what they recorded; return how many failed."""
+    replays = [task for task in tasks if task.run.needs is not None]
+    others = [task for task in tasks if task.run.needs is None]
     done = 0
 
     def told(task: Task, outcome: Outcome) -> None:
         nonlocal done
         done += 1
-        name = f"{task.run.record} {label_of(task.run.labels)}"
-        how = (
-            f"FAILED: {outcome.failure.splitlines()[-1]}"
-            if outcome.failure
-            else f"{outcome.host_s:.0f} s"
-        )
-        typer.echo(f"evaluation: {done}/{len(tasks)} {name}: {how}")
+        typer.echo(f"evaluation: {done}/{len(others)} {_how(task, outcome)}")
 
-    replays = [task for task in tasks if task.run.needs is not None]
-    others = [task for task in tasks if task.run.needs is None]
     failed = 0
     if others:
         with fleet.client_of(scheduler, workers) as client:
             failed = fleet.run_all(client, others, store, told)
     if replays:
-        more, waiting = replay.play_all(replays, store, workers, told)
+        more, waiting = replay.play_all(replays, store, workers, _told_if_failed)
         failed += more
+        typer.echo(f"evaluation: {len(replays) - more - waiting} replays of what was recorded")
         if waiting:
             typer.echo(f"evaluation: {waiting} replays wait for what was not recorded", err=True)
     return failed
+
+
+def _told_if_failed(task: Task, outcome: Outcome) -> None:
+    # Hundreds that each take no time: what is said of one is that it failed.
+    if outcome.failure:
+        typer.echo(f"evaluation: {_how(task, outcome)}")
+
+
+def _how(task: Task, outcome: Outcome) -> str:
+    name = f"{task.run.record} {label_of(task.run.labels)}"
+    failed = f"FAILED: {outcome.failure.splitlines()[-1]}" if outcome.failure else ""
+    return f"{name}: {failed or f'{outcome.host_s:.0f} s'}"
 
 
 def _report(out: Path, directory: Path, to: Path | None) -> None:
