@@ -147,8 +147,8 @@ EAGER = {
     "memtis": (),
     "hemem": ("hemem.period=4999", "hemem.store_period=4999"),
     "nimble": ("nimble.period_ms=100",),
-    "tpp-h": ("tpp-h.demote_basis_points=1000", "tpp-h.scan_size_mb=40"),
-    "tpp-h-noflush": ("tpp-h-noflush.demote_basis_points=1000", "tpp-h-noflush.scan_size_mb=40"),
+    "tpp-h": ("tpp-h.scan_size_mb=20", "tpp-h.repeat_faults=0"),
+    "tpp-h-noflush": ("tpp-h-noflush.scan_size_mb=20", "tpp-h-noflush.repeat_faults=0"),
     "tpp-h-2m": ("tpp-h-2m.demote_basis_points=1000", "tpp-h-2m.scan_size_mb=40"),
 }
 
