@@ -43,6 +43,14 @@ def test_a_guest_of_several_records_is_one() -> None:
     assert int(lines["all"][3]) == int(lines["F2"][0]) + to_run
 
 
+def test_replays_are_counted_and_take_no_guest() -> None:
+    choice = choice_of("F9")
+    told = plan.text(choice, set(), [], 2)
+    replays = sum(task.run.needs is not None for task in choice.tasks.values())
+    assert f"F9: {replays} replays\n" in told and "F9 recorded 1 512 gups\n" in told
+    assert told.splitlines()[-2].split() == ["F9", "18", "0", "0", "18", str(replays)]
+
+
 def test_what_is_kept_is_not_run_again(tmp_path: Path) -> None:
     choice = choice_of("F2", systems={"memtis"})
     assert len(choice.tasks) == 1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What would be run: how many guests each record asks for, shares with others, and has kept."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +54,7 @@ def chosen(
 
 
 def text(choice: Choice, kept: Set[str], seconds: Sequence[float], workers: int) -> str:
-    """Return what is not done yet, a line each, and how many guests that are by record.
+    """Return what is not done yet, a line each but for replays, and how many guests that are.
 
     Args:
         choice: what is asked for.
@@ -63,7 +64,11 @@ def text(choice: Choice, kept: Set[str], seconds: Sequence[float], workers: int)
 
     """
     todo = [task for key, task in choice.tasks.items() if key not in kept]
-    lines = [f"{task.run.record} {label_of(task.run.labels)}" for task in todo]
+    lines = [
+        f"{task.run.record} {label_of(task.run.labels)}" for task in todo if not task.run.needs
+    ]
+    replays = Counter(task.run.record for task in todo if task.run.needs)
+    lines += [f"{record}: {count} replays" for record, count in replays.items()]
     lines += ["", table(choice, kept)]
     guests = sum(task.run.is_guest for task in todo)
     if guests and seconds:

@@ -159,7 +159,7 @@ def results_of(records: Sequence[Record], store: Store, keys: Mapping[str, str])
 def _failure_of_record(run: Run, store: Store, keys: Mapping[str, str]) -> str | None:
     """Return why what a replay needs was not recorded."""
     key = None if run.needs is None else keys.get(run.needs.digest)
-    reason = None if key is None or store.files(key) is not None else store.failure(key)
+    reason = None if key is None else store.failure(key)
     return None if reason is None else f"its record: {reason}"
 
 
