@@ -33,8 +33,8 @@ PROGRAMS = (
     Program("scan", f"{_GUPS} --scan --updates 150000000"),
     Program("placed", f"{_GUPS} --place begin --updates 30000000"),
     Program("scattered", f"{_GUPS} --place scattered --updates 15000000"),
-    # Placing base pages costs at once, and pays later: does it, in a run of the horizon's length?
-    Program("scattered-long", f"{_GUPS} --place scattered --updates 60000000"),
+    # Placing base pages costs at once, and pays later: this one ends just after a look was paid.
+    Program("scattered-long", f"{_GUPS} --place scattered --updates 103000000"),
     # A look begins later, then, and learns more slowly.
     Program(
         "scattered-slow",
