@@ -9,7 +9,7 @@
 //! space of a part is taken with it, so that no write can fail for want of it.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use demeter_extmem_tree::{MOST_PARTS, PARTS, PlaceError, largest_file_bytes, part_words, parts};
 
@@ -18,6 +18,12 @@ use super::backoff::Backoff;
 use super::{SLOT_BYTES, SwapError};
 use crate::region::{Region, carved_bytes};
 use crate::{byte_lock, clock, descriptor, syscall};
+
+/// Parts that may be refused in one look. Where the disk is full for one it is for most, a
+/// refusal may take a journal's commit, and there may be thousands of parts; …
+const MOST_REFUSALS: u32 = 8;
+/// … fewer where a refusal takes long: no other is asked for after so much time.
+const MOST_LOOK_NS: u64 = 100_000_000;
 
 /// Why a part that nobody else has cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +50,9 @@ pub struct Parts {
     ours: &'static [AtomicU64],
     /// The [`Obstacle`] when a part was last asked for; 0: none.
     obstacle: AtomicU8,
+    /// Where the next look begins: behind what was refused, so that a part that has its
+    /// space yet is found in time.
+    next: AtomicUsize,
     /// When to ask for a part again after none could be had.
     backoff: Backoff,
 }
@@ -77,6 +86,7 @@ impl Parts {
             // SAFETY: zero is an AtomicU64.
             ours: unsafe { region.carve::<AtomicU64>(MOST_PARTS / 64) }.ok_or(SwapError::Memory)?,
             obstacle: AtomicU8::new(0),
+            next: AtomicUsize::new(0),
             backoff: Backoff::default(),
         })
     }
@@ -111,30 +121,46 @@ impl Parts {
     /// The same with a look each time, for who has no other way left.
     pub fn grow_now(&self) -> bool {
         let begun_ns = clock::now_ns();
+        let grown = self.look(begun_ns, |part| self.fill(part));
+        if grown {
+            self.backoff.was_good();
+        } else {
+            self.backoff
+                .was_in_vain(begun_ns, clock::now_ns(), self.obstacle());
+        }
+        grown
+    }
+
+    /// Takes the first part that can be locked and filled, unless too many are refused.
+    fn look(&self, begun_ns: u64, mut fill: impl FnMut(usize) -> Result<(), Obstacle>) -> bool {
         self.obstacle.store(0, Ordering::Relaxed);
-        let grown = (0..self.count).any(|part| {
+        let first = self.next.swap(0, Ordering::Relaxed);
+        let mut refusals = 0;
+        for part in (first..self.count).chain(0..first) {
             if self.is_ours(part) || !self.lock(part) {
-                return false;
+                continue;
             }
-            match self.fill(part) {
+            match fill(part) {
                 Ok(()) => {
                     let bit = 1 << (part % 64);
-                    self.ours[part / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+                    if self.ours[part / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+                        return true;
+                    }
                 }
                 // One that somebody had before may have its space yet.
                 Err(obstacle) => {
                     self.obstacle.store(obstacle as u8, Ordering::Relaxed);
                     self.unlock(part);
-                    false
+                    refusals += 1;
+                    let took_ns = clock::now_ns().saturating_sub(begun_ns);
+                    if refusals == MOST_REFUSALS || took_ns > MOST_LOOK_NS {
+                        self.next.store((part + 1) % self.count, Ordering::Relaxed);
+                        return false;
+                    }
                 }
             }
-        });
-        if grown {
-            self.backoff.was_good();
-        } else {
-            self.backoff.was_in_vain(begun_ns, clock::now_ns());
         }
-        grown
+        false
     }
 
     fn lock(&self, part: usize) -> bool {
@@ -261,6 +287,48 @@ mod tests {
         }
         // There is no pause any more.
         assert!(parts.grow() && parts.grow());
+    }
+
+    #[test]
+    fn a_full_disk_is_asked_for_few_parts_at_a_time_and_for_all_in_turn() {
+        let (backing, other) = taken();
+        byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
+        let mut region = Region::map_shared(Parts::footprint_bytes()).unwrap();
+        let parts = Parts::new(&backing, &mut region).unwrap();
+        let count = parts.count;
+        assert!(count > 2 * MOST_REFUSALS as usize);
+        let mut asked = vec![0; count];
+        for _ in 0..count.div_ceil(MOST_REFUSALS as usize) {
+            let mut calls = 0;
+            assert!(!parts.look(clock::now_ns(), |part| {
+                (calls, asked[part]) = (calls + 1, asked[part] + 1);
+                Err(Obstacle::Disk)
+            }));
+            assert!(calls <= MOST_REFUSALS);
+            assert_eq!(parts.obstacle(), Some(Obstacle::Disk));
+        }
+        // A thread set aside in a look may have it end early; then some are left for later.
+        assert!(asked.iter().sum::<u32>() >= count as u32 / MOST_REFUSALS);
+        assert!(asked.iter().all(|&times| times <= 2), "{asked:?}");
+        // A refusal that takes long is the last one of a look.
+        let mut calls = 0;
+        assert!(!parts.look(clock::now_ns() - MOST_LOOK_NS - 1, |_| {
+            calls += 1;
+            Err(Obstacle::Disk)
+        }));
+        assert_eq!(calls, 1);
+        // The only one that has its space is found; nothing refused is kept locked.
+        let looks = (1..=count).find(|_| {
+            parts.look(clock::now_ns(), |part| {
+                (part == 50).then_some(()).ok_or(Obstacle::Disk)
+            })
+        });
+        assert!(looks.is_some() && parts.is_ours(50) && !parts.is_ours(49));
+        assert!(byte_lock::take(
+            other.as_raw_fd(),
+            PARTS,
+            50 * parts.part_words as i64
+        ));
     }
 
     #[test]

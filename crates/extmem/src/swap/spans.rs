@@ -17,6 +17,7 @@ use super::family::Ticket;
 use super::parts::Obstacle;
 use super::slots::Slots;
 use super::{SLOT_BYTES, Slot, SwapError};
+use crate::clock;
 use crate::futex::pause;
 use crate::region::Region;
 
@@ -28,6 +29,10 @@ const GAP_SLOTS: u64 = 64;
 const TRIES: u32 = 25;
 /// Time between those looks.
 const PAUSE_NS: u32 = 20_000_000;
+/// Time of all of them: a look may wait for a full disk, and the program hears no signal …
+const MOST_TRIES_NS: u64 = 2_000_000_000;
+/// … but so many in any case, as a thread may be set aside.
+const LEAST_TRIES: u32 = 3;
 
 /// One file or device.
 #[derive(Debug)]
@@ -177,12 +182,15 @@ impl Spans {
             return found;
         }
         // Somebody else may give a part or some space back.
-        for _ in 0..TRIES {
+        let begun_ns = clock::now_ns();
+        for tries in 1..=TRIES {
             let found = self.each(|span| span.slots.take_at_last(want));
             if found.is_some() {
                 return found;
             }
-            if !self.spans.iter().any(|span| span.slots.may_grow()) {
+            let late =
+                tries >= LEAST_TRIES && clock::now_ns().saturating_sub(begun_ns) > MOST_TRIES_NS;
+            if late || !self.spans.iter().any(|span| span.slots.may_grow()) {
                 break;
             }
             pause(PAUSE_NS);
