@@ -280,6 +280,7 @@ pub const KNOWN: &[Known] = &[
             libc::SYS_fspick,
             libc::SYS_faccessat2,
             libc::SYS_process_madvise,
+            libc::SYS_bpf,
             libc::SYS_fchmodat2,
             457, // statmount
             458, // listmount
@@ -375,7 +376,6 @@ pub const KNOWN: &[Known] = &[
             libc::SYS_process_vm_writev,
             libc::SYS_renameat2,
             libc::SYS_kexec_file_load,
-            libc::SYS_bpf,
             libc::SYS_execveat,
             libc::SYS_copy_file_range,
             libc::SYS_move_mount,
@@ -403,6 +403,7 @@ pub const KNOWN: &[Known] = &[
             libc::SYS_mq_timedsend,
             libc::SYS_mq_timedreceive,
             libc::SYS_waitid,
+            libc::SYS_fanotify_mark,
             libc::SYS_keyctl,
             libc::SYS_move_pages,
             libc::SYS_epoll_pwait,
@@ -421,7 +422,6 @@ pub const KNOWN: &[Known] = &[
         calls: &[
             libc::SYS_recvfrom,
             libc::SYS_pselect6,
-            libc::SYS_fanotify_mark,
             333, // io_pgetevents
         ],
     },
