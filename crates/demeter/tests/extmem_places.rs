@@ -126,6 +126,32 @@ fn what_a_file_system_has_free_is_promised_once() {
     );
 }
 
+/// Each would fit alone; the trial would fill the first before the second is refused.
+#[test]
+fn sparse_files_that_do_not_fit_together_are_refused_as_they_are() {
+    let output = between_memory_and_disk(
+        "truncate -s 64M $M/a $M/b\n\
+         run -q --swap $M/a --swap $M/b -- true || echo $?\n\
+         stat -c %b $M/a $M/b\n\
+         run -q --swap $M/a --swap $M/b --swap-size 64M -- true || echo $?\n\
+         run -q --swap $M/a --swap $M/b --swap-size 40M -- echo started",
+    );
+    let (out, told) = text(&output);
+    assert_eq!(out, "2\n0\n0\n2\nstarted\n", "{told}");
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(lines.len(), 2, "{told}");
+    assert!(
+        lines[0].contains("/memory/b: it is sparse, and its disk has ")
+            && lines[0].contains("promised) left for the 64 MiB that it lacks; next: "),
+        "{told}"
+    );
+    assert!(
+        lines[1].contains("/memory/a is too small: 65536 KiB where --swap-size is ")
+            && lines[1].contains("`fallocate -l 65540KiB`"),
+        "{told}"
+    );
+}
+
 #[test]
 fn the_faster_place_is_found_by_trial_and_told() {
     for order in ["--swap $K --swap $M", "--swap $M --swap $K"] {
@@ -195,7 +221,9 @@ fn what_is_refused_is_not_tried() {
     let refusal = lines.next().unwrap();
     assert!(
         refusal.starts_with("demeter extmem: error: swap place ")
-            && refusal.contains("/small: it has room for 496 KiB where 1 MiB are needed; next: "),
+            && refusal.contains(
+                "/small: it has 500 KiB where swap needs 1028 KiB with its header; next: "
+            ),
         "{told}"
     );
     let order = lines.next().unwrap();

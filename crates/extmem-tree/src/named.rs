@@ -73,17 +73,39 @@ impl NamedPlace {
         })
     }
 
-    /// The space that a file is yet to take of its disk, noted among what is promised.
-    pub fn promise_missing(path: &Path, capacity_bytes: Option<u64>, promises: &mut Promises) {
+    /// The space that a file is yet to take of its disk, noted among what is promised. Nothing
+    /// is taken yet, so that of several all are left as they are if they do not fit together.
+    ///
+    /// # Errors
+    /// That much is not left. What else may be wrong, [`NamedPlace::open`] says.
+    pub fn promise_missing(
+        path: &Path,
+        capacity_bytes: Option<u64>,
+        promises: &mut Promises,
+    ) -> Result<(), PlaceError> {
         let Ok(about) = std::fs::metadata(path) else {
-            return;
+            return Ok(());
         };
+        if !about.is_file() {
+            return Ok(());
+        }
         let whole_bytes = capacity_bytes.map_or(about.len(), |bytes| {
             (bytes.max(LEAST_BYTES).saturating_add(Self::START_BYTES)).min(about.len())
         });
-        if about.is_file() {
-            promises.add(about.dev(), missing_bytes(&about, whole_bytes));
+        let needed_bytes = missing_bytes(&about, whole_bytes);
+        let promised_bytes = promises.on(about.dev());
+        if needed_bytes > 0
+            && let Ok(free_bytes) = File::open(path).and_then(|file| free_bytes(&file))
+            && free_bytes < needed_bytes.saturating_add(promised_bytes)
+        {
+            return Err(PlaceError::Holes {
+                available_bytes: free_bytes.saturating_sub(promised_bytes),
+                promised_bytes,
+                needed_bytes,
+            });
         }
+        promises.add(about.dev(), needed_bytes);
+        Ok(())
     }
 }
 
@@ -117,9 +139,8 @@ fn used_bytes(
         });
     }
     if room_bytes < needed_bytes {
-        return Err(PlaceError::TooSmall {
-            available_bytes: room_bytes,
-            promised_bytes: 0,
+        return Err(PlaceError::Short {
+            total_bytes,
             needed_bytes,
         });
     }
@@ -201,7 +222,7 @@ mod tests {
         let path = sparse(&folder, 64 * MIB);
         let about = std::fs::metadata(&path).unwrap();
         let mut promises = Promises::default();
-        NamedPlace::promise_missing(&path, Some(16 * MIB), &mut promises);
+        NamedPlace::promise_missing(&path, Some(16 * MIB), &mut promises).unwrap();
         assert_eq!(promises.on(about.dev()), 16 * MIB + SLOT_BYTES);
         promises.add(about.dev(), 1 << 60);
         let refused = NamedPlace::open(&path, Some(16 * MIB), &promises).unwrap_err();
@@ -223,6 +244,47 @@ mod tests {
         assert!(NamedPlace::open(&path, Some(16 * MIB), &promises).is_ok());
     }
 
+    /// Each would fit alone, whatever others take meanwhile.
+    #[test]
+    fn several_are_promised_their_space_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let free_bytes = free_bytes(&File::open(folder.path()).unwrap()).unwrap();
+        let paths = ["a", "b"].map(|name| folder.path().join(name));
+        for path in &paths {
+            let file = File::create(path).unwrap();
+            if file.set_len(free_bytes / 3 * 2).is_err() {
+                eprintln!("no file may be that large here");
+                return;
+            }
+        }
+        let mut promises = Promises::default();
+        NamedPlace::promise_missing(&paths[0], None, &mut promises).unwrap();
+        let refused = NamedPlace::promise_missing(&paths[1], None, &mut promises).unwrap_err();
+        assert!(
+            matches!(refused, PlaceError::Holes { promised_bytes, .. } if promised_bytes > 0),
+            "{refused}"
+        );
+        NamedPlace::promise_missing(&paths[1], None, &mut Promises::default()).unwrap();
+        for path in &paths {
+            assert_eq!(std::fs::metadata(path).unwrap().blocks(), 0);
+        }
+    }
+
+    #[test]
+    fn the_header_is_counted_and_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = sparse(&folder, 64 * MIB);
+        let none = Promises::default();
+        let refused = NamedPlace::open(&path, Some(64 * MIB), &none).unwrap_err();
+        let told = refused.to_string();
+        assert!(
+            told.starts_with("it has 65536 KiB where swap needs 65540 KiB"),
+            "{told}"
+        );
+        assert!(told.contains("`fallocate -l 65540KiB`"), "{told}");
+        assert!(NamedPlace::open(&path, Some(64 * MIB - SLOT_BYTES), &none).is_ok());
+    }
+
     #[test]
     fn what_is_refused_is_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
@@ -237,10 +299,7 @@ mod tests {
         let before = std::fs::metadata(&path).unwrap().blocks();
         let refused = |capacity_bytes| NamedPlace::open(&path, capacity_bytes, &none).unwrap_err();
         assert_eq!(refused(None), PlaceError::HoldsData);
-        assert!(matches!(
-            refused(Some(1 << 60)),
-            PlaceError::TooSmall { .. }
-        ));
+        assert!(matches!(refused(Some(1 << 60)), PlaceError::Short { .. }));
         assert_eq!(std::fs::metadata(&path).unwrap().blocks(), before);
         write(&[0; 8]);
         File::options()

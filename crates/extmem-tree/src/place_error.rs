@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io;
 
+use crate::named::NamedPlace;
 use crate::place::{MOST_SLOTS, SLOT_BYTES};
 
 /// What is wrong with a place for swap.
@@ -35,7 +36,19 @@ pub enum PlaceError {
         "it holds data that swapping would destroy; next: empty it (`wipefs -a`, or a new file from `fallocate`), or name a directory"
     )]
     HoldsData,
-    /// It is smaller than what makes sense or was asked for.
+    /// A file or device is smaller than what makes sense or was asked for.
+    #[error(
+        "it has {} KiB where swap needs {} KiB with its header; next: make it larger (`fallocate -l {1}KiB`), or name a larger place",
+        *total_bytes >> 10,
+        needed_bytes.saturating_add(NamedPlace::START_BYTES).div_ceil(1 << 10)
+    )]
+    Short {
+        /// What it has.
+        total_bytes: u64,
+        /// Room asked for, without the header.
+        needed_bytes: u64,
+    },
+    /// The disk under a directory has less left than what makes sense or was asked for.
     #[error(
         "it has room for {}{} where {} are needed; next: free some space, or name a larger place",
         Size(*available_bytes),

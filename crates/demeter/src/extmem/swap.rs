@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, refuse};
 use demeter_agent::size;
-use demeter_extmem_tree::SWAP_VARIABLES;
+use demeter_extmem_tree::{NamedPlace, SWAP_VARIABLES};
 
 use super::ground::Ground;
 
@@ -93,15 +93,19 @@ fn check(path: &Path, size_bytes: Option<u64>) -> Result<PathBuf, Error> {
     }
     if kind.is_file()
         && let Some(wanted) = size_bytes
-        && about.len() < wanted
+        && let needed = wanted.saturating_add(NamedPlace::START_BYTES)
+        && about.len() < needed
     {
         return Err(refuse(
             format!(
-                "swap file {shown} is too small: {} where --swap-size is {}",
-                size::format(about.len()),
+                "swap file {shown} is too small: {} KiB where --swap-size is {}, and a header comes before it",
+                about.len() >> 10,
                 size::format(wanted)
             ),
-            "make it larger with `fallocate -l SIZE`, or leave --swap-size out",
+            format!(
+                "make it larger with `fallocate -l {}KiB`, or leave --swap-size out",
+                needed.div_ceil(1 << 10)
+            ),
         ));
     }
     if kind.is_dir()
@@ -149,6 +153,10 @@ mod tests {
         let file = directory.path().join("file");
         std::fs::write(&file, "12345").unwrap();
         assert!(said(&file, Some(4096)).contains("too small"));
+        // The header is not swapped to.
+        std::fs::write(&file, vec![0; 8192]).unwrap();
+        assert!(check(&file, Some(4096)).is_ok());
+        assert!(said(&file, Some(8192)).contains("too small: 8 KiB where"));
         assert!(said(&file.join("below"), None).contains("cannot look at"));
     }
 
@@ -157,7 +165,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let [a, b, link] = ["a", "b", "link"].map(|name| directory.path().join(name));
         std::fs::create_dir(&a).unwrap();
-        std::fs::write(&b, vec![0; 8192]).unwrap();
+        std::fs::write(&b, vec![0; 8192 + 4096]).unwrap();
         std::os::unix::fs::symlink(&b, &link).unwrap();
         let sizes = |given: &[u64]| {
             let found = places(&[a.clone(), b.clone()], given).unwrap();

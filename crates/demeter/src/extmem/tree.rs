@@ -63,7 +63,7 @@ impl SwapPlace {
             return time_reads(&swap.file, 0, swap.slots, true).ok();
         }
         // What cannot be used the library refuses, and says why; it is not to be overwritten
-        // before.
+        // before. That all of them have their space was seen.
         let place = NamedPlace::open(&self.place.path, self.place.bytes, &Promises::default());
         let place = place.ok()?;
         time_reads(&place.file, NamedPlace::START_BYTES, place.slots, false).ok()
@@ -118,7 +118,8 @@ impl Tree {
         };
         let mut promises = Promises::default();
         for place in &swap {
-            NamedPlace::promise_missing(&place.path, place.bytes, &mut promises);
+            NamedPlace::promise_missing(&place.path, place.bytes, &mut promises)
+                .map_err(|error| unusable_place(&place.path, error))?;
         }
         let mut open_swap = |place: Place| {
             if !place.path.is_dir() {
