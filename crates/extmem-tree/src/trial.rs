@@ -21,8 +21,13 @@ use crate::swap_file::{SLOTS_PER_WORD, lock, part_words, parts};
 const WRITTEN_BYTES: u64 = 4 << 20;
 /// At a time.
 const PIECE_BYTES: usize = 64 << 10;
-/// Pages read.
+/// Pages read at most.
 const READS: usize = 128;
+/// Pages read at least, however long they take.
+const LEAST_READS: usize = 3;
+/// The writes are ended after so long, and so are the reads: the program waits for them. What
+/// was written or read by then says enough of a disk that is so slow.
+const MOST_TIME: Duration = Duration::from_secs(1);
 
 /// The median time of a read of a page from a file whose slots, so many, begin at
 /// `start_bytes`. Disk space that it took is given back where the file is `sparse`.
@@ -48,9 +53,9 @@ pub fn time_reads(file: &File, start_bytes: u64, slots: u64, sparse: bool) -> io
         .min(part_bytes)
         .min(WRITTEN_BYTES);
     let start = start_bytes + first;
-    let through_cache = || write_and_read(&own, start, bytes);
-    let outcome = match open(libc::O_DIRECT).and_then(|past| write_and_read(&past, start, bytes)) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => through_cache(),
+    let tried = |file: &File| write_and_read(file, start, bytes, MOST_TIME);
+    let outcome = match open(libc::O_DIRECT).and_then(|past| tried(&past)) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => tried(&own),
         outcome => outcome,
     };
     if sparse {
@@ -65,22 +70,39 @@ pub fn time_reads(file: &File, start_bytes: u64, slots: u64, sparse: bool) -> io
         }
     }
     // With the description goes the lock.
-    outcome
+    outcome.map(|mut times| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    })
 }
 
-fn write_and_read(file: &File, start: u64, bytes: u64) -> io::Result<Duration> {
+/// What the reads took, one at least.
+fn write_and_read(
+    file: &File,
+    start: u64,
+    bytes: u64,
+    most_time: Duration,
+) -> io::Result<Vec<Duration>> {
     let mut piece = Aligned::new();
     let mut noise = 1u64;
-    for offset in (0..bytes).step_by(PIECE_BYTES) {
+    let mut written = 0;
+    let begun = Instant::now();
+    while written < bytes && (written == 0 || begun.elapsed() < most_time) {
         // Not to be stored as nothing, nor as the same.
         for word in piece.bytes().chunks_exact_mut(8) {
             noise = next(noise);
             word.copy_from_slice(&noise.to_le_bytes());
         }
-        let length = (bytes - offset).min(PIECE_BYTES as u64) as usize;
-        file.write_all_at(&piece.bytes()[..length], start + offset)?;
+        let length = (bytes - written).min(PIECE_BYTES as u64);
+        file.write_all_at(&piece.bytes()[..length as usize], start + written)?;
+        written += length;
+        // Through a cache only this waits for the disk: now and then, so that the time is seen.
+        if written.is_power_of_two() {
+            file.sync_data()?;
+        }
     }
     file.sync_data()?;
+    let bytes = written;
     let advise = |advice| {
         // SAFETY: an open descriptor; failure changes nothing.
         unsafe {
@@ -95,20 +117,20 @@ fn write_and_read(file: &File, start: u64, bytes: u64) -> io::Result<Duration> {
     // Nothing is to be read ahead of what is asked for.
     advise(libc::POSIX_FADV_RANDOM);
     let mut times = Vec::with_capacity(READS);
-    for _ in 0..READS {
+    let begun = Instant::now();
+    while times.len() < LEAST_READS || (times.len() < READS && begun.elapsed() < most_time) {
         noise = next(noise);
         let page = (noise >> 32) % (bytes / SLOT_BYTES);
         // In a cache are what was written, and pages that were read before.
         advise(libc::POSIX_FADV_DONTNEED);
-        let begun = Instant::now();
+        let asked = Instant::now();
         file.read_exact_at(
             &mut piece.bytes()[..SLOT_BYTES as usize],
             start + page * SLOT_BYTES,
         )?;
-        times.push(begun.elapsed());
+        times.push(asked.elapsed());
     }
-    times.sort_unstable();
-    Ok(times[READS / 2])
+    Ok(times)
 }
 
 fn next(noise: u64) -> u64 {
@@ -194,7 +216,8 @@ mod tests {
                 .open(&path)
                 .unwrap_or_else(|_| file.try_clone().unwrap());
             let before = read_bytes();
-            write_and_read(&opened, SLOT_BYTES, BYTES).unwrap();
+            let times = write_and_read(&opened, SLOT_BYTES, BYTES, Duration::MAX).unwrap();
+            assert_eq!(times.len(), READS);
             let read = read_bytes() - before;
             if read == 0 && flags != 0 {
                 eprintln!("no disk is under {}", folder.path().display());
@@ -205,6 +228,18 @@ mod tests {
                 "flags {flags:#o}: {read}"
             );
         }
+    }
+
+    #[test]
+    fn a_slow_disk_is_written_and_read_less() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = (File::options().read(true).write(true).create(true))
+            .truncate(true)
+            .open(folder.path().join("swap"))
+            .unwrap();
+        let slow = write_and_read(&file, 0, WRITTEN_BYTES, Duration::ZERO).unwrap();
+        assert_eq!(slow.len(), LEAST_READS);
+        assert_eq!(file.metadata().unwrap().len(), PIECE_BYTES as u64);
     }
 
     /// It takes flags that it does not honour, or, in older kernels, refuses them.
