@@ -36,7 +36,7 @@ fn beats(time: Option<Duration>, other: Option<Duration>) -> bool {
 pub fn shown(paths: &[&Path], order: &[Timed]) -> String {
     let each: Vec<_> = (order.iter())
         .filter_map(|&(index, time)| {
-            let path = paths.get(index)?.display();
+            let path = printable(paths.get(index)?);
             Some(match time {
                 Some(time) => format!("{path} (a page in {} us)", time.as_micros()),
                 None => format!("{path} (not measured)"),
@@ -46,9 +46,31 @@ pub fn shown(paths: &[&Path], order: &[Timed]) -> String {
     format!("swap goes to {}", each.join(", then "))
 }
 
+/// A name may hold what a terminal takes for an order.
+fn printable(path: &Path) -> String {
+    let mut shown = String::new();
+    for letter in path.display().to_string().chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn letters_that_command_a_terminal_are_shown() {
+        let paths = [Path::new("/a\x1b[31m\n"), Path::new("/ä ö")];
+        let order = [(0, None), (1, Some(Duration::from_micros(7)))];
+        assert_eq!(
+            shown(&paths, &order),
+            "swap goes to /a\\u{1b}[31m\\n (not measured), then /ä ö (a page in 7 us)"
+        );
+    }
 
     #[test]
     fn the_fastest_comes_first_and_equals_as_given() {
