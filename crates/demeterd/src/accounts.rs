@@ -69,6 +69,9 @@ struct Writing {
     is_stale: bool,
     /// Why it is not written just now was told.
     is_given_up: bool,
+    /// The file could not be read, for a reason that is not its content: it may hold accounts
+    /// yet, and is neither moved nor written.
+    is_left_alone: bool,
 }
 
 /// See the module.
@@ -85,8 +88,9 @@ impl Accounts {
     /// Time that nobody saw counts as for those who are away, who earn as whoever has nothing.
     /// By the guests' clocks nobody knows how long it was, and none counts.
     ///
-    /// A file that cannot be read stops nobody. It is moved aside, so that a daemon which knows
-    /// its version, or a person, can have it back; the next such one takes its place.
+    /// A file that cannot be read stops nobody. One that says nothing to us is moved aside, so
+    /// that a daemon which knows its version, or a person, can have it back; the next such one
+    /// takes its place. One that we may not read, or that is none, stays as it is.
     pub fn open(directory: Option<&Path>, clock: PolicyClock) -> Self {
         Self::open_at(directory, clock, unix_ms())
     }
@@ -100,6 +104,13 @@ impl Accounts {
                 Ok(kept) => {
                     writing.is_stale = !kept.accounts.is_empty();
                     newest = left(kept, clock, now_ms);
+                }
+                Err(ReadError::File(error)) => {
+                    writing.is_left_alone = true;
+                    tracing::error!(
+                        "all guests begin with new accounts, which are not kept: {}: {error}; it is left as it is; next: let the daemon read it, or move it away, and restart the daemon",
+                        path.display()
+                    );
                 }
                 Err(error) => writing.is_stale = !move_aside(path, &error),
             }
@@ -143,16 +154,31 @@ impl Accounts {
     /// cannot be written is told once, and it is tried again. It is written where nothing has
     /// changed as well, so that a sudden end does not make time that was seen count twice.
     pub fn write(&self) {
-        self.write_at(unix_ms());
+        self.write_at(unix_ms(), false);
     }
 
-    fn write_at(&self, unix_ms: u64) {
+    /// The same at an orderly stop: that it was not written is told once more, as it now has
+    /// consequences.
+    pub fn write_at_stop(&self) {
+        self.write_at(unix_ms(), true);
+    }
+
+    fn write_at(&self, unix_ms: u64, is_last: bool) {
         let Some(path) = &self.path else {
             return;
         };
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = self.newest();
         if newest.is_empty() && !writing.is_stale {
+            return;
+        }
+        if writing.is_left_alone {
+            if is_last {
+                tracing::error!(
+                    "accounts of guests are not written, and the next start does not know them: {} could not be read, and is left as it is",
+                    path.display()
+                );
+            }
             return;
         }
         let accounts = (newest.iter())
@@ -171,14 +197,34 @@ impl Accounts {
                 }
             }
             Err(error) => {
-                if !mem::replace(&mut writing.is_given_up, true) {
-                    tracing::error!(
-                        "accounts of guests are not written, and a restart would go back to those of before: {}: {error}; next: make room in the state directory, it is tried again",
-                        path.display()
-                    );
+                if !mem::replace(&mut writing.is_given_up, true) || is_last {
+                    tracing::error!("{}", unwritten(path, &error, is_last));
                 }
             }
         }
+    }
+}
+
+/// For the log.
+fn unwritten(path: &Path, error: &io::Error, is_last: bool) -> String {
+    let path = path.display();
+    let next = match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => "make room in the state directory",
+        Some(libc::EACCES | libc::EPERM) => "let the daemon write to the state directory",
+        Some(libc::EROFS) => "mount the state directory's file system for writing",
+        Some(libc::ENOENT | libc::ENOTDIR) => "make the state directory again",
+        Some(libc::EISDIR | libc::ENOTEMPTY | libc::EEXIST) => {
+            "move away what has that name, or ends in .new"
+        }
+        _ => "look after the state directory and its disk",
+    };
+    match is_last {
+        true => format!(
+            "accounts of guests are not written, and the next start goes back to those of before: {path}: {error}; next: {next}"
+        ),
+        false => format!(
+            "accounts of guests are not written, and a restart would go back to those of before: {path}: {error}; next: {next}, it is tried again"
+        ),
     }
 }
 
@@ -193,7 +239,7 @@ impl From<&Account> for KeptAccount {
 
 /// Nobody has an account yet if there is no file.
 fn read(path: &Path) -> Result<Kept, ReadError> {
-    let text = match fs::read(path) {
+    let text = match store::read_whole(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Kept {
@@ -250,6 +296,8 @@ fn unix_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     const SECOND_MS: u64 = 1_000;
@@ -274,7 +322,7 @@ mod tests {
         let left = open(directory, now_ms);
         let by_name = (accounts.iter()).map(|&(name, account)| (name.to_owned(), account));
         left.set(by_name.collect());
-        left.write_at(now_ms);
+        left.write_at(now_ms, false);
     }
 
     fn found(directory: &Path, now_ms: u64) -> ByName {
@@ -375,6 +423,57 @@ mod tests {
     }
 
     #[test]
+    fn what_we_may_not_read_or_is_no_file_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("accounts.json");
+        let aside = directory.path().join("accounts.unread");
+        let makes: [fn(&Path); 3] = [
+            |path| {
+                let made = std::process::Command::new("mkfifo").arg(path).status();
+                assert!(made.unwrap().success());
+            },
+            // Root may read every file; this one nobody can.
+            |path| std::os::unix::fs::symlink(path, path).unwrap(),
+            |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+        ];
+        for make in makes {
+            make(&path);
+            let before = path.symlink_metadata().unwrap();
+            let accounts = open(directory.path(), NOW_MS);
+            assert!(accounts.newest().is_empty());
+            accounts.set([("a".to_owned(), spent())].into());
+            accounts.write_at(NOW_MS, false);
+            accounts.write_at(NOW_MS, true);
+            let after = path.symlink_metadata().unwrap();
+            assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()));
+            assert!(aside.symlink_metadata().is_err());
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_to_do_fits_what_failed() {
+        let told = |errno, is_last| {
+            let error = io::Error::from_raw_os_error(errno);
+            unwritten(Path::new("/s/accounts.json"), &error, is_last)
+        };
+        for (errno, next) in [
+            (libc::ENOSPC, "make room in"),
+            (libc::EDQUOT, "make room in"),
+            (libc::EROFS, "mount"),
+            (libc::EACCES, "let the daemon write"),
+            (libc::EISDIR, "move away"),
+            (libc::EIO, "look after"),
+        ] {
+            let (goes_on, last) = (told(errno, false), told(errno, true));
+            assert!(goes_on.contains(&format!("; next: {next}")), "{goes_on}");
+            assert!(goes_on.ends_with(", it is tried again"), "{goes_on}");
+            assert!(last.contains("the next start goes back"), "{last}");
+            assert!(!last.contains("tried again"), "{last}");
+        }
+    }
+
+    #[test]
     fn no_account_of_a_file_has_more_than_one_holds() {
         let directory = tempfile::tempdir().unwrap();
         let text = format!(
@@ -399,13 +498,13 @@ mod tests {
         let fresh = directory.path().join("accounts.new");
         for _ in 0..3 {
             std::os::unix::fs::symlink("/dev/full", &fresh).unwrap();
-            accounts.write_at(NOW_MS);
+            accounts.write_at(NOW_MS, false);
             assert!(accounts.writing.lock().unwrap().is_given_up);
             // What was begun takes no room; what was there before is there.
             assert!(fresh.symlink_metadata().is_err());
             assert_eq!(found(directory.path(), NOW_MS)["a"], with_credit(300));
         }
-        accounts.write_at(NOW_MS);
+        accounts.write_at(NOW_MS, false);
         assert!(!accounts.writing.lock().unwrap().is_given_up);
         assert_eq!(found(directory.path(), NOW_MS)["a"], spent());
     }
@@ -422,7 +521,7 @@ mod tests {
         drop(writes);
         assert!(accounts.is_due(now + PERIOD));
         // While nobody has spent anything there is nothing to write.
-        accounts.write_at(NOW_MS);
+        accounts.write_at(NOW_MS, false);
         assert!(!directory.path().join("accounts.json").exists());
         let nowhere = Accounts::open(None, PolicyClock::Host);
         nowhere.set([("a".to_owned(), spent())].into());

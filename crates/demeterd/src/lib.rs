@@ -210,7 +210,7 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
 
 /// For the next start.
 async fn keep_accounts(fleet: Arc<Fleet>) {
-    let kept = tokio::task::spawn_blocking(move || fleet.accounts.write());
+    let kept = tokio::task::spawn_blocking(move || fleet.accounts.write_at_stop());
     if tokio::time::timeout(KEEPING_LIMIT, kept).await.is_err() {
         tracing::error!(
             "accounts of guests are not written: the disk does not answer; the next start goes \

@@ -2,8 +2,9 @@
 //! What the control interface changed, for the next start: machines that it added,
 //! and the policy that it chose. One file, written anew as a whole.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use demeter_balloon::view::PolicyView;
@@ -62,7 +63,7 @@ impl Store {
 
     /// Nothing if there is no file yet. One that cannot be read is not overwritten.
     pub fn read(&self) -> Result<Changes, Error> {
-        let text = match fs::read(&self.path) {
+        let text = match read_whole(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Changes::default()),
             Err(cause) => return Err(Error::file("read", &self.path, cause)),
@@ -89,6 +90,23 @@ impl Store {
     }
 }
 
+/// What is there, of a plain file: a pipe's other end, or a device, might let the start wait for
+/// ever.
+pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = (OpenOptions::new().read(true))
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a plain file",
+        ));
+    }
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// All or nothing, whenever the machine stops. What was begun and could not be ended takes no
 /// room that others need.
 pub fn write_whole(path: &Path, value: &impl Serialize) -> io::Result<()> {
@@ -103,7 +121,10 @@ pub fn write_whole(path: &Path, value: &impl Serialize) -> io::Result<()> {
 }
 
 fn replace(path: &Path, fresh: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file = File::create(fresh)?;
+    // A pipe of that name is not waited for.
+    let mut file = (OpenOptions::new().write(true).create(true).truncate(true))
+        .custom_flags(libc::O_NONBLOCK)
+        .open(fresh)?;
     file.write_all(text)?;
     file.sync_all()?;
     fs::rename(fresh, path)?;
@@ -157,6 +178,24 @@ mod tests {
         };
         assert_eq!(changes.policy(&policy("external")).name, "pressure");
         assert_eq!(changes.policy(&policy("static")).name, "static");
+    }
+
+    #[test]
+    fn pipes_are_no_files_and_are_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        let make = |path: &Path| {
+            let made = std::process::Command::new("mkfifo").arg(path).status();
+            assert!(made.unwrap().success());
+        };
+        make(&store.path);
+        assert!(store.read().is_err());
+        fs::remove_file(&store.path).unwrap();
+        make(&store.path.with_extension("new"));
+        assert!(store.write(&Changes::default()).is_err());
+        // It was in the way of what is ours.
+        store.write(&Changes::default()).unwrap();
+        assert!(store.read().is_ok());
     }
 
     #[test]
