@@ -638,8 +638,8 @@ fn bad_paths_are_told_apart() {
     std::fs::write(&small, vec![0; 4096]).unwrap();
     assert!(matches!(
         open(&small, None),
-        PlaceError::TooSmall {
-            available_bytes: 0,
+        PlaceError::Short {
+            total_bytes: 4096,
             ..
         }
     ));
