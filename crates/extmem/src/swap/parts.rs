@@ -8,6 +8,7 @@
 //! what they do with the file, a good while after the program. In a sparse file the disk
 //! space of a part is taken with it, so that no write can fail for want of it.
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -121,7 +122,9 @@ impl Parts {
     /// The same with a look each time, for who has no other way left.
     pub fn grow_now(&self) -> bool {
         let begun_ns = clock::now_ns();
-        let grown = self.look(begun_ns, |part| self.fill(part));
+        let mut hole = 0..0;
+        let has_data = |part| self.has_data(part, &mut hole);
+        let grown = self.look(begun_ns, has_data, |part| self.fill(part));
         if grown {
             self.backoff.was_good();
         } else {
@@ -131,13 +134,19 @@ impl Parts {
         grown
     }
 
-    /// Takes the first part that can be locked and filled, unless too many are refused.
-    fn look(&self, begun_ns: u64, mut fill: impl FnMut(usize) -> Result<(), Obstacle>) -> bool {
+    /// Takes the first part that can be locked and filled. Once the disk was full for one, only
+    /// those with data of somebody before, which have their space yet, and no more than so many.
+    fn look(
+        &self,
+        begun_ns: u64,
+        mut has_data: impl FnMut(usize) -> bool,
+        mut fill: impl FnMut(usize) -> Result<(), Obstacle>,
+    ) -> bool {
         self.obstacle.store(0, Ordering::Relaxed);
         let first = self.next.swap(0, Ordering::Relaxed);
         let mut refusals = 0;
         for part in (first..self.count).chain(0..first) {
-            if self.is_ours(part) || !self.lock(part) {
+            if self.is_ours(part) || (refusals > 0 && !has_data(part)) || !self.lock(part) {
                 continue;
             }
             match fill(part) {
@@ -147,10 +156,13 @@ impl Parts {
                         return true;
                     }
                 }
-                // One that somebody had before may have its space yet.
                 Err(obstacle) => {
                     self.obstacle.store(obstacle as u8, Ordering::Relaxed);
                     self.unlock(part);
+                    // That costs nothing, and those below the limit may come free.
+                    if obstacle == Obstacle::Limit {
+                        continue;
+                    }
                     refusals += 1;
                     let took_ns = clock::now_ns().saturating_sub(begun_ns);
                     if refusals == MOST_REFUSALS || took_ns > MOST_LOOK_NS {
@@ -181,6 +193,38 @@ impl Parts {
     fn range(&self, part: usize) -> (i64, i64) {
         let words = self.part_words as i64;
         (PARTS + part as i64 * words, words)
+    }
+
+    /// Whether there may be data in a part. `hole`: where there is none, as last seen, so that a
+    /// stretch of parts without costs one call.
+    fn has_data(&self, part: usize, hole: &mut Range<u64>) -> bool {
+        let part_bytes = (self.part_words * 64 * SLOT_BYTES) as u64;
+        let start = self.start_bytes + part as u64 * part_bytes;
+        if !hole.contains(&start) {
+            // SAFETY: no pointers. The offset that it sets is used by nobody.
+            let found = unsafe {
+                syscall::call(
+                    libc::SYS_lseek,
+                    [
+                        self.file as usize,
+                        start as usize,
+                        libc::SEEK_DATA as usize,
+                        0,
+                        0,
+                        0,
+                    ],
+                )
+            };
+            let end = match i32::try_from(-found) {
+                // None up to the end.
+                Ok(libc::ENXIO) => u64::MAX,
+                // Not told.
+                Ok(1..) => start,
+                _ => found as u64,
+            };
+            *hole = start..end;
+        }
+        hole.end < start + part_bytes
     }
 
     /// Takes the disk space of a part, where the file system can.
@@ -248,6 +292,8 @@ mod tests {
 
     const PARTS_OF_FILE: u64 = 100;
     const SLOTS: u64 = PARTS_OF_FILE * 1024;
+    /// When a look began that is not ended by the time it takes.
+    const NEVER_LATE_NS: u64 = u64::MAX;
 
     /// A file whose parts another program has, and the locks of that one.
     fn taken() -> (Backing, File) {
@@ -300,28 +346,39 @@ mod tests {
         let mut asked = vec![0; count];
         for _ in 0..count.div_ceil(MOST_REFUSALS as usize) {
             let mut calls = 0;
-            assert!(!parts.look(clock::now_ns(), |part| {
-                (calls, asked[part]) = (calls + 1, asked[part] + 1);
-                Err(Obstacle::Disk)
-            }));
+            assert!(!parts.look(
+                NEVER_LATE_NS,
+                |_| true,
+                |part| {
+                    (calls, asked[part]) = (calls + 1, asked[part] + 1);
+                    Err(Obstacle::Disk)
+                }
+            ));
             assert!(calls <= MOST_REFUSALS);
             assert_eq!(parts.obstacle(), Some(Obstacle::Disk));
         }
-        // A thread set aside in a look may have it end early; then some are left for later.
-        assert!(asked.iter().sum::<u32>() >= count as u32 / MOST_REFUSALS);
-        assert!(asked.iter().all(|&times| times <= 2), "{asked:?}");
+        assert!(
+            asked.iter().all(|times| (1..=2).contains(times)),
+            "{asked:?}"
+        );
         // A refusal that takes long is the last one of a look.
         let mut calls = 0;
-        assert!(!parts.look(clock::now_ns() - MOST_LOOK_NS - 1, |_| {
-            calls += 1;
-            Err(Obstacle::Disk)
-        }));
+        assert!(!parts.look(
+            clock::now_ns() - MOST_LOOK_NS - 1,
+            |_| true,
+            |_| {
+                calls += 1;
+                Err(Obstacle::Disk)
+            }
+        ));
         assert_eq!(calls, 1);
         // The only one that has its space is found; nothing refused is kept locked.
         let looks = (1..=count).find(|_| {
-            parts.look(clock::now_ns(), |part| {
-                (part == 50).then_some(()).ok_or(Obstacle::Disk)
-            })
+            parts.look(
+                NEVER_LATE_NS,
+                |_| true,
+                |part| (part == 50).then_some(()).ok_or(Obstacle::Disk),
+            )
         });
         assert!(looks.is_some() && parts.is_ours(50) && !parts.is_ours(49));
         assert!(byte_lock::take(
@@ -329,6 +386,52 @@ mod tests {
             PARTS,
             50 * parts.part_words as i64
         ));
+    }
+
+    #[test]
+    fn on_a_full_disk_what_has_its_space_is_found_at_once() {
+        let (backing, other) = taken();
+        byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
+        let mut region = Region::map_shared(Parts::footprint_bytes()).unwrap();
+        let parts = Parts::new(&backing, &mut region).unwrap();
+        let part_bytes = (parts.part_words * 64 * SLOT_BYTES) as u64;
+        let fill = |with: &'static [usize], calls: &mut u32| {
+            let mut hole = 0..0;
+            let has_data = |part| parts.has_data(part, &mut hole);
+            parts.look(NEVER_LATE_NS, has_data, |part| {
+                *calls += 1;
+                let found = with.contains(&part).then_some(());
+                found.ok_or(Obstacle::Disk)
+            })
+        };
+        let mut calls = 0;
+        assert!(!fill(&[], &mut calls));
+        assert_eq!(calls, 1);
+        for part in [7, 70, 90] {
+            use std::os::unix::fs::FileExt;
+            other.write_all_at(&[1; 8192], part * part_bytes).unwrap();
+        }
+        for (with, asked) in [(&[70usize, 90][..], 3), (&[70, 90], 3), (&[], 2)] {
+            calls = 0;
+            assert_eq!(fill(with, &mut calls), !with.is_empty());
+            assert_eq!(calls, asked);
+        }
+        assert!(parts.is_ours(70) && parts.is_ours(90) && !parts.is_ours(7));
+        // One before where the look began, with the first ours.
+        parts.ours[0].fetch_or(1, Ordering::Relaxed);
+        parts.next.store(95, Ordering::Relaxed);
+        assert!(fill(&[7], &mut calls) && parts.is_ours(7));
+        // What lies above a limit ends no look.
+        calls = 0;
+        assert!(!parts.look(
+            NEVER_LATE_NS,
+            |_| false,
+            |_| {
+                calls += 1;
+                Err(Obstacle::Limit)
+            }
+        ));
+        assert_eq!(calls as usize, parts.count - 4);
     }
 
     #[test]
