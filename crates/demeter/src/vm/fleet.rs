@@ -41,6 +41,7 @@ const MIB: u64 = 1 << 20;
 
 /// Options of several guests.
 #[derive(clap::Args, Debug, Clone)]
+#[group(id = "fleet")]
 pub struct Options {
     /// Run COMMAND in so many guests at once, which share FMEM; DEMETER_VM tells it which it is in
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=16))]
