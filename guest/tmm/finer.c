@@ -398,17 +398,19 @@ static struct demeter_finer_params params_now(void)
 }
 
 /*
- * Is there nothing of @g to be divided, as it was found? That is no reason to leave alone
- * what may come there next. Mappings of several sizes will stay so for a while.
+ * Is there nothing of @g to be divided, as it was found? What has been unmapped, for which
+ * @empty_windows is 0, is no reason to leave alone what may come there next. What is accessed
+ * and has no pages in either tier will have none, and mappings of several sizes will stay so.
  */
-static bool drop_unfit(struct demeter_finer_granule *g, const struct demeter_scan_granule *found)
+static bool drop_unfit(struct demeter_finer_granule *g, const struct demeter_scan_granule *found,
+		       u32 empty_windows)
 {
 	bool empty = bitmap_empty((const unsigned long *)found->where,
 				  sizeof(found->where) * BITS_PER_BYTE);
 
 	if (!empty && !found->mixed)
 		return false;
-	demeter_finer_drop(demeter_finer_table, g, found->mixed ? UNFIT_WINDOWS : 0);
+	demeter_finer_drop(demeter_finer_table, g, empty ? empty_windows : UNFIT_WINDOWS);
 	return true;
 }
 
@@ -437,7 +439,7 @@ static int divide(struct demeter_context *ctx, struct demeter_target *target,
 		if (ret)
 			return ret;
 	}
-	if (drop_unfit(g, &found) || found.huge) {
+	if (drop_unfit(g, &found, UNFIT_WINDOWS) || found.huge) {
 		WRITE_ONCE(stats.failures, stats.failures + 1);
 		/* Pinned or locked, by whom and for how long is not known. */
 		if (found.huge)
@@ -567,7 +569,7 @@ static void locate_some(struct demeter_context *ctx)
 		if (ret)
 			set_busy(target);
 		/* A huge page again: khugepaged made it. */
-		else if (!drop_unfit(g, &found) && found.huge)
+		else if (!drop_unfit(g, &found, 0) && found.huge)
 			demeter_finer_drop(f, g, UNFIT_WINDOWS);
 		cond_resched();
 	}
