@@ -141,7 +141,7 @@ fn used_bytes(
     if room_bytes < needed_bytes {
         return Err(PlaceError::Short {
             total_bytes,
-            needed_bytes,
+            needed_bytes: needed_bytes.saturating_add(NamedPlace::START_BYTES),
         });
     }
     let most_bytes = MOST_SLOTS * SLOT_BYTES;

@@ -5,7 +5,6 @@
 use std::fmt;
 use std::io;
 
-use crate::named::NamedPlace;
 use crate::place::{MOST_SLOTS, SLOT_BYTES};
 
 /// What is wrong with a place for swap.
@@ -40,12 +39,12 @@ pub enum PlaceError {
     #[error(
         "it has {} KiB where swap needs {} KiB with its header; next: make it larger (`fallocate -l {1}KiB`), or name a larger place",
         *total_bytes >> 10,
-        needed_bytes.saturating_add(NamedPlace::START_BYTES).div_ceil(1 << 10)
+        needed_bytes.div_ceil(1 << 10)
     )]
     Short {
         /// What it has.
         total_bytes: u64,
-        /// Room asked for, without the header.
+        /// Room asked for, with the header.
         needed_bytes: u64,
     },
     /// The disk under a directory has less left than what makes sense or was asked for.

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::parts::Obstacle;
+use super::obstacle::Obstacle;
 
 /// The first pause.
 const LEAST_NS: u64 = 1_000_000;

@@ -12,6 +12,7 @@ mod checks;
 mod error;
 mod family;
 mod inject;
+mod obstacle;
 mod parts;
 mod plain;
 mod polling;
@@ -25,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use error::SwapError;
 pub use inject::{Failure, Injection, InjectionError};
-pub use parts::Obstacle;
+pub use obstacle::Obstacle;
 pub use ring::DEPTH as QUEUE_DEPTH;
 pub use spans::{MOST_PLACES, Tickets};
 

@@ -16,6 +16,7 @@ use demeter_extmem_tree::{MOST_PARTS, PARTS, PlaceError, largest_file_bytes, par
 
 use super::backing::{Backing, Shared};
 use super::backoff::Backoff;
+use super::obstacle::Obstacle;
 use super::{SLOT_BYTES, SwapError};
 use crate::region::{Region, carved_bytes};
 use crate::{byte_lock, clock, descriptor, syscall};
@@ -25,16 +26,6 @@ use crate::{byte_lock, clock, descriptor, syscall};
 const MOST_REFUSALS: u32 = 8;
 /// … fewer where a refusal takes long: no other is asked for after so much time.
 const MOST_LOOK_NS: u64 = 100_000_000;
-
-/// Why a part that nobody else has cannot be had.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Obstacle {
-    /// The disk has no space for it.
-    Disk = 1,
-    /// It lies above the limit on the size of files.
-    Limit = 2,
-}
 
 /// Which parts are ours. Shared by forks.
 #[derive(Debug)]

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use super::backing::Backing;
 use super::family::{Family, Ticket};
-use super::parts::{Obstacle, Parts};
+use super::obstacle::Obstacle;
+use super::parts::Parts;
 use super::{Slot, SwapError};
 use crate::region::{Region, carved_bytes};
 

@@ -14,7 +14,7 @@ use demeter_extmem_tree::{MOST_SLOTS, SWAP_VARIABLES};
 use super::backing::Backing;
 use super::checks::Checks;
 use super::family::Ticket;
-use super::parts::Obstacle;
+use super::obstacle::Obstacle;
 use super::slots::Slots;
 use super::{SLOT_BYTES, Slot, SwapError};
 use crate::clock;
