@@ -73,10 +73,12 @@ void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placem
 	if (taken_ns < judge->since_ns || (placement->age_ns < least_ns && !over))
 		return;
 	/*
-	 * That a step saves no more does not excuse one that goes on losing: which chance
-	 * has many seem to do in their first epochs.
+	 * That a step saves no more does not excuse one that has lost and goes on losing:
+	 * which chance has many seem to do in their first epochs. One that has saved
+	 * something has done what it could.
 	 */
-	if (over && (gain_ns > placement->realised_ns || placement->age_ns < least_ns))
+	if (over && (placement->realised_ns >= 0 || placement->age_ns < least_ns ||
+		     gain_ns > placement->realised_ns))
 		gain_ns = placement->realised_ns;
 	gain_ns = judge_outlook(placement, gain_ns);
 	judge->heard_cost_ns = demeter_min(cost_ns, JUDGE_S64_MAX / 8);
