@@ -661,15 +661,13 @@ void demeter_finer_keep(struct demeter_finer *f, struct demeter_finer_granule *g
  * demeter_finer_divide - a granule is placed by page from now on
  * @f: the granules
  * @g: the one; where its pages are is told by demeter_finer_locate()
- * @was_huge: until now it was a huge page
  */
-void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g, bool was_huge)
+void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g)
 {
 	if (g->state == DEMETER_FINER_DIVIDED)
 		return;
 	g->state = DEMETER_FINER_DIVIDED;
 	g->carried = demeter_finer_rate(g);
-	g->was_huge = was_huge;
 	g->divided_ns = 0;
 	g->idle_ns = 0;
 	g->failures = 0;

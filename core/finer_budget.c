@@ -190,7 +190,7 @@ u32 demeter_finer_budget_shift(const struct demeter_finer_budget *budget, u64 re
 bool demeter_finer_budget_covers_look(const struct demeter_finer_budget *budget, u64 granules,
 				      u64 youth_ns)
 {
-	u64 enough_ns = demeter_min(youth_ns, (u64)BUDGET_MOST) / BUDGET_LOOK_ENOUGH;
+	u64 enough_ns = (u64)budget_part(youth_ns, BUDGET_LOOK_ENOUGH);
 
 	granules = demeter_min(granules, enough_ns);
 	return budget->left_ns >= (s64)demeter_min(granules * BUDGET_LOOK_NS, enough_ns);

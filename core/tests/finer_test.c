@@ -69,7 +69,7 @@ static u32 ft_run(struct ft_machine *m, u32 epochs, u32 granules, u32 samples, u
 			if (!demeter_finer_is_due(g))
 				continue;
 			if (demeter_finer_estimate(&m->finer, g, &m->params, huge, &estimate))
-				demeter_finer_divide(&m->finer, g, true);
+				demeter_finer_divide(&m->finer, g);
 			else
 				demeter_finer_keep(&m->finer, g);
 		}
@@ -432,7 +432,7 @@ static void ft_test_nasty(struct test_tally *tally)
 				continue;
 			if (demeter_finer_estimate(&m->finer, g, &params, round & 1, &estimate) &&
 			    round % 5 == 0)
-				demeter_finer_divide(&m->finer, g, true);
+				demeter_finer_divide(&m->finer, g);
 			else if (round % 7 == 0)
 				demeter_finer_drop(&m->finer, g, (u32)test_nasty(&m->random) % 4);
 			else if (g->state == DEMETER_FINER_LOOK)
@@ -448,7 +448,7 @@ static void ft_test_nasty(struct test_tally *tally)
 static void ft_divide_at(struct ft_machine *m, u64 start)
 {
 	demeter_finer_sample(&m->finer, 1, start, FT_WEIGHT);
-	demeter_finer_divide(&m->finer, demeter_finer_find(&m->finer, 1, start), true);
+	demeter_finer_divide(&m->finer, demeter_finer_find(&m->finer, 1, start));
 }
 
 /* Parts without a divided granule, of ranges that are small and larger than all memory. */
@@ -502,9 +502,8 @@ static void ft_test_walks(struct test_tally *tally)
 	u64 walked[2] = { 0 };
 
 	for (i = 0; i < 2; i++) {
-		demeter_finer_sample(&m->finer, 1, i * FT_BYTES, FT_WEIGHT);
-		demeter_finer_divide(&m->finer, demeter_finer_find(&m->finer, 1, i * FT_BYTES),
-				     i == 0);
+		ft_divide_at(m, i * FT_BYTES);
+		m->granule[i].was_huge = i == 0;
 	}
 	for (epoch = 0; epoch < 2 * epochs; epoch++) {
 		demeter_finer_end_epoch(&m->finer, FT_EPOCH_NS, m->params.horizon_ns);

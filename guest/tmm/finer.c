@@ -448,7 +448,7 @@ static int divide(struct demeter_context *ctx, struct demeter_target *target,
 	}
 	/* Exchanges are to come, and are not of this time. */
 	demeter_finer_commit(estimate->pages * params->swap_cost_ns);
-	demeter_finer_divide(f, g, g->was_huge);
+	demeter_finer_divide(f, g);
 	WRITE_ONCE(stats.divisions, stats.divisions + 1);
 	return 1;
 }

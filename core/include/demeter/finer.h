@@ -48,7 +48,8 @@ enum demeter_finer_state {
  * @taken: by tier: classes of which all were tried in this epoch; the caller's
  * @settle: epochs for which its range, of which it is part again, knows too little of it
  * @failures: attempts to divide it that failed
- * @was_huge: it was a huge page when it was divided, and has longer walks since
+ * @was_huge: it was a huge page that was split to divide it, and has longer walks since; the
+ *	caller's
  * @divided_ns: time since it was divided
  * @idle_ns: time in which others were accessed since there were last enough samples of it
  * @samples: sum of all counts
@@ -206,7 +207,7 @@ bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_
 			    const struct demeter_finer_params *params, bool huge,
 			    struct demeter_finer_estimate *estimate);
 void demeter_finer_keep(struct demeter_finer *f, struct demeter_finer_granule *g);
-void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g, bool was_huge);
+void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule *g);
 void demeter_finer_fail(struct demeter_finer *f, struct demeter_finer_granule *g);
 void demeter_finer_leave(struct demeter_finer *f, u32 space);
 bool demeter_finer_has(const struct demeter_finer *f, u32 space);

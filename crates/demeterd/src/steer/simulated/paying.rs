@@ -6,26 +6,31 @@ use super::*;
 use crate::accounts::Accounts;
 use crate::policy::Account;
 
+/// Minutes with a decision each, which nobody obeys.
+fn unmoved_minutes(host: &mut Host, guests: &mut [Model], count: u32) {
+    host.orders.interval_ms = 60_000;
+    for _ in 0..count {
+        for guest in &mut *guests {
+            guest.now_s += 60.0;
+            guest.tell();
+        }
+        let seen = guests
+            .iter()
+            .map(|guest| (guest.pair.vm.clone(), guest.pair.vm.view()));
+        assert!((host.coordinator).decide(seen.collect(), &host.orders));
+    }
+}
+
 #[test]
 fn nobody_pays_under_a_policy_that_does_not_listen() {
     let directory = tempfile::tempdir().unwrap();
     let mut guests = ["a", "b"].map(|name| Model::new(directory.path(), name, true, ""));
     let mut host = Host::new(ALL_PAGES / 4);
-    host.orders.interval_ms = 60_000;
     let may_borrow = |host: &Host| host.coordinator.memories["a"].account.may_borrow();
     for (name, pays) in [("static", false), ("guaranteed", true)] {
         host.orders.policy = policy::by_name(name).unwrap();
-        for _ in 0..20 {
-            for guest in &mut guests {
-                guest.now_s += 60.0;
-                guest.tell();
-            }
-            // All of FMEM, as nobody obeys: twice its share.
-            let seen = guests
-                .iter()
-                .map(|guest| (guest.pair.vm.clone(), guest.pair.vm.view()));
-            assert!((host.coordinator).decide(seen.collect(), &host.orders));
-        }
+        // All of FMEM, as nobody obeys: twice its share.
+        unmoved_minutes(&mut host, &mut guests, 20);
         assert_eq!(may_borrow(&host), !pays, "{name}");
     }
     // Whose credit is gone is not told so by one that does not ask for it.
@@ -48,19 +53,9 @@ fn who_goes_and_comes_again_has_the_account_of_before() {
     let directory = tempfile::tempdir().unwrap();
     let mut guests = ["a", "b"].map(|name| Model::new(directory.path(), name, true, ""));
     let mut host = Host::new(ALL_PAGES / 4);
-    host.orders.interval_ms = 60_000;
     host.orders.policy = policy::by_name("guaranteed").unwrap();
     let mut decide = |guests: &mut [Model], decisions| {
-        for _ in 0..decisions {
-            for guest in &mut *guests {
-                guest.now_s += 60.0;
-                guest.tell();
-            }
-            let seen = guests
-                .iter()
-                .map(|guest| (guest.pair.vm.clone(), guest.pair.vm.view()));
-            assert!((host.coordinator).decide(seen.collect(), &host.orders));
-        }
+        unmoved_minutes(&mut host, guests, decisions);
         let memory = host.coordinator.memories.get(&guests[0].pair.vm.spec.name);
         memory.is_some_and(|memory| memory.account.may_borrow())
     };
@@ -78,19 +73,9 @@ fn a_restart_gives_no_guest_a_new_account() {
     let directory = tempfile::tempdir().unwrap();
     let mut guests = ["a", "b"].map(|name| Model::new(directory.path(), name, true, ""));
     let mut host = Host::new(ALL_PAGES / 4);
-    host.orders.interval_ms = 60_000;
     host.orders.policy = policy::by_name("guaranteed").unwrap();
     let may_borrow = |host: &mut Host, guests: &mut [Model], decisions| {
-        for _ in 0..decisions {
-            for guest in &mut *guests {
-                guest.now_s += 60.0;
-                guest.tell();
-            }
-            let seen = guests
-                .iter()
-                .map(|guest| (guest.pair.vm.clone(), guest.pair.vm.view()));
-            assert!((host.coordinator).decide(seen.collect(), &host.orders));
-        }
+        unmoved_minutes(host, guests, decisions);
         let memory = &host.coordinator.memories["a"];
         memory.account.may_borrow()
     };
