@@ -152,6 +152,28 @@ fn sparse_files_that_do_not_fit_together_are_refused_as_they_are() {
     );
 }
 
+/// Of a file that is larger than this user may write, as much is to have its space as is used, and
+/// of that no more than is left.
+#[test]
+fn what_lies_above_a_limit_is_promised_to_nobody() {
+    let output = between_memory_and_disk(
+        "truncate -s 200M $M/a $M/b\n\
+         ulimit -f $((56 << 11))\n\
+         run -q --swap $M/a --swap $M/b -- true || echo $?\n\
+         stat -c %b $M/a $M/b\n\
+         run -q --swap $M/a -- echo started\n\
+         run -q --swap $M/a --swap $K --swap-size 40M -- echo started",
+    );
+    let (out, told) = text(&output);
+    assert_eq!(out, "2\n0\n0\nstarted\nstarted\n", "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(
+        told.contains("/memory/b: it is sparse, and its disk has ")
+            && told.contains(" (and 56 MiB that other places on its disk were promised) left for the 56 MiB that it lacks"),
+        "{told}"
+    );
+}
+
 #[test]
 fn the_faster_place_is_found_by_trial_and_told() {
     for order in ["--swap $K --swap $M", "--swap $M --swap $K"] {
@@ -220,7 +242,7 @@ fn what_is_refused_is_not_tried() {
     let mut lines = told.lines();
     let refusal = lines.next().unwrap();
     assert!(
-        refusal.starts_with("demeter extmem: error: swap place ")
+        refusal.starts_with("demeter: error: swap place ")
             && refusal.contains(
                 "/small: it has 500 KiB where swap needs 1028 KiB with its header; next: "
             ),

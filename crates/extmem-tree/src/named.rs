@@ -77,35 +77,63 @@ impl NamedPlace {
     /// is taken yet, so that of several all are left as they are if they do not fit together.
     ///
     /// # Errors
-    /// That much is not left. What else may be wrong, [`NamedPlace::open`] says.
+    /// That much is not left, or the file is not as large. What else may be wrong,
+    /// [`NamedPlace::open`] says.
     pub fn promise_missing(
         path: &Path,
         capacity_bytes: Option<u64>,
         promises: &mut Promises,
     ) -> Result<(), PlaceError> {
-        let Ok(about) = std::fs::metadata(path) else {
+        let is_file = std::fs::metadata(path).is_ok_and(|about| about.is_file());
+        let Some(file) = is_file.then(|| File::open(path).ok()).flatten() else {
             return Ok(());
         };
-        if !about.is_file() {
-            return Ok(());
-        }
-        let whole_bytes = capacity_bytes.map_or(about.len(), |bytes| {
-            (bytes.max(LEAST_BYTES).saturating_add(Self::START_BYTES)).min(about.len())
-        });
-        let needed_bytes = missing_bytes(&about, whole_bytes);
-        let promised_bytes = promises.on(about.dev());
-        if needed_bytes > 0
-            && let Ok(free_bytes) = File::open(path).and_then(|file| free_bytes(&file))
-            && free_bytes < needed_bytes.saturating_add(promised_bytes)
-        {
-            return Err(PlaceError::Holes {
-                available_bytes: free_bytes.saturating_sub(promised_bytes),
-                promised_bytes,
-                needed_bytes,
-            });
-        }
-        promises.add(about.dev(), needed_bytes);
+        let used_bytes = used_bytes(&file, false, capacity_bytes)?;
+        let lack = Lack::of(&file, Self::START_BYTES + used_bytes, promises)?;
+        lack.check(&file)?;
+        promises.add(lack.device, lack.needed_bytes);
         Ok(())
+    }
+}
+
+/// What a file is yet to take of its disk, beside what others were promised of that.
+struct Lack {
+    device: u64,
+    needed_bytes: u64,
+    promised_bytes: u64,
+}
+
+impl Lack {
+    /// Of a file that is to have the space of its first `bytes`.
+    fn of(file: &File, bytes: u64, promises: &Promises) -> Result<Self, PlaceError> {
+        let about = file.metadata()?;
+        Ok(Self {
+            device: about.dev(),
+            needed_bytes: bytes.saturating_sub(about.blocks() * BLOCK_BYTES),
+            promised_bytes: promises.on(about.dev()),
+        })
+    }
+
+    /// Whether that much is left, as far as that is told.
+    fn check(&self, file: &File) -> Result<(), PlaceError> {
+        match free_bytes(file) {
+            Ok(free_bytes) if self.left_of(free_bytes) < self.needed_bytes => {
+                Err(self.refusal(free_bytes))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn left_of(&self, free_bytes: u64) -> u64 {
+        free_bytes.saturating_sub(self.promised_bytes)
+    }
+
+    fn refusal(&self, free_bytes: u64) -> PlaceError {
+        PlaceError::Holes {
+            available_bytes: self.left_of(free_bytes),
+            promised_bytes: self.promised_bytes,
+            needed_bytes: self.needed_bytes,
+        }
     }
 }
 
@@ -151,28 +179,12 @@ fn used_bytes(
     }
 }
 
-/// What it has less on disk than `whole_bytes`.
-fn missing_bytes(about: &Metadata, whole_bytes: u64) -> u64 {
-    whole_bytes.saturating_sub(about.blocks() * BLOCK_BYTES)
-}
-
 /// Takes the blocks now, so that the disk cannot fill up under the run.
 fn allocate(file: &File, bytes: u64, promises: &Promises) -> Result<(), PlaceError> {
-    let about = file.metadata()?;
-    let needed_bytes = missing_bytes(&about, bytes);
-    let promised_bytes = promises.on(about.dev());
-    let holes = || -> Result<PlaceError, PlaceError> {
-        Ok(PlaceError::Holes {
-            available_bytes: free_bytes(file)?.saturating_sub(promised_bytes),
-            promised_bytes,
-            needed_bytes,
-        })
-    };
-    if promised_bytes > 0
-        && needed_bytes > 0
-        && free_bytes(file)? < needed_bytes.saturating_add(promised_bytes)
-    {
-        return Err(holes()?);
+    let lack = Lack::of(file, bytes, promises)?;
+    // Where nobody was promised anything the call knows best, also what only root is given.
+    if lack.promised_bytes > 0 {
+        lack.check(file)?;
     }
     // SAFETY: the descriptor is open.
     if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) } == 0 {
@@ -182,7 +194,7 @@ fn allocate(file: &File, bytes: u64, promises: &Promises) -> Result<(), PlaceErr
     match error.raw_os_error() {
         // As large as it is: `bytes` are not more.
         Some(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
-        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Err(holes()?),
+        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Err(lack.refusal(free_bytes(file)?)),
         _ => Err(error.into()),
     }
 }
