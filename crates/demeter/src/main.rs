@@ -23,6 +23,7 @@ mod vm;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use demeter_extmem_tree::Printable;
 
 use crate::error::Error;
 
@@ -103,7 +104,10 @@ fn main() -> ExitCode {
     match outcome {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("demeter: error: {error}; next: {}", error.next());
+            let next = error.next();
+            // A line, whatever the name of a file holds.
+            let line = Printable(format_args!("{error}; next: {next}"));
+            eprintln!("demeter: error: {line}");
             ExitCode::from(error.status())
         }
     }

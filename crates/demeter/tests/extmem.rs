@@ -298,3 +298,116 @@ fn what_cannot_work_is_refused_in_one_line() {
         .unwrap();
     assert_one_error(&top, "cannot open the statistics file");
 }
+
+/// A name may hold what ends a line, or what a terminal takes for an order: whoever tells of it,
+/// runner or library, before, in or after the run.
+#[test]
+fn letters_that_command_a_terminal_are_shown_wherever_a_path_is() {
+    let folder = library();
+    let parent = tempfile::tempdir_in(&folder).unwrap();
+    let bad = parent.path().join("bad\n\x1b[2J");
+    let [one, two, data, text] = ["one", "two", "data", "text.so"].map(|name| bad.join(name));
+    for path in [&one, &two] {
+        std::fs::create_dir_all(path).unwrap();
+    }
+    std::fs::write(&data, vec![7; 2 << 20]).unwrap();
+    std::fs::write(&text, "text").unwrap();
+    let [none, text] = [bad.join("none/none"), text].map(|path| path.to_str().unwrap().to_owned());
+    let two = two.to_str().unwrap();
+    let inject = "DEMETER_EXTMEM_INJECT=read-eio@1";
+    let sort = format!("{SORT}; exit 3");
+    for (swap, options, command, message) in [
+        // The runner refuses …
+        (
+            &bad.join("none"),
+            &["-q"][..],
+            &["true"][..],
+            "does not exist",
+        ),
+        (&one, &["-q"], &[&none], "is not found"),
+        (&one, &["-q"], &[&text], "is not executable"),
+        (
+            &one,
+            &["-q", "--policy", &none],
+            &["true"],
+            "cannot find policy",
+        ),
+        (
+            &one,
+            &["-q", "--stats", &none],
+            &["true"],
+            "statistics file",
+        ),
+        (
+            &one,
+            &["-q", "--stats", &text],
+            &["true"],
+            "is no statistics file",
+        ),
+        (
+            &one,
+            &["-q", "--swap", two, "--swap", two],
+            &["true"],
+            "are the same place",
+        ),
+        (&one, &["-q", "--json", &none], &["true"], "cannot write"),
+        // … tells what it does …
+        (
+            &one,
+            &["--swap", two],
+            &["sh", "-c", "exit 3"],
+            "swap goes to",
+        ),
+        // … and so does the library.
+        (&data, &["-q"], &["true"], "holds data"),
+        (
+            &one,
+            &["-q", "--log", &none],
+            &["true"],
+            "cannot write the decision log",
+        ),
+        (
+            &one,
+            &["-q", "--policy", &text],
+            &["true"],
+            "cannot load policy",
+        ),
+        (
+            &one,
+            &["-q", "--compress", "off"],
+            &["env", inject, "sh", "-c", &sort],
+            "swap read of slot",
+        ),
+    ] {
+        let output = run(&folder, swap, options, command);
+        let told = stderr(&output);
+        assert!(
+            !output.status.success() && told.contains(message),
+            "{message}: {told}"
+        );
+        let lines: Vec<_> = told.split_terminator('\n').collect();
+        let line = lines.iter().find(|line| line.contains(message)).unwrap();
+        assert!(line.contains(r"/bad\n\u{1b}[2J/"), "{message}: {told}");
+        for line in lines {
+            assert!(
+                line.starts_with("demeter") || line.starts_with("  "),
+                "{message}: {told}"
+            );
+            assert!(!line.contains(char::is_control), "{message}: {told}");
+        }
+    }
+    for (options, message) in [
+        (&["top", &none][..], "cannot open"),
+        (&["doctor"], "is missing at"),
+    ] {
+        let output = demeter()
+            .env("DEMETER_LIBEXEC", &none)
+            .arg("extmem")
+            .args(options)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(output.stdout.clone()).unwrap() + &stderr(&output);
+        let line = told.lines().find(|line| line.contains(message)).unwrap();
+        assert!(line.contains(r"/bad\n\u{1b}[2J/"), "{message}: {told}");
+    }
+}

@@ -7,6 +7,8 @@
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use demeter_extmem_tree::escaped;
+
 use crate::syscall;
 
 /// One thread has begun to say why. A failed device fails every thread at once.
@@ -17,7 +19,7 @@ pub const EXIT_STATUS: i32 = 70;
 /// Exit status when the pager cannot start.
 pub const EXIT_STATUS_START: i32 = 2;
 
-/// A line of text of bounded length; what does not fit is cut.
+/// A line of text of bounded length; what does not fit is cut, and what would end it escaped.
 #[derive(Debug)]
 pub struct Line {
     bytes: [u8; 480],
@@ -55,11 +57,14 @@ impl Default for Line {
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.bytes.len() - 1 - self.length;
-        let taken = text.len().min(room);
-        self.bytes[self.length..self.length + taken].copy_from_slice(&text.as_bytes()[..taken]);
-        self.length += taken;
-        Ok(())
+        escaped(text, |piece| {
+            let room = self.bytes.len() - 1 - self.length;
+            let taken = piece.len().min(room);
+            self.bytes[self.length..self.length + taken]
+                .copy_from_slice(&piece.as_bytes()[..taken]);
+            self.length += taken;
+            Ok(())
+        })
     }
 }
 
@@ -100,5 +105,9 @@ mod tests {
             write!(line, "0123456789").unwrap();
         }
         assert_eq!(line.length, line.bytes.len() - 1);
+        let mut line = Line::new();
+        write!(line, "{}", "\n\x1b".repeat(100)).unwrap();
+        assert_eq!(line.length, line.bytes.len() - 1);
+        assert!(line.bytes.starts_with(b"\\n\\u{1b}\\n"));
     }
 }

@@ -14,6 +14,7 @@ mod testbed;
 
 use std::io::Write;
 
+use demeter_extmem_tree::Printable;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -194,9 +195,11 @@ fn render(reports: &[Report]) -> String {
             };
             text.push_str(&format!(
                 "  {state}  {:<width$}  {}\n",
-                check.name, check.finding
+                check.name,
+                Printable(&check.finding)
             ));
             if let Some(next) = &check.next {
+                let next = Printable(next);
                 text.push_str(&format!("{:11}{:width$}  next: {next}\n", "", ""));
             }
         }

@@ -5,6 +5,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use demeter_extmem_tree::Printable;
+
 /// Who is faster by less is not faster.
 const MARGIN_PERCENT: u32 = 125;
 
@@ -36,7 +38,7 @@ fn beats(time: Option<Duration>, other: Option<Duration>) -> bool {
 pub fn shown(paths: &[&Path], order: &[Timed]) -> String {
     let each: Vec<_> = (order.iter())
         .filter_map(|&(index, time)| {
-            let path = printable(paths.get(index)?);
+            let path = Printable(paths.get(index)?.display());
             Some(match time {
                 Some(time) => format!("{path} (a page in {} us)", time.as_micros()),
                 None => format!("{path} (not measured)"),
@@ -46,31 +48,9 @@ pub fn shown(paths: &[&Path], order: &[Timed]) -> String {
     format!("swap goes to {}", each.join(", then "))
 }
 
-/// A name may hold what a terminal takes for an order.
-fn printable(path: &Path) -> String {
-    let mut shown = String::new();
-    for letter in path.display().to_string().chars() {
-        match letter.is_control() {
-            true => shown.extend(letter.escape_default()),
-            false => shown.push(letter),
-        }
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn letters_that_command_a_terminal_are_shown() {
-        let paths = [Path::new("/a\x1b[31m\n"), Path::new("/ä ö")];
-        let order = [(0, None), (1, Some(Duration::from_micros(7)))];
-        assert_eq!(
-            shown(&paths, &order),
-            "swap goes to /a\\u{1b}[31m\\n (not measured), then /ä ö (a page in 7 us)"
-        );
-    }
 
     #[test]
     fn the_fastest_comes_first_and_equals_as_given() {
