@@ -196,6 +196,48 @@ fn the_faster_place_is_found_by_trial_and_told() {
     assert!(!text(&given).1.contains("swap goes to"), "{given:?}");
 }
 
+/// A program looks at itself, with a fork that shares all that it has there.
+#[test]
+fn how_full_each_place_is_can_be_watched() {
+    const HOLD: &str = "import os, random, sys, time; r = random.Random(1); \
+        b = [r.randbytes(1 << 20) for _ in range(72)]; \
+        child = os.fork() or time.sleep(60); time.sleep(1); \
+        os.system(sys.argv[1]); os.kill(child, 9); os.wait()";
+    let output = between_memory_and_disk(&format!(
+        "run -q --stats $K.board --swap $K --swap-size 400M --swap $M --swap-size 24M \
+         -- python3 -c '{HOLD}' \"$D extmem top --count 1 $K.board\"\n\
+         run -q --stats $K.alone --swap $M -- sh -c \"true; $D extmem top --count 1 $K.alone\"\n\
+         echo $M; echo $K"
+    ));
+    let (out, told) = text(&output);
+    assert!(output.status.success(), "{out}{told}");
+    let lines: Vec<_> = out.lines().collect();
+    let heads: Vec<_> = (0..lines.len())
+        .filter(|&at| lines[at].starts_with("swap place "))
+        .collect();
+    // What has one place has its use in the column "swap".
+    assert_eq!(heads.len(), 1, "{out}");
+    let row = |at: usize| -> (&str, u64, u64) {
+        let words: Vec<_> = lines[heads[0] + at].split_whitespace().collect();
+        (
+            words[0],
+            words[1].parse().unwrap(),
+            words[2].parse().unwrap(),
+        )
+    };
+    let [memory, disk] = [lines[lines.len() - 2], lines[lines.len() - 1]];
+    // In the order in which they are filled, not as given.
+    let (first, second) = (row(2), row(3));
+    assert!(
+        first.0 == memory && (20..=24).contains(&first.1) && first.2 == 24,
+        "{out}"
+    );
+    assert!(
+        second.0 == disk && (8..=80).contains(&second.1) && second.2 == 400,
+        "{out}"
+    );
+}
+
 #[test]
 fn a_file_that_holds_data_is_refused_and_kept_among_others_too() {
     let output = between_memory_and_disk(

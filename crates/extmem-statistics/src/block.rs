@@ -140,6 +140,36 @@ numbers! {
     }
 }
 
+/// Files, devices and directories that a process swaps to at most.
+pub const MOST_SWAP_PLACES: usize = 8;
+
+/// One of them, when a process starts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AboutSwap<'a> {
+    /// Its path.
+    pub path: &'a str,
+    /// What of it may be used; 0: there is none.
+    pub size_bytes: u64,
+}
+
+/// One of them.
+#[derive(Debug)]
+#[repr(C)]
+pub struct SwapUse {
+    pub(crate) path: Text<16>,
+    pub(crate) size_bytes: AtomicU64,
+    /// In use by this process and those that share its slots, its relatives by fork.
+    pub used_bytes: Gauge,
+}
+
+impl SwapUse {
+    fn begin(&self, about: &AboutSwap<'_>) {
+        self.path.set_end(about.path);
+        self.used_bytes.set(0);
+        self.size_bytes.store(about.size_bytes, Ordering::Relaxed);
+    }
+}
+
 /// What is known of a process when it starts.
 #[derive(Debug, Clone, Copy)]
 pub struct About<'a> {
@@ -155,6 +185,8 @@ pub struct About<'a> {
     pub dram_bytes: u64,
     /// Swap it may use.
     pub swap_bytes: u64,
+    /// Where, in the order in which it is filled.
+    pub swap: [AboutSwap<'a>; MOST_SWAP_PLACES],
 }
 
 /// Text of at most `N` bytes, readable while it is written.
@@ -169,13 +201,26 @@ impl<const N: usize> Text<N> {
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        let mut words = text.as_bytes()[..end].chunks(8);
+        self.store(text[..end].bytes());
+    }
+
+    /// Keeps what fits, from a whole character on: of a path the end says more.
+    pub fn set_end(&self, text: &str) {
+        const LEFT_OUT: &str = "...";
+        if text.len() <= N * 8 {
+            return self.set(text);
+        }
+        let mut start = text.len() - (N * 8 - LEFT_OUT.len());
+        while !text.is_char_boundary(start) {
+            start += 1;
+        }
+        self.store(LEFT_OUT.bytes().chain(text[start..].bytes()));
+    }
+
+    fn store(&self, mut bytes: impl Iterator<Item = u8>) {
         for word in &self.0 {
-            let mut bytes = [0; 8];
-            if let Some(chunk) = words.next() {
-                bytes[..chunk.len()].copy_from_slice(chunk);
-            }
-            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+            let word_bytes = std::array::from_fn(|_| bytes.next().unwrap_or(0));
+            word.store(u64::from_ne_bytes(word_bytes), Ordering::Relaxed);
         }
     }
 
@@ -219,6 +264,8 @@ pub struct Block {
     pub(crate) pid: AtomicU32,
     /// CLOCK_MONOTONIC.
     pub(crate) start_ns: AtomicU64,
+    /// That of the process that it and its relatives by fork come from.
+    pub(crate) family_start_ns: AtomicU64,
     /// CLOCK_MONOTONIC of the last sample.
     pub(crate) updated_ns: AtomicU64,
     pub(crate) command: Text<8>,
@@ -231,6 +278,8 @@ pub struct Block {
     pub counters: Counters,
     /// Values now.
     pub gauges: Gauges,
+    /// Where it swaps to, in the order in which that is filled.
+    pub swap: [SwapUse; MOST_SWAP_PLACES],
     /// Values over time.
     pub history: History,
 }
@@ -241,8 +290,12 @@ impl Block {
         self.counters.each().for_each(|(_, counter)| counter.set(0));
         self.gauges.each().for_each(|(_, gauge)| gauge.set(0));
         self.history.clear();
+        for (place, about) in self.swap.iter().zip(&about.swap) {
+            place.begin(about);
+        }
         self.pid.store(pid, Ordering::Relaxed);
         self.start_ns.store(now_ns, Ordering::Relaxed);
+        self.family_start_ns.store(now_ns, Ordering::Relaxed);
         self.updated_ns.store(now_ns, Ordering::Relaxed);
         self.dram_bytes.store(about.dram_bytes, Ordering::Relaxed);
         self.swap_bytes.store(about.swap_bytes, Ordering::Relaxed);
@@ -287,5 +340,11 @@ mod tests {
         assert_eq!(text.get(), "a?[2J");
         text.set("");
         assert_eq!(text.get(), "");
+        text.set_end("abcdefgh");
+        assert_eq!(text.get(), "abcdefgh");
+        text.set_end("/abc/déabcd");
+        assert_eq!(text.get(), "...abcd");
+        text.set_end("/abc/dé");
+        assert_eq!(text.get(), "/abc/dé");
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::block::{About, Block, CHANGING, ENDED, FREE, LIVE};
 use crate::departures::Departures;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM3");
+const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM4");
 /// Processes that are told apart at one time.
 const BLOCKS: usize = 32;
 
@@ -282,7 +282,11 @@ impl Statistics {
 
     /// In the child of a fork: a block of its own.
     pub fn after_fork_in_child(&self, about: &About<'_>) {
+        let family_start_ns = self.block().family_start_ns.load(Ordering::Relaxed);
         let block = self.board.claim(std::process::id(), now_ns(), about);
+        if block.pid.load(Ordering::Relaxed) == std::process::id() {
+            (block.family_start_ns).store(family_start_ns, Ordering::Relaxed);
+        }
         self.block
             .store(std::ptr::from_ref(block).cast_mut(), Ordering::Relaxed);
     }
@@ -305,7 +309,7 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Summary;
+    use crate::{AboutSwap, MOST_SWAP_PLACES, Summary};
 
     const ABOUT: About<'_> = About {
         command: "test",
@@ -314,6 +318,10 @@ mod tests {
         engine: "plain",
         dram_bytes: 1,
         swap_bytes: 2,
+        swap: [AboutSwap {
+            path: "",
+            size_bytes: 0,
+        }; MOST_SWAP_PLACES],
     };
 
     #[test]

@@ -16,9 +16,11 @@ mod history;
 mod log;
 mod summary;
 
-pub use block::{About, Block, Counter, Counters, Gauge, Gauges};
+pub use block::{
+    About, AboutSwap, Block, Counter, Counters, Gauge, Gauges, MOST_SWAP_PLACES, SwapUse,
+};
 pub use board::{Board, BoardError, Place, Statistics, now_ns};
 pub use departures::{Departure, Departures};
 pub use history::{History, Sample};
 pub use log::{Event, Log};
-pub use summary::{FdWriter, Process, Summary, write_line};
+pub use summary::{FdWriter, Process, Summary, SwapPlace, write_line};

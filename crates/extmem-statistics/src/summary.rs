@@ -85,6 +85,29 @@ pub fn write_line(block: &Block, descriptor: RawFd) {
     );
 }
 
+/// A file, device or directory that is swapped to.
+#[derive(Debug, Clone, Serialize)]
+pub struct SwapPlace {
+    /// Its path; of a long one the end.
+    pub path: String,
+    /// What of it is used.
+    pub used_bytes: u64,
+    /// What of it may be used.
+    pub size_bytes: u64,
+}
+
+impl SwapPlace {
+    /// The places of a process, in order.
+    fn all_of(block: &Block) -> Vec<Self> {
+        let places = block.swap.iter().map(|place| Self {
+            path: place.path.get(),
+            used_bytes: place.used_bytes.get(),
+            size_bytes: place.size_bytes.load(Ordering::Relaxed),
+        });
+        places.take_while(|place| place.size_bytes > 0).collect()
+    }
+}
+
 /// A process, or all that have no block any more.
 #[derive(Debug, Clone, Serialize)]
 pub struct Process {
@@ -108,6 +131,10 @@ pub struct Process {
     pub dram_bytes: u64,
     /// Swap it may use.
     pub swap_bytes: u64,
+    /// When the process started that it and its relatives by fork come from: they share their swap.
+    pub family_start_ns: u64,
+    /// Where it swaps to, in the order in which that is filled.
+    pub swap: Vec<SwapPlace>,
     /// Sums.
     pub counters: BTreeMap<&'static str, u64>,
     /// Last values.
@@ -141,6 +168,8 @@ impl Process {
             seconds: updated_ns.saturating_sub(start_ns) as f64 * 1e-9,
             dram_bytes: block.dram_bytes.load(Ordering::Relaxed),
             swap_bytes: block.swap_bytes.load(Ordering::Relaxed),
+            family_start_ns: block.family_start_ns.load(Ordering::Relaxed),
+            swap: SwapPlace::all_of(block),
             counters: block
                 .counters
                 .each()
@@ -207,6 +236,37 @@ impl Summary {
                 .any(|old| (old.pid, old.start_ns) == (process.pid, process.start_ns))
         });
         self
+    }
+
+    /// How full each place for swap is with what programs that run have there, in the order in
+    /// which they are filled. The programs of a run share its places.
+    pub fn swap_places(&self) -> Vec<SwapPlace> {
+        let mut found = BTreeMap::<_, (u64, BTreeMap<u64, u64>)>::new();
+        for process in self.processes.iter().filter(|one| one.state == "runs") {
+            // What it was before an exec has nothing there any more.
+            let is_later = |one: &&Process| one.start_ns > process.start_ns;
+            let mut later = self.processes.iter().filter(is_later);
+            if later.any(|one| one.pid == process.pid) {
+                continue;
+            }
+            for (at, place) in process.swap.iter().enumerate() {
+                let (size_bytes, used) = found.entry((at, &place.path)).or_default();
+                // One that may not make files as large may use less.
+                *size_bytes = place.size_bytes.max(*size_bytes);
+                // Relatives share what they have there; one of them has looked last.
+                let used_bytes = used.entry(process.family_start_ns).or_default();
+                *used_bytes = place.used_bytes.max(*used_bytes);
+            }
+        }
+        let shown = found.into_iter().map(|((_, path), (size_bytes, used))| {
+            let used_bytes = used.into_values().fold(0, u64::saturating_add);
+            SwapPlace {
+                path: path.clone(),
+                used_bytes,
+                size_bytes,
+            }
+        });
+        shown.collect()
     }
 
     /// Sum of a counter over all processes, whatever is in the file.
@@ -296,7 +356,7 @@ impl fmt::Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{About, Place, Statistics};
+    use crate::{About, AboutSwap, MOST_SWAP_PLACES, Place, Statistics};
 
     #[test]
     fn text_and_json_say_what_was_counted() {
@@ -307,6 +367,7 @@ mod tests {
             engine: "io_uring",
             dram_bytes: 64 << 20,
             swap_bytes: 1 << 30,
+            swap: Default::default(),
         };
         let statistics = Statistics::open(Place::Private, &about).unwrap();
         let block = statistics.block();
@@ -333,6 +394,69 @@ mod tests {
         assert_eq!(process["state"], "ended");
         assert_eq!(process["counters"]["faults_swap"], 17);
         assert_eq!(process["history"][0]["resident_bytes"], 5 << 20);
+    }
+
+    #[test]
+    fn places_for_swap_are_summed_over_a_run_and_forks_share_them() {
+        let mut swap = [AboutSwap::default(); MOST_SWAP_PLACES];
+        (swap[0], swap[1]) = (
+            AboutSwap {
+                path: "/z",
+                size_bytes: 100,
+            },
+            AboutSwap {
+                path: "/a",
+                size_bytes: 1000,
+            },
+        );
+        let about = About {
+            command: "sort",
+            policy: "clock",
+            mode: "inline",
+            engine: "plain",
+            dram_bytes: 1,
+            swap_bytes: 1100,
+            swap,
+        };
+        let one = Statistics::open(Place::Private, &about).unwrap();
+        let board = one.board();
+        let mut sleeps = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let (fork, other) = (
+            board.claim(sleeps.id(), 2, &about),
+            board.claim(1, 3, &about),
+        );
+        let family_start_ns = one.block().family_start_ns.load(Ordering::Relaxed);
+        (fork.family_start_ns).store(family_start_ns, Ordering::Relaxed);
+        let uses = [(one.block(), 60, 0), (fork, 70, 5), (other, 10, 900)];
+        for (block, first, second) in uses {
+            block.swap[0].used_bytes.set(first);
+            block.swap[1].used_bytes.set(second);
+        }
+        let shown = |board| {
+            let places = Summary::of(board).swap_places().into_iter();
+            let shown = places.map(|place| (place.path, place.used_bytes, place.size_bytes));
+            shown.collect::<Vec<_>>()
+        };
+        let place = |path: &str, used, size| (path.to_owned(), used, size);
+        assert_eq!(shown(board), [place("/z", 80, 100), place("/a", 905, 1000)]);
+        // What a process that is gone had there is free, and so is what one had before an exec.
+        one.finish();
+        fork.swap[0].used_bytes.set(1);
+        assert_eq!(shown(board), [place("/z", 11, 100), place("/a", 905, 1000)]);
+        let became = board.claim(1, 4, &about);
+        became.swap[1].used_bytes.set(7);
+        assert_eq!(shown(board), [place("/z", 1, 100), place("/a", 12, 1000)]);
+        sleeps.kill().unwrap();
+        sleeps.wait().unwrap();
+        assert_eq!(shown(board), [place("/z", 0, 100), place("/a", 7, 1000)]);
+        let json = serde_json::to_value(Summary::of(board)).unwrap();
+        let processes = json["processes"].as_array().unwrap();
+        let of_other = processes.iter().find(|one| one["start_ns"] == 3).unwrap();
+        assert_eq!(of_other["swap"][1]["used_bytes"], 900);
+        assert_eq!(of_other["swap"].as_array().unwrap().len(), 2);
     }
 
     #[test]

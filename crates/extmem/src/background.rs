@@ -344,6 +344,10 @@ impl Pager {
         gauges.compressed_bytes.set(compressed as u64);
         let used = self.store.capacity_slots() - self.store.free_slots();
         gauges.swap_used_bytes.set(used * PAGE_BYTES as u64);
+        let places = self.statistics.block().swap.iter();
+        for (place, (_, _, used)) in places.zip(self.store.places()) {
+            place.used_bytes.set(used * PAGE_BYTES as u64);
+        }
         gauges
             .victim_cache_bytes
             .set(self.victims.fill_pages() * PAGE_BYTES as u64);

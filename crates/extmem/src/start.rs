@@ -25,9 +25,9 @@ use crate::queue::{Window, WindowQueue};
 use crate::region::{PAGE_BYTES, Region, round_up};
 use crate::share::Share;
 use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, on_bus, take};
-use crate::statistics::{About, Board, Log, Place, Statistics};
+use crate::statistics::{About, AboutSwap, Board, Log, MOST_SWAP_PLACES, Place, Statistics};
 use crate::stream::Streams;
-use crate::swap::{EngineChoice, SwapOptions, SwapPlace, SwapStore};
+use crate::swap::{EngineChoice, MOST_PLACES, SwapOptions, SwapPlace, SwapStore};
 use crate::uffd::{Delivery, Uffd};
 use crate::victim::VictimCache;
 use crate::worker::Seat;
@@ -185,6 +185,7 @@ fn start(config: &Config) -> Result<(), Error> {
                 },
                 dram_bytes: config.dram_bytes,
                 swap_bytes: capacity_pages * PAGE_BYTES as u64,
+                swap: about_swap(&store),
             },
         )?,
         log: config.log.as_deref().map(open_log).transpose()?,
@@ -350,6 +351,18 @@ fn command_name() -> String {
     })
 }
 
+fn about_swap(store: &SwapStore) -> [AboutSwap<'static>; MOST_SWAP_PLACES] {
+    const { assert!(MOST_SWAP_PLACES == MOST_PLACES) };
+    let mut places = store.places();
+    std::array::from_fn(|_| match places.next() {
+        Some((path, slots, _)) => AboutSwap {
+            path,
+            size_bytes: slots * PAGE_BYTES as u64,
+        },
+        None => AboutSwap::default(),
+    })
+}
+
 impl Pager {
     /// What the statistics say of a process.
     pub fn about<'a>(&'a self, command: &'a str) -> About<'a> {
@@ -364,6 +377,7 @@ impl Pager {
             },
             dram_bytes: self.budget.dram_pages() as u64 * PAGE_BYTES as u64,
             swap_bytes: self.budget.capacity_pages() as u64 * PAGE_BYTES as u64,
+            swap: about_swap(&self.store),
         }
     }
 }

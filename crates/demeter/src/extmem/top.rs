@@ -92,7 +92,6 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
 
 /// Rates since the earlier look, or none at the first.
 fn render(now: &Summary, earlier: Option<&Summary>, seconds: Option<f64>) -> String {
-    let mib = |bytes: u64| format!("{:.0}", bytes as f64 / 1_048_576.0);
     let rows: Vec<Vec<String>> = now
         .processes
         .iter()
@@ -145,7 +144,27 @@ fn render(now: &Summary, earlier: Option<&Summary>, seconds: Option<f64>) -> Str
             "paging %",
         ],
         &rows,
-    ) + "sizes in MiB, read and written in MiB/s\n"
+    ) + &render_places(now)
+        + "sizes in MiB, read and written in MiB/s\n"
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.0}", bytes as f64 / 1_048_576.0)
+}
+
+/// How full each place for swap is, where there are several.
+fn render_places(now: &Summary) -> String {
+    let places = now.swap_places();
+    if places.len() < 2 {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = (places.into_iter())
+        .map(|place| vec![place.path, mib(place.used_bytes), mib(place.size_bytes)])
+        .collect();
+    format!(
+        "\n{}\n",
+        table::render(&["swap place", "used", "size"], &rows)
+    )
 }
 
 #[cfg(test)]
@@ -162,6 +181,7 @@ mod tests {
             engine: "plain",
             dram_bytes: 64 << 20,
             swap_bytes: 0,
+            swap: Default::default(),
         };
         let statistics = Statistics::open(Place::Private, &about).unwrap();
         statistics.block().counters.faults_swap.add(100);

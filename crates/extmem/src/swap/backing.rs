@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::path::Path;
 
 use demeter_extmem_tree::{
-    Handed, LEAST_BYTES, MOST_SLOTS, NamedPlace, Promises, SwapFile, largest_file_bytes,
+    Handed, LEAST_BYTES, MOST_SLOTS, NamedPlace, Printable, Promises, SwapFile, largest_file_bytes,
 };
 
 use super::{SLOT_BYTES, SwapError};
@@ -149,7 +149,7 @@ impl Backing {
 
 /// Kept for as long as the process lives, as the store is.
 fn shown(path: &Path) -> &'static str {
-    String::leak(path.to_string_lossy().into_owned())
+    String::leak(Printable(path.display()).to_string())
 }
 
 fn slots(bytes: u64) -> u64 {

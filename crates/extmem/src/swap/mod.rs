@@ -282,6 +282,14 @@ impl SwapStore {
         !self.rings.is_empty() && self.rings_usable.load(Ordering::Relaxed)
     }
 
+    /// Of each file or device its path, its slots and those that are taken.
+    pub fn places(&self) -> impl Iterator<Item = (&'static str, u64, u64)> + '_ {
+        self.spans.iter().map(|span| {
+            let (all, free) = (span.capacity(), span.free_slots());
+            (span.backing.place, all, all.saturating_sub(free))
+        })
+    }
+
     /// Of each file or device "unnamed file", "file" or "block device".
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.spans.iter().map(|span| span.backing.kind)

@@ -49,6 +49,18 @@ pub struct Span {
     pub checks: Checks,
 }
 
+impl Span {
+    /// All slots.
+    pub fn capacity(&self) -> u64 {
+        self.slots.capacity()
+    }
+
+    /// Slots not taken.
+    pub fn free_slots(&self) -> u64 {
+        self.slots.free_slots()
+    }
+}
+
 /// All of them.
 #[derive(Debug)]
 pub struct Spans {
@@ -135,12 +147,12 @@ impl Spans {
 
     /// All slots.
     pub fn capacity(&self) -> u64 {
-        self.spans.iter().map(|span| span.slots.capacity()).sum()
+        self.spans.iter().map(Span::capacity).sum()
     }
 
     /// Slots not taken.
     pub fn free_slots(&self) -> u64 {
-        self.spans.iter().map(|span| span.slots.free_slots()).sum()
+        self.spans.iter().map(Span::free_slots).sum()
     }
 
     /// What keeps one of them from growing, if that is not its size.
