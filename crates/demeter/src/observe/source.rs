@@ -45,6 +45,7 @@ impl Advice for SourceError {
 
 /// Which module is looked at.
 #[derive(clap::Args, Clone, Debug)]
+#[group(skip)]
 pub struct Arguments {
     /// Ask `demeter metrics --listen` there, instead of this machine's own module
     #[arg(long, value_name = "PATH|ADDRESS")]
