@@ -94,7 +94,7 @@ bench-extmem: build lab ## the user-space pager against Linux swap at its best (
 	lab/experiments/extmem.sh --out out/extmem
 
 experiments: build lab ## the other tables: seven workloads, touch, redis, liblinear, uniform access, losses, vCPUs, parameters
-	for experiment in seven seven-cxl touch redis liblinear uniform loss loss-touch spread vcpus sensitivity sensitivity-cxl; do lab/experiments/run.sh $$experiment || exit 1; done
+	for experiment in seven seven-cxl draws touch redis liblinear uniform loss loss-touch spread vcpus sensitivity sensitivity-cxl; do lab/experiments/run.sh $$experiment || exit 1; done
 
 evaluate: build lab ## every table and figure of the paper, made again (a day; what is done is kept): out/evaluation/index.html
 	$(EVALUATE) run

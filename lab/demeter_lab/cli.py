@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """``python -m demeter_lab.cli``: one verb a figure, a table, an experiment or an input.
 
-What a verb draws or prints is a pure function of recorded results; ``seven``, ``loss``,
-``sensitivity`` and parts of ``extmem`` run what they record first.
+What a verb draws or prints is a pure function of recorded results; ``seven``, ``draws``,
+``loss``, ``sensitivity`` and parts of ``extmem`` run what they record first.
 """
 
 import shlex
@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from demeter_lab import draws as first_touch
 from demeter_lab import extmem_cli, figures, libsvm_data
 from demeter_lab import loss as losses
 from demeter_lab import peers as published
@@ -106,6 +107,23 @@ def seven(
             managers.split(","),
         )
         tell(seven_workloads.table(times), out / "table.txt")
+
+
+@app.command()
+def draws(
+    out: Annotated[Path, typer.Option(help="results directory")] = Path("out/draws"),
+    workload: Annotated[list[str] | None, typer.Option(help="NAME or NAME=COMMAND")] = None,
+    size: Annotated[list[int] | None, typer.Option(help="MiB of FMEM", min=1)] = None,
+    jobs: Annotated[int, typer.Option(help="guests at a time", min=1)] = 2,
+    guest: Annotated[str, typer.Option(help="more options of `demeter vm compare`")] = "",
+    demeter: Annotated[Path, typer.Option(help="the command")] = Path("target/release/demeter"),
+) -> None:
+    """Compare with `none` at several sizes of FMEM; a comparison that is complete is kept."""
+    with refusals():
+        workloads = [workload_of(text) for text in workload or ["pagerank"]]
+        sizes = size or first_touch.SIZES_MIB
+        drawn = first_touch.run(demeter.absolute(), workloads, sizes, jobs, out, shlex.split(guest))
+        tell(first_touch.table(drawn), out / "table.txt")
 
 
 @app.command()

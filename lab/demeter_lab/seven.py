@@ -40,7 +40,8 @@ def run(
         seed: of each workload.
         jobs: guests at a time.
         out: results, one folder a workload.
-        guest: more options of ``demeter vm compare``, as ``--slow cxl``.
+        guest: more options of ``demeter vm compare``, as ``--slow cxl``, in place of the guest's
+            own of the same name.
         managers: the rows.
 
     Raises:
@@ -48,7 +49,7 @@ def run(
             or of other rows.
 
     """
-    options = [*GUEST, *guest]
+    options = guest_of(guest)
     plan = {"seed": seed, "managers": list(managers), "guest": options}
     claim(out, {**plan, "inputs_sha256": inputs_of(demeter)})
     times = {}
@@ -66,6 +67,12 @@ def run(
                 )
         times[workload.name] = read_times(place / "compare.json", managers)
     return times
+
+
+def guest_of(more: Sequence[str]) -> list[str]:
+    """Return the options of the guest, with others in place of those of the same name."""
+    own = zip(GUEST[::2], GUEST[1::2], strict=True)
+    return [word for name, value in own if name not in more for word in (name, value)] + [*more]
 
 
 def claim(out: Path, plan: dict[str, object]) -> None:

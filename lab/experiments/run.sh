@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/run.sh seven|seven-cxl|touch|redis|liblinear|uniform|loss|loss-touch|spread|vcpus|sensitivity|sensitivity-cxl [OUT]
+# usage: lab/experiments/run.sh seven|seven-cxl|draws|touch|redis|liblinear|uniform|loss|loss-touch|spread|vcpus|sensitivity|sensitivity-cxl [OUT]
 # The comparisons of the README beside the demo, each a table on standard output
 # and a results directory. DEMETER_CACHE names the cache if it is not the default.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
 : "${DEMETER_CACHE:=${XDG_CACHE_HOME:-$HOME/.cache}/demeter}"
-experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|touch|redis|liblinear|uniform|loss|loss-touch|spread|vcpus|sensitivity|sensitivity-cxl [OUT]}
+experiment=${1:?usage: lab/experiments/run.sh seven|seven-cxl|draws|touch|redis|liblinear|uniform|loss|loss-touch|spread|vcpus|sensitivity|sensitivity-cxl [OUT]}
 out=${2:-out/$experiment}
 demeter=target/release/demeter
 managers=none,nbt-default,nbt,damon,demeter,ideal,fast
@@ -35,6 +35,12 @@ seven-cxl)
 	testbed/build-modules.sh 7.x
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli seven \
 		--guest "--slow cxl" --out "$out"
+	;;
+draws)
+	# pagerank with up to 4 MiB of FMEM more or less: what first touch finds room for there
+	# hangs on the last MiB.
+	testbed/build-modules.sh 7.x
+	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli draws --out "$out"
 	;;
 touch)
 	# Demeter's sampler without a PMU beside PEBS; what is complete in OUT is kept. Of one
@@ -111,7 +117,7 @@ sensitivity-cxl)
 		--no-live --replay "--slow cxl" --table table-cxl.txt --out "${2:-out/sensitivity}"
 	;;
 *)
-	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, touch, redis, liblinear, uniform, loss, loss-touch, spread, vcpus, sensitivity or sensitivity-cxl" >&2
+	echo "experiments: error: no experiment '$experiment'; next: seven, seven-cxl, draws, touch, redis, liblinear, uniform, loss, loss-touch, spread, vcpus, sensitivity or sensitivity-cxl" >&2
 	exit 2
 	;;
 esac
