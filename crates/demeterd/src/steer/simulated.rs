@@ -16,6 +16,8 @@ use demeter_balloon::wire::{
     Status, VALID_PSI,
 };
 
+use vmm_sys_util::eventfd::EventFd;
+
 use crate::pair::Pair;
 use crate::tiers::Handed;
 
@@ -42,9 +44,12 @@ struct Class {
 
 struct Model {
     pair: Pair,
+    files: [Arc<File>; 2],
     tells_hot: bool,
     /// It says that nothing is free, and that it misses pages, stalls and has no memory, always.
     lies: bool,
+    /// It says nothing for now.
+    is_mute: bool,
     now_s: f64,
     anon_pages: u64,
     classes: Vec<Class>,
@@ -80,17 +85,8 @@ impl Model {
             fmem_path.display(),
             smem_path.display()
         );
-        let handed = |gpa, pages: u64, file| Handed {
-            gpa,
-            length_bytes: pages << PAGE_SHIFT,
-            file,
-            offset_bytes: 0,
-        };
-        let handed = [
-            handed(0, TIER_PAGES[0], fmem),
-            handed(SMEM_PAGE << PAGE_SHIFT, TIER_PAGES[1], smem),
-        ];
-        let pair = Pair::new(&line, &handed);
+        let files = [fmem, smem];
+        let pair = Pair::new(&line, &handed(&files));
         for node in 0..2 {
             pair.greet(node);
         }
@@ -105,8 +101,10 @@ impl Model {
         let classes = vec![class(0.5, 30_000), class(5.0, 20_000), class(30.0, 10_000)];
         Self {
             pair,
+            files,
             tells_hot,
             lies: false,
+            is_mute: false,
             now_s: 1.0,
             anon_pages: 20_000,
             due: vec![0.0; classes.len()],
@@ -256,6 +254,24 @@ impl Model {
         }
     }
 
+    /// Its monitor is another one, with the same memory, and no driver yet.
+    fn replug(&mut self) {
+        self.pair.guest.disconnected();
+        self.pair.carry();
+        self.pair.guest.set_memory(&handed(&self.files));
+        (self.pair.guest).connected(Arc::new(EventFd::new(0).unwrap()));
+        self.pair.carry();
+    }
+
+    /// A driver greets that has no balloon.
+    fn greet(&mut self) {
+        self.balloon = [0; 2];
+        for node in 0..2 {
+            self.pair.greet(node);
+        }
+        self.pair.carry();
+    }
+
     /// Tells what a driver would.
     fn tell(&mut self) {
         let mut bytes = vec![0; STATISTICS_BYTES + 2 * NODE_STATISTICS_BYTES];
@@ -312,6 +328,16 @@ impl Model {
     fn why(&self) -> Option<Why> {
         self.pair.vm.view().sizing.map(|sizing| sizing.why)
     }
+}
+
+fn handed(files: &[Arc<File>; 2]) -> [Handed; 2] {
+    let handed = |at: usize, gpa| Handed {
+        gpa,
+        length_bytes: TIER_PAGES[at] << PAGE_SHIFT,
+        file: files[at].clone(),
+        offset_bytes: 0,
+    };
+    [handed(0, 0), handed(1, SMEM_PAGE << PAGE_SHIFT)]
 }
 
 struct Host {
@@ -575,3 +601,4 @@ fn a_liar_has_a_hundredth_more_than_its_share_after_a_day() {
 }
 
 mod paying;
+mod two;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Two guests, `a` and `b`, with the same share of FMEM, for tests of accounts.
+
+use super::*;
+
+use crate::policy::Account;
+
+/// With their daemon.
+pub struct Two {
+    pub directory: tempfile::TempDir,
+    pub host: Host,
+    pub guests: [Model; 2],
+}
+
+impl Two {
+    /// Under `guaranteed`, which goes by what they say.
+    pub fn of(fmem_pool_pages: u64) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut host = Host::new(fmem_pool_pages);
+        host.orders.interval_ms = 60_000;
+        host.orders.policy = policy::by_name("guaranteed").unwrap();
+        let guests = ["a", "b"].map(|name| Model::new(directory.path(), name, true, ""));
+        Self {
+            directory,
+            host,
+            guests,
+        }
+    }
+
+    /// All of the FMEM of each is twice its share.
+    pub fn of_whom_each_has_twice_its_share() -> Self {
+        Self::of(ALL_PAGES / 4)
+    }
+
+    pub fn account(&self, name: &str) -> Account {
+        self.host.coordinator.memories[name].account
+    }
+
+    pub fn set_account(&mut self, name: &str, account: Account) {
+        let memory = self.host.coordinator.memories.get_mut(name);
+        memory.unwrap().account = account;
+    }
+
+    /// The host sees the guests, `a` as `changed` has it, and decides.
+    fn decide(&mut self, there: &[usize], changed: impl Fn(&mut VmView)) {
+        // By the guests' clocks one that says nothing makes time stand still for two.
+        self.host.orders.clock = if self.guests.iter().any(|guest| guest.is_mute) {
+            self.host.coordinator.decided = Instant::now().checked_sub(Duration::from_secs(60));
+            PolicyClock::Host
+        } else {
+            PolicyClock::Guests
+        };
+        for &at in there {
+            let guest = &mut self.guests[at];
+            guest.now_s += 60.0;
+            if guest.pair.vm.view().stage == Stage::Driven && !guest.is_mute {
+                guest.tell();
+            }
+        }
+        let seen = |&at: &usize| {
+            let vm = &self.guests[at].pair.vm;
+            let mut view = vm.view();
+            if at == 0 {
+                changed(&mut view);
+            }
+            (vm.clone(), view)
+        };
+        let seen = there.iter().map(seen).collect();
+        assert!((self.host.coordinator).decide(seen, &self.host.orders));
+    }
+
+    /// Minutes with a decision each, which nobody obeys, for those who are there.
+    pub fn unmoved_minutes(&mut self, there: &[usize], count: u32) {
+        for _ in 0..count {
+            self.decide(there, |_| {});
+        }
+    }
+
+    /// Minutes in which `a` looks like that and obeys nobody, and `b` does as it is told.
+    pub fn minutes(&mut self, count: u32, a: impl Fn(&mut VmView)) {
+        for _ in 0..count {
+            self.decide(&[0, 1], &a);
+            self.guests[1].obey();
+        }
+    }
+}
+
+/// The host has allocated so much FMEM for it.
+pub fn allocated(pages: u64) -> impl Fn(&mut VmView) {
+    move |view| view.tiers[0].backing_bytes = Some(pages << PAGE_SHIFT)
+}
