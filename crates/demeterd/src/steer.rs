@@ -3,6 +3,7 @@
 //! together never have more than the pool.
 
 mod away;
+mod boot;
 mod passed;
 mod told;
 
@@ -23,8 +24,9 @@ use crate::policy::{
 use crate::spec::Share;
 use crate::vm::Vm;
 use away::Away;
+use boot::{Boot, Charge};
 use passed::Passed;
-use told::{Quiet, backing_pages, resident_pages, told};
+use told::{Quiet, resident_pages, told};
 
 const FMEM: u16 = 0;
 const SMEM: u16 = 1;
@@ -117,47 +119,15 @@ impl Known {
     fn held_pages(&self) -> u64 {
         self.size_pages().max(self.wanted_pages)
     }
-
-    /// What it pays for. Not every monitor tells of a reset: one that has fallen silent may
-    /// know nothing of its balloon any more. One that speaks is not charged what is on its way
-    /// out of what the host has allocated.
-    fn charged_pages(&self) -> u64 {
-        let is_silent = self.view.statistics.is_none();
-        let taken_pages = if is_silent {
-            allocated_pages(&self.view)
-        } else {
-            0
-        };
-        self.held_pages().max(taken_pages)
-    }
 }
 
 /// A guest that cannot be told anything, and has FMEM that others cannot have. It pays for it
 /// as any other: whoever resets its machine and loads no driver would have it for nothing.
 struct Kept {
-    name: String,
+    view: VmView,
     /// What is not there to divide: as it was told, until its driver says otherwise.
     size_pages: u64,
     claim: Claim,
-    /// What it pays for: a balloon without a driver keeps nobody from touching what it held.
-    charged_pages: u64,
-}
-
-impl Kept {
-    fn new(share: &Share, view: &VmView, size_pages: u64, memory: &Memory) -> Self {
-        Self {
-            name: view.name.clone(),
-            size_pages,
-            claim: guest(share, view, size_pages, memory).claim,
-            charged_pages: size_pages.max(allocated_pages(view)),
-        }
-    }
-}
-
-/// What the host has allocated of FMEM; 0: that cannot be seen.
-fn allocated_pages(view: &VmView) -> u64 {
-    let pages = |tier| backing_pages(tier).map(|pages| pages.min(tier.total_bytes >> PAGE_SHIFT));
-    view.tiers.first().and_then(pages).unwrap_or(0)
 }
 
 /// Is that size worth a request, `steady_rounds` decisions after the last one? A
@@ -182,6 +152,7 @@ struct Coordinator {
     memories: BTreeMap<String, Memory>,
     away: Away,
     quiet: BTreeMap<String, Quiet>,
+    boots: BTreeMap<String, Boot>,
     /// The last decision.
     decided: Option<Instant>,
     passed: Passed,
@@ -244,6 +215,7 @@ impl Coordinator {
             stays
         });
         (self.quiet).retain(|name, _| self.memories.contains_key(name));
+        (self.boots).retain(|name, _| self.memories.contains_key(name));
         let sizes_memory = (orders.policy.as_ref()).is_some_and(|policy| policy.sizes_memory());
         for (vm, mut view) in seen {
             let memory = (self.memories.entry(view.name.clone()))
@@ -255,12 +227,17 @@ impl Coordinator {
                 vm.set_sizing(None);
             }
             let Some(tier) = view.tiers.first().filter(|tier| tier.total_bytes > 0) else {
+                self.boots.entry(view.name).or_default().unplug();
                 continue;
             };
             let wanted_bytes = tier.wanted_size_bytes.unwrap_or(tier.size_bytes);
             if view.stage != Stage::Driven {
                 let size_pages = tier.size_bytes.max(wanted_bytes) >> PAGE_SHIFT;
-                kept.push(Kept::new(&share, &view, size_pages, memory));
+                kept.push(Kept {
+                    claim: guest(&share, &view, size_pages, memory).claim,
+                    view,
+                    size_pages,
+                });
                 continue;
             }
             let wanted_pages = wanted_bytes >> PAGE_SHIFT;
@@ -338,14 +315,17 @@ impl Coordinator {
         claims.extend(kept.iter().map(|kept| kept.claim));
         let of_all = policy::divide(all_pages, &claims);
         let (known_of_all, kept_of_all) = of_all.split_at(known.len());
-        let known = (known.iter().zip(shares).zip(known_of_all)).map(|((known, share), of_all)| {
-            let share_pages = *share.max(of_all);
-            (&known.view.name, known.charged_pages(), share_pages)
-        });
-        let kept = (kept.iter().zip(kept_of_all))
-            .map(|(kept, of_all)| (&kept.name, kept.charged_pages, *of_all));
-        for (name, charged_pages, share_pages) in known.chain(kept) {
-            let memory = self.memories.entry(name.clone()).or_default();
+        let known = (known.iter().zip(shares).zip(known_of_all))
+            .map(|((known, share), of_all)| (&known.view, *share.max(of_all)));
+        let kept = (kept.iter().zip(kept_of_all)).map(|(kept, of_all)| (&kept.view, *of_all));
+        for (view, share_pages) in known.chain(kept) {
+            let Some(tier) = view.tiers.first() else {
+                continue;
+            };
+            let boot = self.boots.entry(view.name.clone()).or_default();
+            let Charge { pages, late_pages } = boot.charge(view, tier, passed_s);
+            let memory = self.memories.entry(view.name.clone()).or_default();
+            let charged_pages = pages.saturating_add(late_pages);
             (memory.account).settle(charged_pages, share_pages, passed_s);
         }
     }

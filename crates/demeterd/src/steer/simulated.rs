@@ -600,5 +600,6 @@ fn a_liar_has_a_hundredth_more_than_its_share_after_a_day() {
     assert!(part[1..].iter().all(|&part| part >= 0.99), "{part:?}");
 }
 
+mod booting;
 mod paying;
 mod two;

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Guests of a model that boot: they pay for what the host saw of it, and for nothing else.
+
+use super::two::{Two, allocated};
+use super::*;
+
+use crate::policy::Account;
+
+/// Beside all that `a` could have the other one has room for its kernel. Whoever has all of its
+/// FMEM is six tenths ahead of its share, which is 36 s of credit a minute.
+const POOL_PAGES: u64 = TIER_PAGES[0] / 4 * 5;
+const SHARE_PAGES: u64 = POOL_PAGES / 2;
+
+fn half() -> Account {
+    Account::restored(Duration::from_secs(300), false)
+}
+
+/// Two guests that have their share each; `a` has half an account.
+fn settled() -> Two {
+    let mut two = Two::of(POOL_PAGES);
+    two.minutes(2, allocated(SHARE_PAGES));
+    two.guests[0].obey();
+    two.minutes(1, allocated(SHARE_PAGES));
+    two.set_account("a", half());
+    assert_eq!(TIER_PAGES[0] - two.guests[0].balloon[0], SHARE_PAGES);
+    two
+}
+
+fn size_pages(two: &Two) -> u64 {
+    two.guests[0].pair.carry();
+    two.guests[0].pair.vm.view().tiers[0].size_bytes >> PAGE_SHIFT
+}
+
+#[test]
+fn a_boot_costs_nothing_while_the_host_sees_no_more_than_the_share() {
+    let mut two = settled();
+    // Its machine is started anew: no balloon, and little of its memory has been touched.
+    two.guests[0].replug();
+    assert_eq!(size_pages(&two), TIER_PAGES[0]);
+    two.minutes(2, allocated(SHARE_PAGES / 2));
+    assert_eq!(two.account("a"), half());
+    // Its driver is there, and the balloon is on its way.
+    two.guests[0].greet();
+    assert_eq!(size_pages(&two), TIER_PAGES[0]);
+    two.minutes(2, allocated(SHARE_PAGES / 2));
+    assert_eq!(two.account("a"), half());
+    two.guests[0].obey();
+    assert_eq!(size_pages(&two), SHARE_PAGES);
+    two.minutes(2, allocated(SHARE_PAGES / 2));
+    assert_eq!(two.account("a"), half());
+}
+
+#[test]
+fn what_a_boot_touches_is_paid() {
+    let mut two = settled();
+    two.guests[0].replug();
+    two.minutes(2, allocated(TIER_PAGES[0]));
+    assert_eq!(two.account("a").credit(), Duration::from_secs(228));
+    two.guests[0].greet();
+    two.minutes(2, allocated(SHARE_PAGES / 4 * 5));
+    assert_eq!(two.account("a").credit(), Duration::from_secs(213));
+    // Nor can anybody save by it: who boots keeps what it was promised.
+    two.guests[0].obey();
+    for _ in 0..10 {
+        two.guests[0].replug();
+        two.minutes(1, allocated(KERNEL_PAGES[0]));
+    }
+    assert!(two.account("a").credit() <= Duration::from_secs(213));
+}
+
+#[test]
+fn a_machine_that_was_never_asked_pays_for_what_it_touches() {
+    let mut two = Two::of(POOL_PAGES);
+    assert!(
+        two.guests[0].pair.vm.view().tiers[0]
+            .wanted_size_bytes
+            .is_none()
+    );
+    two.guests[0].pair.guest.reset();
+    two.guests[0].pair.carry();
+    two.minutes(2, allocated(SHARE_PAGES));
+    assert!(two.account("a").is_new());
+    two.guests[0].greet();
+    two.minutes(1, allocated(SHARE_PAGES));
+    assert!(two.account("a").is_new());
+}
+
+#[test]
+fn who_boots_for_ever_pays_for_what_is_kept_for_it() {
+    let mut two = settled();
+    for _ in 0..5 {
+        two.guests[0].replug();
+        two.minutes(1, allocated(KERNEL_PAGES[0]));
+        two.guests[0].greet();
+        two.minutes(2, allocated(KERNEL_PAGES[0]));
+    }
+    assert!(!two.account("a").may_borrow());
+    // One that does what it is asked may boot again.
+    two.guests[0].obey();
+    two.minutes(1, allocated(KERNEL_PAGES[0]));
+    two.set_account("a", half());
+    two.guests[0].greet();
+    two.minutes(2, allocated(KERNEL_PAGES[0]));
+    assert_eq!(two.account("a"), half());
+}
+
+#[test]
+fn a_boot_that_nobody_told_of_is_paid_when_it_has_ended() {
+    let mut two = settled();
+    // Who says nothing for a while has said so late.
+    two.guests[0].is_mute = true;
+    two.minutes(2, allocated(TIER_PAGES[0]));
+    two.guests[0].is_mute = false;
+    two.minutes(1, allocated(SHARE_PAGES));
+    assert_eq!(two.account("a"), half());
+    // Its old words are the newest, and it has all of FMEM.
+    two.guests[0].is_mute = true;
+    two.minutes(2, allocated(TIER_PAGES[0]));
+    two.guests[0].greet();
+    two.guests[0].is_mute = false;
+    two.guests[0].now_s = 1.0;
+    two.minutes(2, allocated(SHARE_PAGES));
+    let left_s = two.account("a").credit().as_secs_f64();
+    assert!((227.5..228.5).contains(&left_s), "{left_s}");
+}
+
+#[test]
+fn where_the_host_sees_nothing_a_boot_is_paid_by_its_size() {
+    let mut two = settled();
+    two.guests[0].replug();
+    two.minutes(2, |_| {});
+    assert_eq!(two.account("a").credit(), Duration::from_secs(228));
+}
