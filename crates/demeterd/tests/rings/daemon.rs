@@ -50,7 +50,7 @@ impl Daemon {
             at("state"),
         ];
         words.extend(options);
-        let child = spawn(&words);
+        let child = spawn(&words, directory.path());
         let daemon = Self {
             directory,
             words,
@@ -97,6 +97,11 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// Nobody has to wait for it any more.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Ends it as a service manager does.
     pub fn stop(&mut self) {
         self.signal(libc::SIGTERM);
@@ -104,7 +109,7 @@ impl Daemon {
     }
 
     pub fn restart(&mut self) {
-        self.child = spawn(&self.words);
+        self.child = spawn(&self.words, self.directory.path());
         self.wait_ready();
     }
 
@@ -283,11 +288,16 @@ pub fn program() -> std::ffi::OsString {
     std::env::var_os("DEMETERD").unwrap_or_else(|| env!("CARGO_BIN_EXE_demeterd").into())
 }
 
-fn spawn(words: &[String]) -> Child {
+/// What it logs is in `log` of that directory.
+fn spawn(words: &[String], directory: &Path) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join("log"));
     Command::new(program())
         .args(words)
         .stdin(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log.unwrap())
         .spawn()
         .unwrap()
 }
