@@ -42,6 +42,7 @@ mod visits;
 mod vm;
 mod web;
 mod worker;
+mod writing;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -77,7 +78,7 @@ pub fn main() -> ExitCode {
     }
     if arguments.scribe {
         log();
-        return scribe::process();
+        return writing::process();
     }
     if arguments.print_capabilities {
         println!("{}", args::capabilities());

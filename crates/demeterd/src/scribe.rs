@@ -6,19 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::accounts::Writer;
 use crate::channel::{Channel, ChannelError};
-use crate::ledger::{Entry, Ledger};
 
 /// Whoever must know that the disk has it waits so long. A disk that does not answer must not
 /// keep an orderly stop, either.
@@ -29,16 +27,30 @@ const REMEMBERED: u64 = 64;
 /// To the scribe, in order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Order {
+pub enum Order {
     /// Write there. The lock of the directory comes with it: it is the daemon's until the last
     /// one has ended.
-    Begin { directory: PathBuf },
+    Begin {
+        /// Where.
+        directory: PathBuf,
+    },
     /// A line of a ledger; none: it is in the file that comes with it.
-    Entry { vm: String, entry: Option<Entry> },
+    Entry {
+        /// Whose.
+        vm: String,
+        /// What.
+        entry: Option<serde_json::Value>,
+    },
     /// A guest is gone for good.
-    Retire { vm: String },
+    Retire {
+        /// Which.
+        vm: String,
+    },
     /// All accounts, in the file that comes with it.
-    Accounts { is_last: bool },
+    Accounts {
+        /// The daemon ends.
+        is_last: bool,
+    },
     /// Say when all of before is done.
     Sync,
 }
@@ -200,12 +212,13 @@ impl Scribe {
     }
 
     /// A line of a ledger.
-    pub fn entry(&self, vm: &str, entry: &Entry) -> Result<(), ScribeError> {
+    pub fn entry(&self, vm: &str, entry: &impl Serialize) -> Result<(), ScribeError> {
         let order = |entry| Order::Entry {
             vm: vm.to_owned(),
             entry,
         };
-        match self.tell(&order(Some(entry.clone())), None) {
+        let value = serde_json::to_value(entry).map_err(ChannelError::from)?;
+        match self.tell(&order(Some(value)), None) {
             Err(ScribeError::Channel(ChannelError::Size)) => {
                 let text = serde_json::to_vec(entry).map_err(ChannelError::from)?;
                 self.tell(&order(None), Some(&text))
@@ -215,7 +228,7 @@ impl Scribe {
         Ok(())
     }
 
-    /// As [`Ledger::retire`].
+    /// A guest is gone for good, and so is its ledger.
     pub fn retire(&self, vm: &str) -> Result<(), ScribeError> {
         let number = self.tell(&Order::Retire { vm: vm.to_owned() }, None)?;
         self.wait(number)
@@ -275,85 +288,4 @@ fn in_memory(text: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(fd);
     file.write_all(text)?;
     Ok(file.into())
-}
-
-fn text_of(fds: &mut Vec<OwnedFd>) -> io::Result<Vec<u8>> {
-    let mut file = File::from(fds.pop().ok_or(io::ErrorKind::InvalidData)?);
-    let mut text = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut text)?;
-    Ok(text)
-}
-
-/// The process: its standard input leads to the coordinator, and its answers go to its standard
-/// output. It ends with the coordinator, when it has done what it was told.
-pub fn process() -> ExitCode {
-    // SAFETY: closes descriptors that this process has inherited and knows nothing of.
-    unsafe { libc::close_range(3, u32::MAX, 0) };
-    for number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        // SAFETY: no function is called. These mean the coordinator, who has things to be written
-        // yet; service managers and terminals tell all of its processes.
-        unsafe { libc::signal(number, libc::SIG_IGN) };
-    }
-    // SAFETY: the number of the standard input; nobody else in this process uses it.
-    let link = Channel::from_fd(unsafe { OwnedFd::from_raw_fd(0) });
-    match write(&link, &mut io::stdout()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("what writes ledgers and accounts ends: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn write(link: &Channel, answers: &mut impl Write) -> Result<(), ScribeError> {
-    let Some((Order::Begin { directory }, _lock)) = link.receive::<Order>()? else {
-        return Ok(());
-    };
-    let mut ledgers = BTreeMap::<String, Ledger>::new();
-    let mut accounts = Writer::new(&directory);
-    while let Some((order, mut fds)) = link.receive::<Order>()? {
-        let is_done = match order {
-            Order::Begin { .. } => continue,
-            Order::Entry { vm, entry } => {
-                let entry = match entry {
-                    Some(entry) => entry,
-                    None => {
-                        serde_json::from_slice(&text_of(&mut fds)?).map_err(ChannelError::from)?
-                    }
-                };
-                match ledger(&mut ledgers, &directory, &vm) {
-                    Ok(ledger) => ledger.add(entry),
-                    Err(error) => tracing::error!(vm, "the ledger is not written: {error}"),
-                }
-                continue;
-            }
-            Order::Retire { vm } => match ledger(&mut ledgers, &directory, &vm) {
-                Ok(ledger) => {
-                    ledger.retire();
-                    ledgers.remove(&vm);
-                    true
-                }
-                Err(_) => false,
-            },
-            Order::Accounts { is_last } => accounts.write(&text_of(&mut fds)?, is_last),
-            Order::Sync => true,
-        };
-        // Whoever asked may be gone.
-        let _ = answers.write_all(if is_done { b"1" } else { b"0" });
-        let _ = answers.flush();
-    }
-    Ok(())
-}
-
-fn ledger<'a>(
-    ledgers: &'a mut BTreeMap<String, Ledger>,
-    directory: &Path,
-    vm: &str,
-) -> io::Result<&'a mut Ledger> {
-    use std::collections::btree_map::Entry::{Occupied, Vacant};
-    Ok(match ledgers.entry(vm.to_owned()) {
-        Occupied(ledger) => ledger.into_mut(),
-        Vacant(place) => place.insert(Ledger::open(Some(directory), vm)?),
-    })
 }
