@@ -144,6 +144,7 @@ def test_every_field_of_real_answers_is_described(daemon: Stage, checker: Checke
     call("PUT", "/v1/vms/{vm}/tiers/{tier}", {"size_bytes": 2 << 20, "wait_ms": 5000, "why": "t"})
     call("PUT", "/v1/policy", POLICY)
     until(daemon, "/v1/vms/a", lambda vm: "sizing" in vm and vm["tiers"][0]["last"])
+    until(daemon, "/v1/vms/a", lambda vm: "share_bytes" in vm.get("account", {}))
     until(daemon, "/v1/vms/a/history", has_sized)
     until(daemon, "/v1/decisions", has_decided)
     vms = call("GET", "/v1/vms")
@@ -159,7 +160,9 @@ def test_every_field_of_real_answers_is_described(daemon: Stage, checker: Checke
     call("POST", "/v1/vms/{vm}/statistics")
     call("POST", "/v1/reload")
     call("GET", "/v1/openapi.json")
-    assert "demeter_balloon_size_bytes" in call("GET", "/metrics")
+    metrics = call("GET", "/metrics")
+    assert "demeter_balloon_size_bytes" in metrics
+    assert 'demeter_balloon_credit_seconds{vm="a"}' in metrics
     # All that a number can say, which once cost the metrics of all guests.
     call("PUT", "/v1/policy", POLICY | {"fmem_pool_bytes": (1 << 64) - 1})
     call("GET", "/metrics")

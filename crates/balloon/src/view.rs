@@ -87,9 +87,30 @@ pub struct VmView {
     /// What the policy wants its memory to be, if it sizes memory as a whole.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sizing: Option<Sizing>,
+    /// What it may have beyond its share, under a policy that goes by what guests say.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub account: Option<AccountView>,
     /// Who serves its device.
     #[serde(default)]
     pub worker: WorkerView,
+}
+
+/// What a guest may have of FMEM beyond its share. Who pays for more than its share borrows
+/// what others lend, and spends credit; who pays for less lends, and earns some. There are no
+/// debts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountView {
+    /// Time at twice its share that is left.
+    pub credit_ms: u64,
+    /// That was gone, and has not come back far enough: beyond its share it has what no other
+    /// guest needs.
+    pub spent: bool,
+    /// Its part of FMEM by its weight; none: it is not connected, and neither pays nor earns.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub share_bytes: Option<u64>,
+    /// What it pays for; none: as above.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub charged_bytes: Option<u64>,
 }
 
 /// The worker of a guest: what parses the words that the guest writes.

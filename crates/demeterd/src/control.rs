@@ -27,7 +27,7 @@ use crate::history::HistoryView;
 use crate::ledger::What;
 use crate::spec::Description;
 use crate::spec::SpecError;
-use crate::vm::Vm;
+use crate::vm::{Vm, same_account};
 use crate::{metrics, policy, replug};
 
 /// Longest wait that a call may ask for.
@@ -433,6 +433,9 @@ async fn watch(State(fleet): State<Arc<Fleet>>) -> Response {
 fn same(old: &VmView, new: &VmView) -> bool {
     let mut old = old.clone();
     old.statistics_age_ms = new.statistics_age_ms;
+    if same_account(old.account, new.account) {
+        old.account = new.account;
+    }
     old == *new
 }
 

@@ -165,7 +165,7 @@ const VM_COUNTERS: [(&str, &str, Option<Unit>, OfVm); 6] = [
 ];
 
 /// Name, help, unit, value.
-const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 7] = [
+const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 11] = [
     ("driven", "a driver is there", None, |vm| {
         Some(f64::from(vm.stage == Stage::Driven))
     }),
@@ -204,6 +204,30 @@ const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 7] = [
             let sizing = vm.sizing?;
             Some(sizing.fmem_useful_bytes.saturating_sub(sizing.fmem_bytes) as f64)
         },
+    ),
+    (
+        "credit",
+        "time at twice its share of FMEM that is left",
+        Some(Unit::Seconds),
+        |vm| Some(vm.account?.credit_ms as f64 / 1000.0),
+    ),
+    (
+        "credit_spent",
+        "its credit was gone and has not come back far enough",
+        None,
+        |vm| Some(f64::from(vm.account?.spent)),
+    ),
+    (
+        "fmem_share",
+        "its part of FMEM by its weight",
+        Some(Unit::Bytes),
+        |vm| Some(vm.account?.share_bytes? as f64),
+    ),
+    (
+        "fmem_charged",
+        "FMEM that it pays for: above its share it borrows, below it lends",
+        Some(Unit::Bytes),
+        |vm| Some(vm.account?.charged_bytes? as f64),
     ),
 ];
 
@@ -359,7 +383,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use demeter_balloon::statistics::Trigger;
-    use demeter_balloon::view::{Sizing, TierView, Why, WorkerView};
+    use demeter_balloon::view::{AccountView, Sizing, TierView, Why, WorkerView};
     use demeter_balloon::{Statistics, device::Traffic};
 
     fn tier(name: &str, node: u16) -> TierView {
@@ -414,6 +438,12 @@ mod tests {
                 fmem_useful_bytes: 8192,
                 fmem_bytes: 4096,
                 fmem_short: None,
+            }),
+            account: Some(AccountView {
+                credit_ms: 1500,
+                spent: true,
+                share_bytes: Some(4096),
+                charged_bytes: Some(8192),
             }),
             worker: WorkerView {
                 deaths: 3,
@@ -480,6 +510,10 @@ mod tests {
             ("samples_total{vm=\"web\",tier=\"smem\"}", "8"),
             ("statistics_age_seconds{vm=\"web\"}", "0.25"),
             ("fmem_short_bytes{vm=\"web\"}", "4096.0"),
+            ("credit_seconds{vm=\"web\"}", "1.5"),
+            ("credit_spent{vm=\"web\"}", "1.0"),
+            ("fmem_share_bytes{vm=\"web\"}", "4096.0"),
+            ("fmem_charged_bytes{vm=\"web\"}", "8192.0"),
             ("worker_deaths_total{vm=\"web\"}", "3.0"),
             ("deciding_seconds_total", "0.005"),
             ("fmem_pool_bytes", "1073741824"),

@@ -12,14 +12,16 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use demeter_balloon::view::{PolicyClock, Short, Sizing, Stage, TierView, VmView, Why};
+use demeter_balloon::view::{
+    AccountView, PolicyClock, Short, Sizing, Stage, TierView, VmView, Why,
+};
 use demeter_balloon::wire::PAGE_SHIFT;
 
 use crate::accounts::ByName;
 use crate::fleet::Fleet;
 use crate::policy::{
-    self, Claim, DEAD_BAND, Entitled, FINE_BAND, Guest, Held, MOST_SAMPLES_PER_S, Memory, Policy,
-    held_pages,
+    self, Account, Claim, DEAD_BAND, Entitled, FINE_BAND, Guest, Held, MOST_SAMPLES_PER_S, Memory,
+    Policy, held_pages,
 };
 use crate::spec::Share;
 use crate::vm::Vm;
@@ -124,6 +126,7 @@ impl Known {
 /// A guest that cannot be told anything, and has FMEM that others cannot have. It pays for it
 /// as any other: whoever resets its machine and loads no driver would have it for nothing.
 struct Kept {
+    vm: Arc<Vm>,
     view: VmView,
     /// What is not there to divide: as it was told, until its driver says otherwise.
     size_pages: u64,
@@ -207,6 +210,7 @@ impl Coordinator {
         let since = before.map_or(Duration::ZERO, |before| now - before);
         let mut known = Vec::new();
         let mut kept = Vec::new();
+        let mut gone = Vec::new();
         (self.memories).retain(|name, memory| {
             let stays = seen.iter().any(|(vm, _)| vm.spec.name == *name);
             if !stays {
@@ -216,6 +220,7 @@ impl Coordinator {
         });
         (self.quiet).retain(|name, _| self.memories.contains_key(name));
         (self.boots).retain(|name, _| self.memories.contains_key(name));
+        let believes = (orders.policy.as_ref()).is_some_and(|policy| policy.believes());
         let sizes_memory = (orders.policy.as_ref()).is_some_and(|policy| policy.sizes_memory());
         for (vm, mut view) in seen {
             let memory = (self.memories.entry(view.name.clone()))
@@ -226,8 +231,12 @@ impl Coordinator {
             if !sizes_memory {
                 vm.set_sizing(None);
             }
+            if !believes {
+                vm.set_account(None);
+            }
             let Some(tier) = view.tiers.first().filter(|tier| tier.total_bytes > 0) else {
                 self.boots.entry(view.name).or_default().unplug();
+                gone.push(vm);
                 continue;
             };
             let wanted_bytes = tier.wanted_size_bytes.unwrap_or(tier.size_bytes);
@@ -235,6 +244,7 @@ impl Coordinator {
                 let size_pages = tier.size_bytes.max(wanted_bytes) >> PAGE_SHIFT;
                 kept.push(Kept {
                     claim: guest(&share, &view, size_pages, memory).claim,
+                    vm,
                     view,
                     size_pages,
                 });
@@ -285,7 +295,12 @@ impl Coordinator {
         let fleet = policy::Fleet { pool_pages, guests };
         let sizes = policy.sizes(&fleet);
         let shares = policy::divide(pool_pages, &fleet.claims());
-        if policy.believes() {
+        if believes {
+            for vm in gone {
+                // Nobody knows what it has.
+                let memory = self.memories.get(&vm.spec.name);
+                vm.set_account(memory.map(|memory| account_view(&memory.account, None)));
+            }
             self.away.pass(passed_s);
             self.settle(all_pages, &known, &kept, fleet.claims(), &shares, passed_s);
         }
@@ -316,9 +331,10 @@ impl Coordinator {
         let of_all = policy::divide(all_pages, &claims);
         let (known_of_all, kept_of_all) = of_all.split_at(known.len());
         let known = (known.iter().zip(shares).zip(known_of_all))
-            .map(|((known, share), of_all)| (&known.view, *share.max(of_all)));
-        let kept = (kept.iter().zip(kept_of_all)).map(|(kept, of_all)| (&kept.view, *of_all));
-        for (view, share_pages) in known.chain(kept) {
+            .map(|((known, share), of_all)| (&known.vm, &known.view, *share.max(of_all)));
+        let kept =
+            (kept.iter().zip(kept_of_all)).map(|(kept, of_all)| (&kept.vm, &kept.view, *of_all));
+        for (vm, view, share_pages) in known.chain(kept) {
             let Some(tier) = view.tiers.first() else {
                 continue;
             };
@@ -327,7 +343,19 @@ impl Coordinator {
             let memory = self.memories.entry(view.name.clone()).or_default();
             let charged_pages = pages.saturating_add(late_pages);
             (memory.account).settle(charged_pages, share_pages, passed_s);
+            let now = Some((share_pages, pages));
+            vm.set_account(Some(account_view(&memory.account, now)));
         }
+    }
+}
+
+/// For whoever looks; `now`: its share, and what it pays for.
+fn account_view(account: &Account, now: Option<(u64, u64)>) -> AccountView {
+    AccountView {
+        credit_ms: account.credit().as_millis() as u64,
+        spent: !account.may_borrow(),
+        share_bytes: now.map(|(pages, _)| pages << PAGE_SHIFT),
+        charged_bytes: now.map(|(_, pages)| pages << PAGE_SHIFT),
     }
 }
 

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use demeter_balloon::device::Parameters;
 use demeter_balloon::view::{
-    Confinement, LastView, Sizing, Stage, TierView, VmView, WorkerView, tier_name, tier_node,
+    AccountView, Confinement, LastView, Sizing, Stage, TierView, VmView, WorkerView, tier_name,
+    tier_node,
 };
 use demeter_balloon::wire::PAGE_SHIFT;
 use demeter_balloon::{Event, TargetError};
@@ -43,6 +44,7 @@ struct State {
     telling: Telling,
     statistics_at: Option<Instant>,
     sizing: Option<Sizing>,
+    account: Option<AccountView>,
     /// What the host has allocated for each tier, when it was last measured.
     backing_bytes: Vec<Option<u64>>,
     /// Somebody asks the system for that since then, by [`Asker`].
@@ -192,6 +194,7 @@ impl Vm {
                 telling: Telling::new(Instant::now()),
                 statistics_at: None,
                 sizing: None,
+                account: None,
                 backing_bytes: Vec::new(),
                 measuring_since: [None; 2],
                 look: 0,
@@ -577,6 +580,17 @@ impl Vm {
         }
     }
 
+    /// What it may have beyond its share, for whoever looks. That its credit grows or shrinks
+    /// is no change of its own: it does at each decision.
+    pub fn set_account(&self, account: Option<AccountView>) {
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.account, account);
+        drop(state);
+        if !same_account(before, account) {
+            self.changed();
+        }
+    }
+
     fn changed(&self) {
         self.changes
             .send_modify(|count| *count = count.wrapping_add(1));
@@ -645,9 +659,21 @@ impl Vm {
                 .map(|at| at.elapsed().as_millis() as u64),
             churn: state.telling.churn(news.held_back),
             sizing: state.sizing,
+            account: state.account,
             worker: state.worker.clone(),
         }
     }
+}
+
+/// Nothing but credit has passed.
+pub fn same_account(old: Option<AccountView>, new: Option<AccountView>) -> bool {
+    let known = |account: Option<AccountView>| {
+        account.map(|account| AccountView {
+            credit_ms: 0,
+            ..account
+        })
+    };
+    known(old) == known(new)
 }
 
 /// Of a guest that has said nothing.

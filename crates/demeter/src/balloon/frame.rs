@@ -10,7 +10,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 use serde::Serialize;
 
-use super::{last, stage};
+use super::{credit, last, stage};
 use crate::table;
 
 const HEADER: [&str; 8] = [
@@ -156,6 +156,9 @@ impl View {
         if let Some(problem) = &vm.problem {
             text.push_str(&format!("  problem: {problem}\n"));
         }
+        if let Some(account) = &vm.account {
+            text.push_str(&format!("  {}\n", credit(account)));
+        }
         if let Some(age_ms) = vm.statistics_age_ms {
             text.push_str(&format!("  statistics {age_ms} ms old\n"));
         }
@@ -284,7 +287,9 @@ mod tests {
     fn fleet(sequence: u64, psi_some_us: u64) -> Fleet {
         let guest = |name: &str, tiers: Vec<serde_json::Value>, said: serde_json::Value| {
             json!({"name": name, "stage": "driven", "tiers": tiers, "statistics_age_ms": 12,
-                "violations": {"order": 4}, "statistics": said})
+                "violations": {"order": 4}, "statistics": said,
+                "account": {"credit_ms": 1500, "spent": true,
+                    "share_bytes": 64 << 20, "charged_bytes": 128 << 20}})
         };
         let both = vec![tier("fmem", 0, 128, Some(64)), tier("smem", 1, 512, None)];
         let guests = json!([
@@ -323,6 +328,8 @@ mod tests {
                       last request under way; 7 pages in, 3 out";
         assert!(text.contains(detail), "{text}");
         assert!(text.contains("violations: order: 4"), "{text}");
+        let credit = "credit 1.5 s (spent), borrows 64.0 MiB beyond its share of 64.0 MiB";
+        assert!(text.contains(credit), "{text}");
     }
 
     #[test]

@@ -11,10 +11,11 @@ mod set;
 mod top;
 mod watch;
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use demeter_balloon::view::{Short, Sizing, Stage, TierView, VmView, Why};
+use demeter_balloon::view::{AccountView, Short, Sizing, Stage, TierView, VmView, Why};
 
 use crate::error::{Advice, Error};
 use crate::table;
@@ -140,6 +141,9 @@ fn print(vms: &[VmView]) {
         if let Some(sizing) = &vm.sizing {
             println!("{}: {}", vm.name, reasons(sizing));
         }
+        if let Some(account) = &vm.account {
+            println!("{}: {}", vm.name, credit(account));
+        }
         if let Some(problem) = &vm.problem {
             eprintln!("demeter: {}: {problem}", vm.name);
         }
@@ -176,6 +180,27 @@ fn reasons(sizing: &Sizing) -> String {
     text
 }
 
+/// What a guest may have beyond its share, and what it makes of that.
+fn credit(account: &AccountView) -> String {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let mut text = format!("credit {:.1} s", account.credit_ms as f64 / 1000.0);
+    if account.spent {
+        text.push_str(" (spent)");
+    }
+    let (Some(share), Some(charged)) = (account.share_bytes, account.charged_bytes) else {
+        text.push_str(", neither pays nor earns");
+        return text;
+    };
+    let differs = mib(charged.abs_diff(share));
+    text.push_str(&match charged.cmp(&share) {
+        Ordering::Greater => format!(", borrows {differs:.1} MiB beyond its"),
+        Ordering::Less => format!(", lends {differs:.1} MiB of its"),
+        Ordering::Equal => ", has its".to_owned(),
+    });
+    text.push_str(&format!(" share of {:.1} MiB", mib(share)));
+    text
+}
+
 /// What was to be shown has no form as JSON.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write JSON: {0}")]
@@ -197,6 +222,24 @@ fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_lends_and_who_borrows_is_told() {
+        let told = |share_bytes, charged_bytes| {
+            credit(&AccountView {
+                credit_ms: 600_000,
+                spent: false,
+                share_bytes,
+                charged_bytes,
+            })
+        };
+        let mib = |mib: u64| Some(mib << 20);
+        let lends = "credit 600.0 s, lends 1.0 MiB of its share of 3.0 MiB";
+        assert_eq!(told(mib(3), mib(2)), lends);
+        let has = "credit 600.0 s, has its share of 3.0 MiB";
+        assert_eq!(told(mib(3), mib(3)), has);
+        assert_eq!(told(None, None), "credit 600.0 s, neither pays nor earns");
+    }
 
     #[test]
     fn a_guest_that_is_short_is_told_so_with_the_reason() {

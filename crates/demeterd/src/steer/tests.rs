@@ -56,6 +56,7 @@ fn claims(samples: u64, guest_time_ns: u64) -> VmView {
         statistics_age_ms: Some(0),
         churn: demeter_balloon::view::Churn::default(),
         sizing: None,
+        account: None,
         worker: demeter_balloon::view::WorkerView::default(),
     }
 }

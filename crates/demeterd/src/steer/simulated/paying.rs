@@ -147,3 +147,32 @@ fn a_reset_that_nobody_told_of_is_paid_as_well() {
     two.minutes(12, |view| view.statistics = None);
     assert_eq!(two.account("a"), account);
 }
+
+#[test]
+fn who_lends_and_who_borrows_can_be_seen() {
+    let mut two = Two::of_whom_each_has_twice_its_share();
+    let seen = |two: &Two, at: usize| two.guests[at].pair.vm.view().account;
+    two.unmoved_minutes(&BOTH, 1);
+    let share_bytes = Some((TIER_PAGES[0] / 2) << PAGE_SHIFT);
+    // `b` does as it is told, and less than its share is asked of it.
+    two.minutes(3, |_| {});
+    let (a, b) = (seen(&two, 0).unwrap(), seen(&two, 1).unwrap());
+    assert_eq!((a.share_bytes, b.share_bytes), (share_bytes, share_bytes));
+    assert_eq!(a.charged_bytes, Some(TIER_PAGES[0] << PAGE_SHIFT));
+    assert!(b.charged_bytes <= share_bytes, "{b:?}");
+    let account = two.account("a");
+    assert_eq!(Duration::from_millis(a.credit_ms), account.credit());
+    assert!(a.credit_ms < 600_000 && !a.spent);
+    two.unmoved_minutes(&BOTH, 20);
+    assert!(seen(&two, 0).unwrap().spent);
+    // Whoever is not connected neither pays nor earns.
+    two.guests[0].pair.guest.disconnected();
+    two.guests[0].pair.carry();
+    two.minutes(1, |_| {});
+    let a = seen(&two, 0).unwrap();
+    assert_eq!((a.share_bytes, a.charged_bytes), (None, None));
+    // Nobody pays where nobody listens.
+    two.host.orders.policy = policy::by_name("static").unwrap();
+    two.unmoved_minutes(&BOTH, 1);
+    assert_eq!((seen(&two, 0), seen(&two, 1)), (None, None));
+}
