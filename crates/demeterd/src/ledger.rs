@@ -113,6 +113,8 @@ struct Inner {
     /// Why it is not written just now was told.
     is_given_up: bool,
     is_retired: bool,
+    /// The process that was told all that a start needs.
+    life: u64,
     bytes: u64,
     recent: VecDeque<Entry>,
 }
@@ -147,6 +149,7 @@ impl Ledger {
                 file,
                 is_given_up: false,
                 is_retired: false,
+                life: 0,
                 bytes,
                 recent,
             }),
@@ -161,11 +164,10 @@ impl Ledger {
     ) -> std::io::Result<Self> {
         scribe.sync()?;
         let mut ledger = Self::open(directory, vm)?;
-        (ledger
-            .inner
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner))
-        .file = None;
+        let inner = ledger.inner.get_mut();
+        let inner = inner.unwrap_or_else(PoisonError::into_inner);
+        inner.file = None;
+        inner.life = scribe.lives();
         ledger.scribe = Some((scribe.clone(), vm.to_owned()));
         Ok(ledger)
     }
@@ -268,20 +270,21 @@ impl Ledger {
 }
 
 /// As [`Ledger::write`], by somebody else, who tells what does not work.
-fn tell(scribe: &Scribe, vm: &str, inner: &Inner, entry: &Entry) -> std::io::Result<()> {
+fn tell(scribe: &Scribe, vm: &str, inner: &mut Inner, entry: &Entry) -> std::io::Result<()> {
     if inner.is_retired {
         return Ok(());
     }
-    if inner.is_given_up {
+    scribe.entry(vm, entry)?;
+    // What it was not told, or another one was that may not have written it.
+    let life = scribe.lives();
+    if inner.is_given_up || inner.life != life {
         let plugging = last_plugging(&inner.recent).cloned();
         for entry in last_asked(&inner.recent).iter().chain(&plugging) {
             scribe.entry(vm, entry)?;
         }
-        if entry.is_for_restarts() {
-            return Ok(());
-        }
+        inner.life = life;
     }
-    Ok(scribe.entry(vm, entry)?)
+    Ok(())
 }
 
 fn last_asked(recent: &VecDeque<Entry>) -> Vec<Entry> {

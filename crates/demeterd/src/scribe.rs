@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -141,6 +142,8 @@ pub struct Scribe {
     directory: PathBuf,
     lock: BorrowedFd<'static>,
     life: Mutex<Option<Life>>,
+    /// Processes so far.
+    lives: AtomicU64,
 }
 
 impl Scribe {
@@ -150,9 +153,15 @@ impl Scribe {
             directory: directory.to_path_buf(),
             lock: lock.as_fd(),
             life: Mutex::default(),
+            lives: AtomicU64::new(0),
         };
         scribe.tell(&Order::Sync, None)?;
         Ok(scribe)
+    }
+
+    /// Processes so far: what an earlier one was told it may not have written.
+    pub fn lives(&self) -> u64 {
+        self.lives.load(Ordering::Relaxed)
     }
 
     fn life(&self) -> MutexGuard<'_, Option<Life>> {
@@ -166,6 +175,7 @@ impl Scribe {
         let mut slot = self.life();
         if (slot.as_ref()).is_none_or(|life| life.answers.has_ended(Duration::ZERO)) {
             *slot = Some(self.begin()?);
+            self.lives.fetch_add(1, Ordering::Relaxed);
         }
         let Some(life) = slot.as_mut() else {
             return Err(ScribeError::Disk);

@@ -97,6 +97,21 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// A process that it started with that word.
+    pub fn child_with(&self, word: &str) -> Option<libc::pid_t> {
+        let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).ok()?;
+        (threads.flatten())
+            .map(|thread| read(format!("{}/children", thread.path().display())))
+            .flat_map(|pids| {
+                pids.split_whitespace()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
+            .find(|pid| read(format!("/proc/{pid}/cmdline")).contains(word))
+            .and_then(|pid| pid.parse().ok())
+    }
+
     /// Nobody has to wait for it any more.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
