@@ -370,10 +370,18 @@ static void finer_review(struct demeter_finer *f, struct demeter_finer_granule *
 		finer_undivide(f, g, FINER_KEPT_WINDOWS);
 }
 
+static void finer_free(struct demeter_finer *f, struct demeter_finer_granule *g, u32 windows)
+{
+	*finer_refused(f, g->space, g->start) = f->window + windows;
+	f->divided -= g->state == DEMETER_FINER_DIVIDED;
+	f->nr--;
+	memset(g, 0, sizeof(*g));
+}
+
 static void finer_end_window(struct demeter_finer *f)
 {
 	bool full = f->nr == f->capacity;
-	u32 i;
+	u32 nr = f->nr, i;
 
 	f->window++;
 	f->window_samples = 0;
@@ -398,12 +406,14 @@ static void finer_end_window(struct demeter_finer *f)
 		if (full && !g->settle &&
 		    (g->state == DEMETER_FINER_KEPT ||
 		     (g->state == DEMETER_FINER_LOOK && g->samples < FINER_LEAST))) {
-			demeter_finer_drop(f, g,
-					   g->state == DEMETER_FINER_KEPT ? FINER_KEPT_WINDOWS : 1);
+			finer_free(f, g, g->state == DEMETER_FINER_KEPT ? FINER_KEPT_WINDOWS : 1);
 			continue;
 		}
 		finer_roll(g);
 	}
+	/* Once for all of them: each time it is as long as the table. */
+	if (f->nr != nr)
+		finer_index(f);
 }
 
 /**
@@ -687,14 +697,6 @@ void demeter_finer_fail(struct demeter_finer *f, struct demeter_finer_granule *g
 	g->asked = ~0U / 2;
 	if (++g->failures >= FINER_ATTEMPTS)
 		demeter_finer_drop(f, g, FINER_KEPT_WINDOWS);
-}
-
-static void finer_free(struct demeter_finer *f, struct demeter_finer_granule *g, u32 windows)
-{
-	*finer_refused(f, g->space, g->start) = f->window + windows;
-	f->divided -= g->state == DEMETER_FINER_DIVIDED;
-	f->nr--;
-	memset(g, 0, sizeof(*g));
 }
 
 /**

@@ -7,6 +7,10 @@
  * what it does: symbol versions cover exported functions only. So the kernels on
  * which the tests pass are listed; another one is for its owner to add, with the
  * module's parameter kernels.
+ *
+ * A vendor takes parts of later series over and keeps the number: 6.12.0-124.8.1.el10_1 is
+ * not the 6.12 of kernel.org. So a series in the list stands for kernel.org's releases and
+ * Debian's, and a vendor's is listed by more of its name, such as 6.12.0-124.
  */
 #ifndef DEMETER_COMPAT_KNOWN_KERNELS_H
 #define DEMETER_COMPAT_KNOWN_KERNELS_H
@@ -17,19 +21,37 @@
 
 #define DEMETER_KNOWN_KERNELS "6.1,6.12,7.3"
 
+/* After the series, as in 6.12.57, 6.12.57+deb13-amd64, 6.1.0-50-amd64. */
+static inline bool demeter_kernel_is_plain(const char *rest)
+{
+	rest += strspn(rest, ".0123456789");
+	if (!*rest || strstarts(rest, "+deb") || strstarts(rest, "+bpo") ||
+	    strstarts(rest, "-rc") || strstarts(rest, "-debug"))
+		return true;
+	if (*rest++ != '-' || !isdigit(*rest))
+		return false;
+	rest += strspn(rest, "0123456789");
+	return strstarts(rest, "-amd64") || strstarts(rest, "-cloud-amd64") ||
+	       strstarts(rest, "-rt-amd64");
+}
+
 /**
  * demeter_kernel_is_known() - is a kernel in a list
- * @list: series separated by commas, such as "6.1,6.12"
+ * @list: series separated by commas, such as "6.1,6.12"; or more of a name, up to where a
+ *	number ends
  * @release: as in uname -r
  *
- * Return: whether @release is of a listed series.
+ * Return: whether @release is of a listed series, or begins with what is listed of it.
  */
 static inline bool demeter_kernel_is_known(const char *list, const char *release)
 {
 	while (*list) {
 		size_t length = strcspn(list, ",");
 
-		if (length && !strncmp(list, release, length) && !isdigit(release[length]))
+		bool is_series = strspn(list, ".0123456789") >= length;
+
+		if (length && !strncmp(list, release, length) && !isdigit(release[length]) &&
+		    (!is_series || demeter_kernel_is_plain(release + length)))
 			return true;
 		list += length;
 		list += *list == ',';

@@ -635,6 +635,8 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 	if (table_ready(mode)) {
 		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
 					horizon_ns());
+		/* Apart from what a division takes, of which only so much is believed. */
+		demeter_finer_charge(demeter_finer_table->capacity * LOOK_MOST_NS);
 		divide_best(ctx);
 		locate_some(ctx);
 		set_density();

@@ -21,6 +21,8 @@
 #define RECORD_MOST_NS	    16000ull
 /* What a young program pays must be enough for a look at any number of granules. */
 #define YOUTH_HORIZONS	    2u
+/* What was paid for and has not come some epochs later will not: as a power of two. */
+#define COMMITTED_FADES	    5u
 
 /* All of it is the worker's; others read single words. */
 static struct demeter_finer_budget budget;
@@ -111,6 +113,7 @@ static void charge_moves(u64 cost_ns)
 
 	moves_before_ns = cost_ns;
 	committed_ns -= paid_ns;
+	committed_ns -= min(committed_ns, (committed_ns >> COMMITTED_FADES) + 1);
 	bear(ns - paid_ns);
 }
 

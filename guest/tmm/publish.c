@@ -105,8 +105,8 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 {
 	struct demeter_rank_entry *entry = entries + nr;
 	const struct demeter_ranges *rs = &target->ranges;
-	u32 old = 0, own, i, group = READ_ONCE(target->group);
-	bool known;
+	u32 old = 0, own, known = 0, i, group = READ_ONCE(target->group);
+	bool sees;
 	u64 since_ns;
 
 	own = demeter_rank_gather(rs, target->space, entries, nr, capacity) - nr;
@@ -117,9 +117,10 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 	 * Part of the truth would make what is known too little of look too hot, and
 	 * what nobody samples would look cold: without pages, neither is moved.
 	 */
-	known = target->pass.ended_ns && demeter_sampler_sees(target->mm);
-	if (known)
-		sum_resident(target, entry, own);
+	sees = demeter_sampler_sees(target->mm);
+	if (sees)
+		known = demeter_recount_known(target, own);
+	sum_resident(target, entry, known);
 
 	make_room(target);
 	for (i = 0; i < min(own, target->spare_capacity); i++) {
@@ -140,7 +141,7 @@ u32 demeter_publish(struct demeter_target *target, struct demeter_rank_entry *en
 	}
 	demeter_finer_warm(target, target->spare, i);
 	nr += own;
-	if (known)
+	if (sees && known == own)
 		nr += demeter_finer_publish(target, entry, own, capacity - nr);
 
 	since_ns = demeter_target_lock(target);

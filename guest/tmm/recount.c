@@ -17,7 +17,7 @@
 #include "scan.h"
 #include "tmm.h"
 
-/* Entries of page tables looked at in an epoch, all targets together. */
+/* Entries of page tables looked at in an epoch of one tick, all targets together. */
 #define EPOCH_ENTRIES	     (256u * 1024)
 /* Of these in one hold of mmap_lock; and what one costs however empty it is. */
 #define SLICE_ENTRIES	     2048u
@@ -248,18 +248,23 @@ static void sum_nodes(void)
 /**
  * demeter_recount() - correct what is believed to be resident, as far as an epoch's share goes
  * @ctx: the worker's
+ *
+ * Return: whether there are targets that have not been walked to their end once. Until then
+ * nothing of theirs beyond the cursor is moved: they have no time to lose.
  */
-void demeter_recount(struct demeter_context *ctx)
+bool demeter_recount(struct demeter_context *ctx)
 {
 	u32 running = begin_passes(), space = 0, first = 0, round;
-	u64 left = EPOCH_ENTRIES, unwalked = 0;
+	u64 entries = (u64)EPOCH_ENTRIES << demeter_pacing_shift();
+	u64 left = entries, unwalked = 0;
 	struct demeter_target *target;
+	bool unknown = false;
 
 	/* An equal share each; whoever comes first takes what others leave. */
 	for (round = 0; round < 2 && running; round++) {
 		space = round ? 0 : ctx->first_space;
 		while (left && (target = demeter_target_next(&space))) {
-			u64 share = max_t(u64, EPOCH_ENTRIES / running, SLICE_ENTRIES);
+			u64 share = max_t(u64, div_u64(entries, running), SLICE_ENTRIES);
 
 			if (!target->pass.running || !mmget_not_zero(target->mm))
 				continue;
@@ -272,10 +277,35 @@ void demeter_recount(struct demeter_context *ctx)
 	ctx->first_space = first;
 
 	space = 0;
-	while ((target = demeter_target_next(&space)))
+	while ((target = demeter_target_next(&space))) {
 		unwalked += unwalked_bytes(target);
+		unknown |= !target->pass.ended_ns;
+	}
 	WRITE_ONCE(demeter_stats.unwalked_bytes, unwalked);
 	sum_nodes();
+	return unknown;
+}
+
+/**
+ * demeter_recount_known() - of how many of its ranges it is known what is resident
+ * @target: the target
+ * @nr: how many ranges it has
+ *
+ * Of the first ones, by address: a walk begins with them, and what an earlier one has
+ * found is as good.
+ *
+ * Return: @nr or fewer.
+ */
+u32 demeter_recount_known(const struct demeter_target *target, u32 nr)
+{
+	const struct demeter_range *range = target->ranges.range;
+	u32 known = 0;
+
+	if (target->pass.ended_ns)
+		return nr;
+	while (known < nr && range[known].end <= target->pass.cursor)
+		known++;
+	return known;
 }
 
 /**

@@ -400,7 +400,8 @@ u64 demeter_target_lock(struct demeter_target *target);
 void demeter_target_unlock(struct demeter_target *target, u64 since_ns);
 
 /* recount.c */
-void demeter_recount(struct demeter_context *ctx);
+bool demeter_recount(struct demeter_context *ctx);
+u32 demeter_recount_known(const struct demeter_target *target, u32 nr);
 bool demeter_recount_room(struct demeter_context *ctx, struct demeter_resident *res);
 void demeter_recount_forget(struct demeter_target *target);
 

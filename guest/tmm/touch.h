@@ -113,7 +113,6 @@ struct demeter_touch_space {
 	struct list_head link;
 	struct mm_struct *mm;
 	raw_spinlock_t lock;
-	atomic_t running;
 	bool is_timed;
 	u64 entered_ns;
 	u64 ran_ns;
@@ -139,6 +138,8 @@ struct demeter_touch_space {
 	bool skipped;
 	bool estimated;
 	bool wanted;
+	/* Written at each switch by CPUs that come and go: not beside what faults read. */
+	atomic_t running ____cacheline_aligned_in_smp;
 };
 
 extern struct mutex demeter_touch_lock;
@@ -214,6 +215,24 @@ bool demeter_touch_sees_mapping(const struct vm_area_struct *vma);
 struct vm_area_struct *demeter_touch_vma(struct mm_struct *mm, unsigned long addr);
 struct demeter_touch_granule *demeter_touch_granule_of(struct demeter_touch_space *space,
 						       unsigned long addr);
+/* Whether this CPU holds the lock of a space, or waits for one: see touched(). */
+DECLARE_PER_CPU(bool, demeter_touch_holds_lock);
+
+/* With interrupts off; a CPU holds one of them at a time. */
+static inline void demeter_touch_space_lock(struct demeter_touch_space *space)
+	__acquires(&space->lock)
+{
+	this_cpu_write(demeter_touch_holds_lock, true);
+	raw_spin_lock(&space->lock);
+}
+
+static inline void demeter_touch_space_unlock(struct demeter_touch_space *space)
+	__releases(&space->lock)
+{
+	raw_spin_unlock(&space->lock);
+	this_cpu_write(demeter_touch_holds_lock, false);
+}
+
 u64 demeter_touch_ran(struct demeter_touch_space *space);
 u64 demeter_touch_clock(struct demeter_touch_space *space, u64 now_ns);
 void demeter_touch_note_armed(struct demeter_touch_space *space,

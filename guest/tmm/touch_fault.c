@@ -52,7 +52,7 @@ static bool claim(struct demeter_touch_space *space, unsigned long address, u64 
 	struct demeter_touch_granule *granule;
 	bool claimed = false;
 
-	raw_spin_lock(&space->lock);
+	demeter_touch_space_lock(space);
 	granule = demeter_touch_granule_of(space, address);
 	if (granule && granule->armed) {
 		unsigned long bytes = demeter_touch_armed_bytes(granule->armed);
@@ -65,7 +65,7 @@ static bool claim(struct demeter_touch_space *space, unsigned long address, u64 
 	}
 	/* The others that are armed are not exposed while this is dealt with. */
 	space->lost_ns += local_clock() - now_ns + unseen_ns;
-	raw_spin_unlock(&space->lock);
+	demeter_touch_space_unlock(space);
 	return claimed;
 }
 
@@ -109,10 +109,11 @@ static void touched(unsigned long address, unsigned long error_code)
 
 	/*
 	 * A page that is there and may not be used so is no business of ours. A profiler
-	 * that reads a stack from an NMI may have interrupted who holds the lock below.
+	 * that reads a stack from an NMI may have interrupted who holds the lock below, and a
+	 * tracer that reads one at a function of ours runs under it.
 	 */
-	if (in_nmi() || !mm || error_code & X86_PF_PROT || address >= TASK_SIZE_MAX ||
-	    !demeter_touch_any_space())
+	if (in_nmi() || this_cpu_read(demeter_touch_holds_lock) || !mm ||
+	    error_code & X86_PF_PROT || address >= TASK_SIZE_MAX || !demeter_touch_any_space())
 		return;
 	demeter_touch_fault(mm, address, FAULT_UNSEEN_NS);
 }

@@ -53,6 +53,8 @@ static struct mm_struct *managed[DEMETER_MAX_TARGETS];
 /* The space that this CPU runs, as far as its clock is concerned. */
 static DEFINE_PER_CPU(struct demeter_touch_space *, here);
 
+DEFINE_PER_CPU(bool, demeter_touch_holds_lock);
+
 /**
  * demeter_touch_any_space() - is anything watched
  *
@@ -133,9 +135,11 @@ u64 demeter_touch_ran(struct demeter_touch_space *space)
 	unsigned long flags;
 	u64 ran_ns;
 
-	raw_spin_lock_irqsave(&space->lock, flags);
+	local_irq_save(flags);
+	demeter_touch_space_lock(space);
 	ran_ns = ran_until(space, local_clock());
-	raw_spin_unlock_irqrestore(&space->lock, flags);
+	demeter_touch_space_unlock(space);
+	local_irq_restore(flags);
 	return ran_ns;
 }
 
@@ -149,7 +153,7 @@ static void start_or_stop(struct demeter_touch_space *space)
 	bool runs;
 	u64 now_ns;
 
-	raw_spin_lock(&space->lock);
+	demeter_touch_space_lock(space);
 	runs = atomic_read(&space->running);
 	if (runs != space->is_timed) {
 		now_ns = local_clock();
@@ -157,7 +161,7 @@ static void start_or_stop(struct demeter_touch_space *space)
 		space->entered_ns = now_ns;
 		space->is_timed = runs;
 	}
-	raw_spin_unlock(&space->lock);
+	demeter_touch_space_unlock(space);
 }
 
 /* Many CPUs may come and go at once, under their run-queue locks: few of them take ours. */
@@ -264,12 +268,14 @@ static void disown(struct demeter_touch_space *space)
 			cond_resched();
 		if (!READ_ONCE(space->granule[i].armed))
 			continue;
-		raw_spin_lock_irqsave(&space->lock, flags);
+		local_irq_save(flags);
+		demeter_touch_space_lock(space);
 		/* Not so when it was touched meanwhile. */
 		if (space->granule[i].armed)
 			this_cpu_inc(demeter_touch_cpu.lost_marks);
 		space->granule[i].armed = 0;
-		raw_spin_unlock_irqrestore(&space->lock, flags);
+		demeter_touch_space_unlock(space);
+		local_irq_restore(flags);
 	}
 }
 
@@ -481,7 +487,8 @@ void demeter_touch_settle(struct demeter_touch_space *space, struct demeter_touc
 	if (vma)
 		state = disarm ? demeter_touch_restore_wait(space->mm, addr)
 			       : demeter_touch_peek(space->mm, addr);
-	raw_spin_lock_irqsave(&space->lock, flags);
+	local_irq_save(flags);
+	demeter_touch_space_lock(space);
 	/* Not so when it was touched meanwhile. */
 	if (granule->armed == armed) {
 		if (state == DEMETER_TOUCH_MARKED)
@@ -494,7 +501,8 @@ void demeter_touch_settle(struct demeter_touch_space *space, struct demeter_touc
 		if (disarm || state != DEMETER_TOUCH_MARKED)
 			granule->armed = 0;
 	}
-	raw_spin_unlock_irqrestore(&space->lock, flags);
+	demeter_touch_space_unlock(space);
+	local_irq_restore(flags);
 }
 
 /**
@@ -650,14 +658,16 @@ static void take_layout(struct demeter_touch_space *space, const struct layout *
 		kvfree(to);
 		return;
 	}
-	raw_spin_lock_irqsave(&space->lock, flags);
+	local_irq_save(flags);
+	demeter_touch_space_lock(space);
 	if (layout->shift == space->shift)
 		carry_over(space, to, layout->nr);
 	old = space->granule;
 	space->granule = to;
 	space->nr = layout->nr;
 	space->shift = layout->shift;
-	raw_spin_unlock_irqrestore(&space->lock, flags);
+	demeter_touch_space_unlock(space);
+	local_irq_restore(flags);
 	space->nr_follow = 0;
 	space->check = 0;
 	/* Faults look at granules under the lock alone. */

@@ -181,14 +181,14 @@ static u32 gather(struct demeter_context *ctx)
 /* Ends the epoch that began at @begun_ns, or at a tick before; its samples are counted. */
 static void epoch_run(struct demeter_context *ctx, u64 begun_ns, u64 mark)
 {
-	bool managed, waiting;
+	bool managed, waiting, unknown;
 	u32 nr = 0;
 
 	demeter_latency_gap_end_epoch();
 	end_epoch();
 	demeter_finer_epoch(ctx);
 	lap(&mark, DEMETER_STAGE_CLASSIFY);
-	demeter_recount(ctx);
+	unknown = demeter_recount(ctx);
 	lap(&mark, DEMETER_STAGE_SCAN);
 	managed = demeter_targets_nr() || demeter_cgroups_any();
 	if (managed) {
@@ -200,7 +200,7 @@ static void epoch_run(struct demeter_context *ctx, u64 begun_ns, u64 mark)
 	}
 	waiting = demeter_routes_run(ctx, nr, managed, begun_ns);
 	WRITE_ONCE(demeter_stats.epochs, demeter_stats.epochs + 1);
-	demeter_pacing_end_epoch(waiting || demeter_finer_wants_pace());
+	demeter_pacing_end_epoch(waiting || unknown || demeter_finer_wants_pace());
 }
 
 static void tick_run(struct demeter_context *ctx)

@@ -8,8 +8,20 @@ stats=/sys/kernel/mm/demeter/stats
 /tmp/sparse_spaces "$@" &
 program=$!
 most_targets=0 most_ranges=0
+# Until what is resident has been walked once nothing can be moved, so that has no time to lose.
+pass=before quick=0 slow=0
 while kill -0 "$program" 2>/dev/null; do
 	sleep 0.2
+	read -r unwalked <$stats/epoch/unwalked_bytes
+	read -r ticks <$stats/pace/ticks_per_epoch
+	case $pass in
+	before) [ "$unwalked" = 0 ] || pass=first ;;
+	first) if [ "$unwalked" = 0 ]; then pass=over; elif [ "$ticks" = 1 ]; then
+		quick=$((quick + 1))
+	else
+		slow=$((slow + 1))
+	fi ;;
+	esac
 	targets=$(cat $stats/targets) ranges=$(cat $stats/ranges)
 	[ "$targets" -le "$most_targets" ] || most_targets=$targets
 	[ "$ranges" -le "$most_ranges" ] || most_ranges=$ranges
@@ -47,6 +59,12 @@ manages() {
 manages targets "$most_targets" $(($1 * 9 / 10))
 manages samples "$(cat $stats/samples)" 300
 manages "page-table entries walked" "$(cat $stats/epoch/walked_entries)" 1
+if [ "$pass" = over ] && [ "$slow" = 0 ]; then
+	echo "ok - the first walk is at full pace: $quick looks"
+else
+	echo "not ok - the first walk: $pass, $slow looks of $((quick + slow)) at a slower pace"
+	status=1
+fi
 check cpu_max_ns 50000000
 check lock_held_max_ns 1000000
 check mmap_lock_held_max_ns 1000000
