@@ -9,14 +9,13 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use demeter_balloon::view::PolicyClock;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Account;
-use crate::scribe::Scribe;
 use crate::store;
 
 /// Of the file's form.
@@ -62,54 +61,14 @@ enum ReadError {
     Version(u32),
 }
 
-/// Writes the file, and tells what does not work.
-#[derive(Debug)]
-pub struct Writer {
-    path: PathBuf,
-    /// Why it is not written just now was told.
-    is_given_up: bool,
-}
-
-impl Writer {
-    /// In that directory.
-    pub fn new(directory: &Path) -> Self {
-        Self {
-            path: directory.join("accounts.json"),
-            is_given_up: false,
-        }
-    }
-
-    /// All or nothing; false: nothing.
-    pub fn write(&mut self, text: &[u8], is_last: bool) -> bool {
-        let written = store::write_text(&self.path, text);
-        match &written {
-            Ok(()) => {
-                if mem::take(&mut self.is_given_up) {
-                    tracing::info!("accounts of guests are written again");
-                }
-            }
-            Err(error) => self.tell(error, is_last),
-        }
-        written.is_ok()
-    }
-
-    fn tell(&mut self, error: &io::Error, is_last: bool) {
-        if !mem::replace(&mut self.is_given_up, true) || is_last {
-            tracing::error!("{}", unwritten(&self.path, error, is_last));
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 struct Writing {
-    /// None: it is kept in memory only.
-    writer: Option<Writer>,
     /// When the last attempt began.
     tried: Option<Instant>,
     /// The file names somebody, or is not ours: it is to be written even if there is nobody.
     is_stale: bool,
-    /// Where the scribe is told that there is nobody: by that number.
-    emptied: Option<u64>,
+    /// Why it is not written just now was told.
+    is_given_up: bool,
     /// The file could not be read, for a reason that is not its content: it may hold accounts
     /// yet, and is neither moved nor written.
     is_left_alone: bool,
@@ -119,8 +78,6 @@ struct Writing {
 #[derive(Debug)]
 pub struct Accounts {
     path: Option<PathBuf>,
-    /// Who writes it; none: it is done here.
-    scribe: Option<Arc<Scribe>>,
     newest: Mutex<ByName>,
     /// Held while the file is written.
     writing: Mutex<Writing>,
@@ -134,19 +91,13 @@ impl Accounts {
     /// A file that cannot be read stops nobody. One that says nothing to us is moved aside, so
     /// that a daemon which knows its version, or a person, can have it back; the next such one
     /// takes its place. One that we may not read, or that is none, stays as it is.
-    pub fn open(directory: Option<&Path>, clock: PolicyClock, scribe: Option<Arc<Scribe>>) -> Self {
-        Self {
-            scribe,
-            ..Self::open_at(directory, clock, unix_ms())
-        }
+    pub fn open(directory: Option<&Path>, clock: PolicyClock) -> Self {
+        Self::open_at(directory, clock, unix_ms())
     }
 
     fn open_at(directory: Option<&Path>, clock: PolicyClock, now_ms: u64) -> Self {
         let path = directory.map(|directory| directory.join("accounts.json"));
-        let mut writing = Writing {
-            writer: directory.map(Writer::new),
-            ..Writing::default()
-        };
+        let mut writing = Writing::default();
         let mut newest = ByName::new();
         if let Some(path) = &path {
             match read(path) {
@@ -166,7 +117,6 @@ impl Accounts {
         }
         Self {
             path,
-            scribe: None,
             newest: Mutex::new(newest),
             writing: Mutex::new(writing),
         }
@@ -193,9 +143,6 @@ impl Accounts {
             Err(TryLockError::Poisoned(writing)) => writing.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        if self.scribe.as_ref().is_some_and(|scribe| !scribe.is_idle()) {
-            return false;
-        }
         let is_due = (writing.tried).is_none_or(|tried| now.duration_since(tried) >= PERIOD);
         if is_due {
             writing.tried = Some(now);
@@ -222,11 +169,6 @@ impl Accounts {
         };
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = self.newest();
-        let has_emptied =
-            |number| (self.scribe.as_ref()).is_some_and(|scribe| scribe.has_written(number));
-        if writing.emptied.take().is_some_and(has_emptied) {
-            writing.is_stale = false;
-        }
         if newest.is_empty() && !writing.is_stale {
             return;
         }
@@ -247,29 +189,18 @@ impl Accounts {
             unix_ms,
             accounts,
         };
-        let writing = &mut *writing;
-        let Some(writer) = &mut writing.writer else {
-            return;
-        };
-        let text = match store::to_text(&kept) {
-            Ok(text) => text,
-            Err(error) => return writer.tell(&error, is_last),
-        };
-        let Some(scribe) = &self.scribe else {
-            if writer.write(&text, is_last) {
+        match store::write_whole(path, &kept) {
+            Ok(()) => {
                 writing.is_stale = !newest.is_empty();
+                if mem::take(&mut writing.is_given_up) {
+                    tracing::info!("accounts of guests are written again");
+                }
             }
-            return;
-        };
-        writing.is_stale |= !newest.is_empty();
-        match scribe.accounts(&text, is_last) {
-            Ok(number) => {
-                writing.emptied = newest.is_empty().then_some(number);
-                writer.is_given_up = false;
+            Err(error) => {
+                if !mem::replace(&mut writing.is_given_up, true) || is_last {
+                    tracing::error!("{}", unwritten(path, &error, is_last));
+                }
             }
-            // At the end whoever waits for the scribe says so.
-            Err(_) if is_last => {}
-            Err(error) => writer.tell(&error.into(), false),
         }
     }
 }
@@ -384,10 +315,6 @@ mod tests {
 
     fn open(directory: &Path, now_ms: u64) -> Accounts {
         Accounts::open_at(Some(directory), PolicyClock::Host, now_ms)
-    }
-
-    fn is_given_up(accounts: &Accounts) -> bool {
-        (accounts.writing.lock().unwrap().writer.as_ref()).is_some_and(|writer| writer.is_given_up)
     }
 
     /// What a daemon leaves that ends then.
@@ -572,13 +499,13 @@ mod tests {
         for _ in 0..3 {
             std::os::unix::fs::symlink("/dev/full", &fresh).unwrap();
             accounts.write_at(NOW_MS, false);
-            assert!(is_given_up(&accounts));
+            assert!(accounts.writing.lock().unwrap().is_given_up);
             // What was begun takes no room; what was there before is there.
             assert!(fresh.symlink_metadata().is_err());
             assert_eq!(found(directory.path(), NOW_MS)["a"], with_credit(300));
         }
         accounts.write_at(NOW_MS, false);
-        assert!(!is_given_up(&accounts));
+        assert!(!accounts.writing.lock().unwrap().is_given_up);
         assert_eq!(found(directory.path(), NOW_MS)["a"], spent());
     }
 
@@ -596,7 +523,7 @@ mod tests {
         // While nobody has spent anything there is nothing to write.
         accounts.write_at(NOW_MS, false);
         assert!(!directory.path().join("accounts.json").exists());
-        let nowhere = Accounts::open(None, PolicyClock::Host, None);
+        let nowhere = Accounts::open(None, PolicyClock::Host);
         nowhere.set([("a".to_owned(), spent())].into());
         nowhere.write();
     }

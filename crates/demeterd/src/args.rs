@@ -34,9 +34,6 @@ pub struct Arguments {
     /// What the daemon starts for each guest; of no use by hand
     #[arg(long, hide = true)]
     pub worker: bool,
-    /// What the daemon starts to write its state; of no use by hand
-    #[arg(long, hide = true)]
-    pub scribe: bool,
     /// One machine: listen there for its monitor
     #[arg(long, value_name = "PATH", conflicts_with = "fd")]
     socket_path: Option<PathBuf>,

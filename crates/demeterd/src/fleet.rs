@@ -21,7 +21,6 @@ use crate::keeper::{self, Keeper, Keeping};
 use crate::ledger::Ledger;
 use crate::measuring::Measuring;
 use crate::policy::{self, Policy, PolicyError};
-use crate::scribe::Scribe;
 use crate::sockets::Access;
 use crate::spec::{self, Description, Entitlement, SpecError};
 use crate::store::{Changes, Chosen, Store};
@@ -97,7 +96,6 @@ pub struct Fleet {
     changes: watch::Sender<u64>,
     access: Access,
     state_dir: Option<PathBuf>,
-    scribe: Option<Arc<Scribe>>,
     parameters: Parameters,
     keeping: Keeping,
     measuring: Measuring,
@@ -107,7 +105,6 @@ pub struct Fleet {
 
 struct Stored {
     store: Option<Store>,
-    scribe: Option<Arc<Scribe>>,
     changes: Changes,
     configured: PolicyView,
     classes: BTreeMap<String, Entitlement>,
@@ -118,10 +115,6 @@ impl Stored {
     fn change(&mut self, body: impl FnOnce(&mut Changes)) -> io::Result<()> {
         let mut changes = self.changes.clone();
         body(&mut changes);
-        if let Some(scribe) = &self.scribe {
-            // Whoever writes to a disk that does not answer is lost.
-            scribe.sync()?;
-        }
         if let Some(store) = &self.store {
             store.write(&changes)?;
         }
@@ -131,9 +124,8 @@ impl Stored {
 }
 
 impl Fleet {
-    /// As configured, and as the control interface left it. `scribe` writes; without one it is
-    /// done here.
-    pub fn start(settings: Settings, scribe: Option<Arc<Scribe>>) -> Result<Self, Error> {
+    /// As configured, and as the control interface left it.
+    pub fn start(settings: Settings) -> Result<Self, Error> {
         let store = settings.state_dir.as_deref().map(Store::new);
         let stored = match &store {
             Some(store) => store.read()?,
@@ -141,7 +133,7 @@ impl Fleet {
         };
         let policy = stored.policy(&settings.policy);
         let fleet = Self {
-            accounts: Accounts::open(settings.state_dir.as_deref(), policy.clock, scribe.clone()),
+            accounts: Accounts::open(settings.state_dir.as_deref(), policy.clock),
             history: History::new(settings.parameters.instance, settings.history_interval),
             members: RwLock::default(),
             steering: Mutex::new(Steering {
@@ -155,14 +147,12 @@ impl Fleet {
             changes: watch::channel(0).0,
             access: settings.access,
             state_dir: settings.state_dir,
-            scribe: scribe.clone(),
             parameters: settings.parameters,
             keeping: settings.keeping,
             measuring: Measuring::new(Asker::Views),
             measuring_to_decide: Measuring::new(Asker::Decisions),
             stored: Mutex::new(Stored {
                 store,
-                scribe,
                 changes: stored.clone(),
                 configured: settings.policy,
                 classes: settings.classes.clone(),
@@ -192,12 +182,7 @@ impl Fleet {
     fn begin(&self, spec: spec::Vm, added: Option<Description>) -> Result<Arc<Vm>, Error> {
         let vms = self.vms();
         spec::check_fleet(vms.iter().map(|vm| &vm.spec).chain([&spec]))?;
-        let directory = self.state_dir.as_deref();
-        let ledger = match &self.scribe {
-            Some(scribe) => Ledger::open_by(scribe, directory, &spec.name),
-            None => Ledger::open(directory, &spec.name),
-        };
-        let ledger = ledger.map_err(|cause| {
+        let ledger = Ledger::open(self.state_dir.as_deref(), &spec.name).map_err(|cause| {
             let directory = self.state_dir.clone().unwrap_or_default();
             Error::file("write a ledger in", directory, cause)
         })?;

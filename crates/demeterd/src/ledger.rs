@@ -9,13 +9,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use demeter_balloon::wire::Outcome;
 use serde::{Deserialize, Serialize};
-
-use crate::scribe::Scribe;
 
 /// A file larger than this becomes the old file.
 const ROTATE_BYTES: u64 = 8 << 20;
@@ -112,9 +110,6 @@ struct Inner {
     file: Option<File>,
     /// Why it is not written just now was told.
     is_given_up: bool,
-    is_retired: bool,
-    /// The process that was told all that a start needs.
-    life: u64,
     bytes: u64,
     recent: VecDeque<Entry>,
 }
@@ -122,8 +117,6 @@ struct Inner {
 /// The ledger of one guest.
 pub struct Ledger {
     path: Option<PathBuf>,
-    /// Who writes it, and its name there; none: it is done here.
-    scribe: Option<(Arc<Scribe>, String)>,
     inner: Mutex<Inner>,
 }
 
@@ -144,32 +137,13 @@ impl Ledger {
         };
         Ok(Self {
             path,
-            scribe: None,
             inner: Mutex::new(Inner {
                 file,
                 is_given_up: false,
-                is_retired: false,
-                life: 0,
                 bytes,
                 recent,
             }),
         })
-    }
-
-    /// The same, written by somebody else from now on. What was told that one before is there.
-    pub fn open_by(
-        scribe: &Arc<Scribe>,
-        directory: Option<&Path>,
-        vm: &str,
-    ) -> std::io::Result<Self> {
-        scribe.sync()?;
-        let mut ledger = Self::open(directory, vm)?;
-        let inner = ledger.inner.get_mut();
-        let inner = inner.unwrap_or_else(PoisonError::into_inner);
-        inner.file = None;
-        inner.life = scribe.lives();
-        ledger.scribe = Some((scribe.clone(), vm.to_owned()));
-        Ok(ledger)
     }
 
     /// The guest is gone for good: the next one of its name starts without its sizes. Its
@@ -178,16 +152,7 @@ impl Ledger {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.file = None;
         inner.is_given_up = false;
-        inner.is_retired = true;
-        if let Some((scribe, vm)) = &self.scribe {
-            drop(inner);
-            if let Err(error) = scribe.retire(vm) {
-                tracing::error!(
-                    vm,
-                    "its ledger may still be there, and a machine of that name would begin with its sizes: {error}; next: look after the state directory and its disk"
-                );
-            }
-        } else if let Some(path) = &self.path {
+        if let Some(path) = &self.path {
             let _ = fs::rename(path, path.with_extension("removed"));
             let _ = fs::remove_file(rotated(path));
         }
@@ -207,12 +172,8 @@ impl Ledger {
             Ok(()) => {}
             Err(error) => {
                 if !std::mem::replace(&mut inner.is_given_up, true) {
-                    let next = match self.scribe {
-                        Some(_) => "look after the state directory and its disk",
-                        None => "make room in the state directory",
-                    };
                     tracing::error!(
-                        "the ledger is not written: {error}; next: {next}, it is tried again"
+                        "the ledger is not written: {error}; next: make room in the state directory, it is tried again"
                     );
                 }
                 inner.file = None;
@@ -224,9 +185,6 @@ impl Ledger {
         let Some(path) = &self.path else {
             return Ok(());
         };
-        if let Some((scribe, vm)) = &self.scribe {
-            return tell(scribe, vm, inner, entry);
-        }
         if inner.is_given_up {
             // What was not written meanwhile, as far as a start needs it.
             begin(inner, path)?;
@@ -267,24 +225,6 @@ impl Ledger {
             .filter_map(|entry| Some((entry.tier?, entry.balloon_bytes?)))
             .collect()
     }
-}
-
-/// As [`Ledger::write`], by somebody else, who tells what does not work.
-fn tell(scribe: &Scribe, vm: &str, inner: &mut Inner, entry: &Entry) -> std::io::Result<()> {
-    if inner.is_retired {
-        return Ok(());
-    }
-    scribe.entry(vm, entry)?;
-    // What it was not told, or another one was that may not have written it.
-    let life = scribe.lives();
-    if inner.is_given_up || inner.life != life {
-        let plugging = last_plugging(&inner.recent).cloned();
-        for entry in last_asked(&inner.recent).iter().chain(&plugging) {
-            scribe.entry(vm, entry)?;
-        }
-        inner.life = life;
-    }
-    Ok(())
 }
 
 fn last_asked(recent: &VecDeque<Entry>) -> Vec<Entry> {

@@ -29,7 +29,6 @@ mod quota;
 mod replug;
 mod ring;
 mod scrape;
-mod scribe;
 mod serve;
 mod sockets;
 mod spec;
@@ -42,7 +41,6 @@ mod visits;
 mod vm;
 mod web;
 mod worker;
-mod writing;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -59,14 +57,12 @@ use demeter_policy as policy;
 use crate::args::{Arguments, Settings};
 use crate::error::Error;
 use crate::fleet::Fleet;
-use crate::keeper::Isolation;
 use crate::lock::Lock;
-use crate::scribe::Scribe;
 use crate::sockets::Access;
 
 /// An orderly stop waits so long for accounts to be written: a disk that does not answer must
 /// not keep us.
-const KEEPING_LIMIT: Duration = Duration::from_secs(6);
+const KEEPING_LIMIT: Duration = Duration::from_secs(5);
 /// Of the descriptor that a socket unit passes for the control interface.
 const CONTROL_NAME: &str = "control";
 
@@ -76,29 +72,10 @@ pub fn main() -> ExitCode {
     if arguments.worker {
         return worker::process();
     }
-    if arguments.scribe {
-        log();
-        return writing::process();
-    }
     if arguments.print_capabilities {
         println!("{}", args::capabilities());
         return ExitCode::SUCCESS;
     }
-    log();
-    // SAFETY: sets a number of this process. Sockets and files are ours alone until
-    // we say otherwise.
-    unsafe { libc::umask(0o077) };
-    take_descriptors();
-    match lost::install().and_then(|()| run(arguments)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("demeterd: error: {error}; next: {}", error.next());
-            ExitCode::from(error.status())
-        }
-    }
-}
-
-fn log() {
     let filter = EnvFilter::try_from_env("DEMETERD_LOG").unwrap_or_else(|_| {
         // The queues' own crate speaks up at every wrong descriptor.
         EnvFilter::new("info,virtio_queue=off,vhost=warn,vhost_user_backend=warn")
@@ -110,6 +87,17 @@ fn log() {
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
+    // SAFETY: sets a number of this process. Sockets and files are ours alone until
+    // we say otherwise.
+    unsafe { libc::umask(0o077) };
+    take_descriptors();
+    match lost::install().and_then(|()| run(arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("demeterd: error: {error}; next: {}", error.next());
+            ExitCode::from(error.status())
+        }
+    }
 }
 
 /// As many as may be had: files of each guest, connections of strangers. The limit is low by
@@ -131,18 +119,10 @@ fn run(arguments: Arguments) -> Result<(), Error> {
     let settings = arguments.settings()?;
     // Before anything is made that a daemon which has the state already would miss, and until the
     // process ends: what writes ledgers may go on when nobody is served any more.
-    let mut scribe = None;
     if let Some(directory) = &settings.state_dir {
         std::fs::create_dir_all(directory)
             .map_err(|cause| Error::file("create", directory, cause))?;
-        let lock = Lock::take(directory)?.keep();
-        if settings.keeping.isolation == Isolation::Process {
-            let started = Scribe::start(directory, lock).map_err(|error| Error::System {
-                action: "start the process that writes the state",
-                cause: error.into(),
-            })?;
-            scribe = Some(Arc::new(started));
-        }
+        Lock::take(directory)?.keep();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -152,17 +132,13 @@ fn run(arguments: Arguments) -> Result<(), Error> {
             action: "start the runtime",
             cause,
         })?;
-    let served = runtime.block_on(serve(settings, scribe, Arc::new(arguments)));
+    let served = runtime.block_on(serve(settings, Arc::new(arguments)));
     // Whoever waits for a monitor's commands shall not keep us.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(
-    settings: Settings,
-    scribe: Option<Arc<Scribe>>,
-    arguments: Arc<Arguments>,
-) -> Result<(), Error> {
+async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Error> {
     let system = |action| move |cause| Error::System { action, cause };
     // Before the machines' sockets: whoever finds another daemon there must not
     // have taken its machines away.
@@ -187,7 +163,7 @@ async fn serve(
         None => None,
     };
     {
-        let fleet = Arc::new(Fleet::start(settings, scribe.clone())?);
+        let fleet = Arc::new(Fleet::start(settings)?);
         if let Some(listener) = scraped {
             tokio::spawn(scrape::serve(listener, fleet.clone()));
         }
@@ -227,26 +203,18 @@ async fn serve(
                 Ok(())
             }
         };
-        keep_accounts(fleet, scribe).await;
+        keep_accounts(fleet).await;
         served
     }
 }
 
 /// For the next start.
-async fn keep_accounts(fleet: Arc<Fleet>, scribe: Option<Arc<Scribe>>) {
-    let kept = tokio::task::spawn_blocking(move || {
-        fleet.accounts.write_at_stop();
-        scribe.is_none_or(|scribe| scribe.finish())
-    });
-    // The scribe is given up before that; without one it is we who wait for the disk.
-    if !matches!(
-        tokio::time::timeout(KEEPING_LIMIT, kept).await,
-        Ok(Ok(true))
-    ) {
+async fn keep_accounts(fleet: Arc<Fleet>) {
+    let kept = tokio::task::spawn_blocking(move || fleet.accounts.write_at_stop());
+    if tokio::time::timeout(KEEPING_LIMIT, kept).await.is_err() {
         tracing::error!(
-            "accounts of guests are not written: the disk does not answer; the next start may \
-             go back to those of before, and to older sizes; next: look after the state \
-             directory and its disk"
+            "accounts of guests are not written: the disk does not answer; the next start goes \
+             back to those of before"
         );
     }
 }

@@ -102,10 +102,9 @@ impl Lock {
         Ok(Self { directory })
     }
 
-    /// Until the process has ended: threads may write there until then. And until whoever is
-    /// given it has.
-    pub fn keep(self) -> &'static File {
-        Box::leak(Box::new(self.directory))
+    /// Until the process has ended: threads may write there until then.
+    pub fn keep(self) {
+        std::mem::forget(self.directory);
     }
 }
 

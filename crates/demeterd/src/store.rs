@@ -110,20 +110,10 @@ pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
 /// All or nothing, whenever the machine stops. What was begun and could not be ended takes no
 /// room that others need.
 pub fn write_whole(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    write_text(path, &to_text(value)?)
-}
-
-/// Of a file that is one value.
-pub fn to_text(value: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(value)?;
     text.push(b'\n');
-    Ok(text)
-}
-
-/// As [`write_whole`], of [`to_text`].
-pub fn write_text(path: &Path, text: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
-    let written = replace(path, &fresh, text);
+    let written = replace(path, &fresh, &text);
     if written.is_err() {
         let _ = fs::remove_file(&fresh);
     }

@@ -171,35 +171,6 @@ fn whose_credit_is_gone_has_none_after_a_restart_either() {
     }
 }
 
-/// Who writes the state dies before it has written what was asked for.
-#[test]
-fn what_a_writer_took_with_it_is_written_by_the_next_one() {
-    let mut daemon = Daemon::start(&["a"], &[]);
-    let mut guest = Guest::connect(&daemon, "a");
-    guest.greet();
-    let writer = daemon.child_with("--scribe").unwrap();
-    let signal = |number| {
-        // SAFETY: to a child of the daemon that it has not waited for.
-        assert_eq!(unsafe { libc::kill(writer, number) }, 0);
-    };
-    signal(libc::SIGSTOP);
-    daemon.ask("a", "smem", 1 << 20);
-    signal(libc::SIGKILL);
-    until("another one writes", || {
-        daemon.ask("a", "fmem", 2 << 20);
-        (daemon.child_with("--scribe")).is_some_and(|pid| pid != writer)
-    });
-    daemon.stop();
-    drop(guest);
-    daemon.restart();
-    let _guest = Guest::connect(&daemon, "a");
-    let wanted = |tier: usize| daemon.view("a")["tiers"][tier]["wanted_size_bytes"].as_u64();
-    until("its memory is known", || {
-        wanted(1).is_some_and(|bytes| bytes > 0)
-    });
-    assert_eq!((wanted(0), wanted(1)), (Some(2 << 20), Some(1 << 20)));
-}
-
 #[test]
 fn a_configuration_is_read_anew_without_harm_to_those_who_stay() {
     let directory = directory();

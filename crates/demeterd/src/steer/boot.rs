@@ -9,9 +9,12 @@ use demeter_balloon::wire::PAGE_SHIFT;
 
 use super::told::backing_pages;
 
-/// No boot takes longer, or it is none: whoever does not get there pays for what is kept for
-/// it, which others cannot have.
+/// Boots take no longer together, or they are none: whoever does not get there, or boots again
+/// and again, pays for what is kept for it, which others cannot have.
 const BOOT_S: f64 = 300.0;
+/// Of the time in which it does not boot, the part by which what it has booted is forgotten:
+/// five minutes an hour.
+const FORGOTTEN_PART: f64 = 1.0 / 12.0;
 
 /// What a guest pays for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +28,10 @@ pub struct Charge {
 /// What is remembered of one guest.
 #[derive(Debug, Default)]
 pub struct Boot {
-    /// It boots, for so long by now; None: it has done what it was asked for since then.
-    since_s: Option<f64>,
+    /// It boots: it has not done what it was asked for since then.
+    boots: bool,
+    /// For so long, all its boots together, less what is forgotten.
+    booted_s: f64,
     /// Drivers that greeted.
     hellos: u64,
     /// Its clock when it last spoke.
@@ -40,7 +45,7 @@ impl Boot {
     /// Nobody is connected: what comes next is another device.
     pub fn unplug(&mut self) {
         self.hellos = 0;
-        self.since_s.get_or_insert(0.0);
+        self.boots = true;
     }
 
     /// What it pays for, of the time that passed since it was last asked here.
@@ -51,15 +56,15 @@ impl Boot {
         self.look(view, tier, passed_s);
         let over_pages = seen_pages.unwrap_or(0).saturating_sub(held_pages);
         let late_pages = self.late_pages(view, over_pages, passed_s);
-        let pages = match self.since_s {
-            Some(since_s) if since_s <= BOOT_S => {
-                promised_pages.max(seen_pages.unwrap_or(held_pages))
-            }
+        let pages = if self.boots && self.booted_s <= BOOT_S {
+            promised_pages.max(seen_pages.unwrap_or(held_pages))
+        } else if is_heard(view) {
             // Not every monitor tells of a reset: one that has fallen silent may know nothing of
             // its balloon any more. One that speaks is not charged what is on its way out of
             // what the host has allocated.
-            _ if is_heard(view) => held_pages,
-            _ => held_pages + over_pages,
+            held_pages
+        } else {
+            held_pages + over_pages
         };
         Charge { pages, late_pages }
     }
@@ -72,13 +77,11 @@ impl Boot {
             self.hellos = tier.traffic.hellos;
         }
         let is_new = has_greeted || view.stage == Stage::Connected;
-        self.since_s = match self.since_s {
-            // Nobody boots again who has not ended booting.
-            Some(since_s) if is_new || tier.busy || tier.wanted_size_bytes.is_none() => {
-                Some(since_s + passed_s)
-            }
-            None if is_new => Some(passed_s),
-            _ => None,
+        self.boots = is_new || (self.boots && (tier.busy || tier.wanted_size_bytes.is_none()));
+        self.booted_s = if self.boots {
+            (self.booted_s + passed_s).min(2.0 * BOOT_S)
+        } else {
+            (self.booted_s - passed_s * FORGOTTEN_PART).max(0.0)
         };
     }
 
@@ -88,10 +91,10 @@ impl Boot {
         let now_ns = (view.statistics.as_ref()).map(|statistics| statistics.guest_time_ns);
         let says_nothing = now_ns == Some(self.guest_time_ns);
         self.guest_time_ns = now_ns.unwrap_or(0);
-        if self.since_s.is_some() && passed_s > 0.0 {
+        if self.boots && passed_s > 0.0 {
             return (std::mem::take(&mut self.unheard_page_s) / passed_s) as u64;
         }
-        if self.since_s.is_none() && is_heard(view) {
+        if !self.boots && is_heard(view) {
             // Who speaks was there all the time.
             self.unheard_page_s = if says_nothing {
                 self.unheard_page_s + over_pages as f64 * passed_s

@@ -50,7 +50,7 @@ impl Daemon {
             at("state"),
         ];
         words.extend(options);
-        let child = spawn(&words, directory.path());
+        let child = spawn(&words);
         let daemon = Self {
             directory,
             words,
@@ -97,26 +97,6 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// A process that it started with that word.
-    pub fn child_with(&self, word: &str) -> Option<libc::pid_t> {
-        let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).ok()?;
-        (threads.flatten())
-            .map(|thread| read(format!("{}/children", thread.path().display())))
-            .flat_map(|pids| {
-                pids.split_whitespace()
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
-            })
-            .find(|pid| read(format!("/proc/{pid}/cmdline")).contains(word))
-            .and_then(|pid| pid.parse().ok())
-    }
-
-    /// Nobody has to wait for it any more.
-    pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
-    }
-
     /// Ends it as a service manager does.
     pub fn stop(&mut self) {
         self.signal(libc::SIGTERM);
@@ -124,7 +104,7 @@ impl Daemon {
     }
 
     pub fn restart(&mut self) {
-        self.child = spawn(&self.words, self.directory.path());
+        self.child = spawn(&self.words);
         self.wait_ready();
     }
 
@@ -303,16 +283,11 @@ pub fn program() -> std::ffi::OsString {
     std::env::var_os("DEMETERD").unwrap_or_else(|| env!("CARGO_BIN_EXE_demeterd").into())
 }
 
-/// What it logs is in `log` of that directory.
-fn spawn(words: &[String], directory: &Path) -> Child {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(directory.join("log"));
+fn spawn(words: &[String]) -> Child {
     Command::new(program())
         .args(words)
         .stdin(Stdio::null())
-        .stderr(log.unwrap())
+        .stderr(Stdio::null())
         .spawn()
         .unwrap()
 }

@@ -95,13 +95,28 @@ fn who_boots_for_ever_pays_for_what_is_kept_for_it() {
         two.minutes(2, allocated(KERNEL_PAGES[0]));
     }
     assert!(!two.account("a").may_borrow());
-    // One that does what it is asked may boot again.
+    // One that does what it is asked for a while may boot again.
     two.guests[0].obey();
-    two.minutes(1, allocated(KERNEL_PAGES[0]));
+    two.minutes(90, allocated(KERNEL_PAGES[0]));
     two.set_account("a", half());
     two.guests[0].greet();
     two.minutes(2, allocated(KERNEL_PAGES[0]));
     assert_eq!(two.account("a"), half());
+}
+
+#[test]
+fn who_boots_again_and_again_pays_too() {
+    let mut two = settled();
+    // A word that does next to nothing ends each boot; all of FMEM is kept for it meanwhile.
+    for _ in 0..15 {
+        two.guests[0].replug();
+        two.minutes(1, allocated(KERNEL_PAGES[0]));
+        two.guests[0].greet();
+        two.guests[0].obey();
+    }
+    // Five minutes of them cost nothing, the other ten what was kept, less what it did obey.
+    let left_s = two.account("a").credit().as_secs_f64();
+    assert!(left_s < 120.0, "{left_s}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn a_restart_gives_no_guest_a_new_account() {
     let mut two = Two::of_whom_each_has_twice_its_share();
     // The file is between the two daemons.
     let restart = |two: &mut Two| {
-        let open = || Accounts::open(Some(two.directory.path()), PolicyClock::Host, None);
+        let open = || Accounts::open(Some(two.directory.path()), PolicyClock::Host);
         let accounts = open();
         accounts.set(two.host.coordinator.accounts());
         accounts.write();
