@@ -16,8 +16,8 @@ from demeter_lab.workloads import Workload
 
 #: What is compared.
 MANAGERS = ("none", "demeter")
-#: MiB of FMEM: those of the seven, and up to four more or less.
-SIZES_MIB = (60, 61, 62, 63, 64, 65, 66, 67, 68)
+#: MiB of FMEM: those of the seven, four less to three more.
+SIZES_MIB = (60, 61, 62, 63, 64, 65, 66, 67)
 
 #: Modelled seconds by workload, by MiB of FMEM, by row.
 Draws = dict[str, dict[int, seven.Times]]

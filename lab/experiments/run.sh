@@ -37,7 +37,7 @@ seven-cxl)
 		--guest "--slow cxl" --out "$out"
 	;;
 draws)
-	# pagerank with up to 4 MiB of FMEM more or less: what first touch finds room for there
+	# pagerank with 4 MiB of FMEM less to 3 more: what first touch finds room for there
 	# hangs on the last MiB.
 	testbed/build-modules.sh 7.x
 	PYTHONPATH=lab "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli draws --out "$out"
