@@ -64,7 +64,7 @@ void demeter_kernel_symbols_find(void)
 	void *function;
 
 	if (!demeter_kernel_is_known(kernels, init_utsname()->release)) {
-		pr_warn("Linux %s is not among %s: pages are zeroed to inflate, no pressure is reported; next: boot a known one, or, to try it on a machine that may crash, load the module with kernels=RELEASE, its name up to the last number\n",
+		pr_warn("Linux %s is not among %s: pages are zeroed to inflate, no pressure is reported; next: boot a known one, or, to try it on a machine that may crash, load the module with kernels=RELEASE, its whole name\n",
 			init_utsname()->release, kernels);
 		return;
 	}

@@ -21,18 +21,19 @@
 
 #define DEMETER_KNOWN_KERNELS "6.1,6.12,7.3"
 
-/* After the series, as in 6.12.57, 6.12.57+deb13-amd64, 6.1.0-50-amd64. */
+/* After the series, as in 6.12.57, 6.12.57+deb13-amd64, 6.1.0-50-cloud-amd64, 7.3.0-rc4. */
 static inline bool demeter_kernel_is_plain(const char *rest)
 {
+	static const char debian[] = "-amd64";
+	size_t length;
+
 	rest += strspn(rest, ".0123456789");
-	if (!*rest || strstarts(rest, "+deb") || strstarts(rest, "+bpo") ||
-	    strstarts(rest, "-rc") || strstarts(rest, "-debug"))
+	length = strlen(rest);
+	if (!length || !strcmp(rest, "-debug"))
 		return true;
-	if (*rest++ != '-' || !isdigit(*rest))
-		return false;
-	rest += strspn(rest, "0123456789");
-	return strstarts(rest, "-amd64") || strstarts(rest, "-cloud-amd64") ||
-	       strstarts(rest, "-rt-amd64");
+	if (strstarts(rest, "-rc"))
+		return length > 3 && strspn(rest + 3, "0123456789") == length - 3;
+	return length >= strlen(debian) && !strcmp(rest + length - strlen(debian), debian);
 }
 
 /**

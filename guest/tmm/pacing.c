@@ -114,6 +114,18 @@ u64 demeter_pacing_epoch_ns(void)
 }
 
 /**
+ * demeter_pacing_ticks() - ticks of the epoch that ends now
+ *
+ * For the worker. Fewer than its pace has for one that was cut short.
+ *
+ * Return: one at least.
+ */
+u32 demeter_pacing_ticks(void)
+{
+	return max(pace.ticks, 1u);
+}
+
+/**
  * demeter_pacing_passed_ns() - length of the epoch that ends now
  *
  * For the worker. Less than demeter_pacing_epoch_ns() for one that was cut short.
@@ -122,7 +134,7 @@ u64 demeter_pacing_epoch_ns(void)
  */
 u64 demeter_pacing_passed_ns(void)
 {
-	return max(pace.ticks, 1u) * READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC;
+	return demeter_pacing_ticks() * READ_ONCE(demeter_params.epoch_ms) * NSEC_PER_MSEC;
 }
 
 /* Each page once, however many processes map it. */

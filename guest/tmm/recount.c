@@ -14,6 +14,8 @@
 #include <linux/slab.h>
 #include <linux/timekeeping.h>
 
+#include "cgroups.h"
+#include "finer.h"
 #include "scan.h"
 #include "tmm.h"
 
@@ -103,11 +105,14 @@ static void drop_leaves(struct demeter_target *target, struct demeter_resident *
 
 static void pass_end(struct demeter_target *target)
 {
+	u64 start, end;
 	u32 column;
 
 	target->pass.running = false;
 	target->pass.epoch = target->ranges.epoch;
-	target->pass.ended_ns = ktime_get_ns();
+	/* Where there was nothing to walk yet, nothing is known. */
+	if (next_part(&target->ranges, 0, &start, &end))
+		target->pass.ended_ns = ktime_get_ns();
 	for (column = 0; column < demeter_tiers.columns; column++)
 		drop_leaves(target, &target->resident[column]);
 }
@@ -194,6 +199,7 @@ static u64 pass_go_on(struct demeter_context *ctx, struct demeter_target *target
 		demeter_stats_max(&demeter_stats.mmap_lock_held_max_ns, held_ns);
 		slice_set(ctx, target, start, at);
 		pass->cursor = at;
+		pass->goes_on = true;
 		took += slice.entries + SLICE_COST_ENTRIES;
 		WRITE_ONCE(demeter_stats.walked_entries,
 			   demeter_stats.walked_entries + slice.entries);
@@ -219,6 +225,7 @@ static u32 begin_passes(void)
 			pass->cost_ns = 0;
 			pass->resident_pages = target->resident_pages;
 		}
+		pass->goes_on = false;
 		running += pass->running;
 	}
 	return running;
@@ -249,13 +256,13 @@ static void sum_nodes(void)
  * demeter_recount() - correct what is believed to be resident, as far as an epoch's share goes
  * @ctx: the worker's
  *
- * Return: whether there are targets that have not been walked to their end once. Until then
- * nothing of theirs beyond the cursor is moved: they have no time to lose.
+ * Return: whether there are targets that are walked for the first time, and it goes on. Until
+ * its end nothing of theirs beyond the cursor is moved: they have no time to lose.
  */
 bool demeter_recount(struct demeter_context *ctx)
 {
 	u32 running = begin_passes(), space = 0, first = 0, round;
-	u64 entries = (u64)EPOCH_ENTRIES << demeter_pacing_shift();
+	u64 entries = (u64)EPOCH_ENTRIES * demeter_pacing_ticks();
 	u64 left = entries, unwalked = 0;
 	struct demeter_target *target;
 	bool unknown = false;
@@ -279,7 +286,8 @@ bool demeter_recount(struct demeter_context *ctx)
 	space = 0;
 	while ((target = demeter_target_next(&space))) {
 		unwalked += unwalked_bytes(target);
-		unknown |= !target->pass.ended_ns;
+		unknown |= !target->pass.ended_ns && target->pass.goes_on &&
+			   demeter_sampler_sees(target->mm);
 	}
 	WRITE_ONCE(demeter_stats.unwalked_bytes, unwalked);
 	sum_nodes();
@@ -292,7 +300,8 @@ bool demeter_recount(struct demeter_context *ctx)
  * @nr: how many ranges it has
  *
  * Of the first ones, by address: a walk begins with them, and what an earlier one has
- * found is as good.
+ * found is as good. Floors and caps of groups are held against all that a target has, and
+ * divided granules are taken out of all of its ranges: with these it is all or nothing.
  *
  * Return: @nr or fewer.
  */
@@ -303,6 +312,8 @@ u32 demeter_recount_known(const struct demeter_target *target, u32 nr)
 
 	if (target->pass.ended_ns)
 		return nr;
+	if (demeter_cgroups_any() || demeter_finer_table)
+		return 0;
 	while (known < nr && range[known].end <= target->pass.cursor)
 		known++;
 	return known;

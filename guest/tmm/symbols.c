@@ -125,7 +125,7 @@ int demeter_symbols_resolve(void)
 	int ret;
 
 	if (!demeter_kernel_is_known(kernels, init_utsname()->release)) {
-		pr_err("demeter: Linux %s is not known to work (%s are); next: boot one that is, or, to try it on a machine that may crash, load the module with kernels=RELEASE, its name up to the last number\n",
+		pr_err("demeter: Linux %s is not known to work (%s are); next: boot one that is, or, to try it on a machine that may crash, load the module with kernels=RELEASE, its whole name\n",
 		       init_utsname()->release, kernels);
 		return -EOPNOTSUPP;
 	}

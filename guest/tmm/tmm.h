@@ -140,6 +140,7 @@ struct demeter_count {
 /**
  * struct demeter_pass - a walk over all of an address space, in slices
  * @running: begun and not yet at its end
+ * @goes_on: it came further in this epoch
  * @wanted: pages were not where they were believed to be
  * @cursor: where the next slice begins
  * @resident_pages: resident pages when it began
@@ -149,6 +150,7 @@ struct demeter_count {
  */
 struct demeter_pass {
 	bool running;
+	bool goes_on;
 	bool wanted;
 	u64 cursor;
 	u64 resident_pages;
@@ -430,6 +432,7 @@ void demeter_pacing_start(void);
 u32 demeter_pacing_shift(void);
 u64 demeter_pacing_period(void);
 u64 demeter_pacing_epoch_ns(void);
+u32 demeter_pacing_ticks(void);
 u64 demeter_pacing_passed_ns(void);
 bool demeter_pacing_tick(void);
 void demeter_pacing_end_epoch(bool waiting);

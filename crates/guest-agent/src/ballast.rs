@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use demeter_agent::protocol::{Record, Tier};
 use nix::fcntl::OFlag;
@@ -29,6 +29,8 @@ const SMALL_BYTES: u64 = 4096;
 const PIECES_BYTES: u64 = 8 << 20;
 /// Pieces held at a time, to see what that breaks: what a pipe holds.
 const BITE_BYTES: u64 = 64 << 10;
+/// Of the 1024 that a process may have, so that COMMAND can still be started.
+const MOST_DESCRIPTORS: RawFd = 768;
 /// How close is close enough.
 const TOLERANCE_BYTES: u64 = 64 << 10;
 const ROUNDS: u32 = 32;
@@ -308,6 +310,9 @@ fn lock_bite(node: u32) -> Option<Pages> {
 /// Fills a pipe of [`BITE_BYTES`] with pages of one node.
 fn fill_pipe(node: u32) -> Option<Pages> {
     let ends = nix::unistd::pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).ok()?;
+    if ends.1.as_raw_fd() >= MOST_DESCRIPTORS {
+        return None;
+    }
     let bound = set_policy(libc::MPOL_BIND, 1_u64.checked_shl(node)?);
     let written = bound.then(|| nix::unistd::write(&ends.1, &[0; BITE_BYTES as usize]));
     set_policy(libc::MPOL_DEFAULT, 0);
