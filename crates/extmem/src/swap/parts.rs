@@ -40,9 +40,6 @@ pub struct Parts {
     part_words: usize,
     count: usize,
     ours: &'static [AtomicU64],
-    /// Which of us forks and threads asked for, and keep unless they are refused: their locks do
-    /// not exclude each other. Whoever is killed while it asks loses that part until the family ends.
-    asked: &'static [AtomicU64],
     /// The [`Obstacle`] when a part was last asked for; 0: none.
     obstacle: AtomicU8,
     /// Where the next look begins: behind what was refused, so that a part that has its
@@ -55,7 +52,7 @@ pub struct Parts {
 impl Parts {
     /// Bytes of tables.
     pub fn footprint_bytes() -> usize {
-        2 * carved_bytes::<AtomicU64>(MOST_PARTS / 64)
+        carved_bytes::<AtomicU64>(MOST_PARTS / 64)
     }
 
     /// The parts of what is under a store.
@@ -70,9 +67,6 @@ impl Parts {
                 },
             )?)),
         };
-        // SAFETY: zero is an AtomicU64.
-        let mut bitmap = || unsafe { region.carve::<AtomicU64>(MOST_PARTS / 64) };
-        let (ours, asked) = (bitmap().zip(bitmap())).ok_or(SwapError::Memory)?;
         Ok(Self {
             file,
             start_bytes: backing.start_bytes,
@@ -81,8 +75,8 @@ impl Parts {
             total_bytes: backing.slots * SLOT_BYTES as u64,
             part_words: part_words(backing.slots),
             count: parts(backing.slots),
-            ours,
-            asked,
+            // SAFETY: zero is an AtomicU64.
+            ours: unsafe { region.carve::<AtomicU64>(MOST_PARTS / 64) }.ok_or(SwapError::Memory)?,
             obstacle: AtomicU8::new(0),
             next: AtomicUsize::new(0),
             backoff: Backoff::default(),
@@ -148,8 +142,10 @@ impl Parts {
             }
             match fill(part) {
                 Ok(()) => {
-                    self.ours[part / 64].fetch_or(bit(part), Ordering::AcqRel);
-                    return true;
+                    let bit = 1 << (part % 64);
+                    if self.ours[part / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+                        return true;
+                    }
                 }
                 Err(obstacle) => {
                     self.obstacle.store(obstacle as u8, Ordering::Relaxed);
@@ -170,17 +166,10 @@ impl Parts {
         false
     }
 
-    /// Takes a part for this thread alone, of the family and of all programs.
     fn lock(&self, part: usize) -> bool {
-        if self.asked[part / 64].fetch_or(bit(part), Ordering::AcqRel) & bit(part) != 0 {
-            return false;
-        }
         let (first, words) = self.range(part);
-        let locked = (self.locks).is_none_or(|locks| byte_lock::take(locks, first, words));
-        if !locked {
-            self.asked[part / 64].fetch_and(!bit(part), Ordering::AcqRel);
-        }
-        locked
+        self.locks
+            .is_none_or(|locks| byte_lock::take(locks, first, words))
     }
 
     fn unlock(&self, part: usize) {
@@ -188,8 +177,6 @@ impl Parts {
         if let Some(locks) = self.locks {
             byte_lock::give(locks, first, words);
         }
-        // Only now: else what a relative took meanwhile would be unlocked.
-        self.asked[part / 64].fetch_and(!bit(part), Ordering::AcqRel);
     }
 
     /// The words of a part, as they are locked. Whoever divides the same file in another way
@@ -270,13 +257,8 @@ impl Parts {
     }
 
     fn is_ours(&self, part: usize) -> bool {
-        self.ours[part / 64].load(Ordering::Acquire) & bit(part) != 0
+        self.ours[part / 64].load(Ordering::Acquire) >> (part % 64) & 1 == 1
     }
-}
-
-/// Of a part, in its word of a bitmap.
-fn bit(part: usize) -> u64 {
-    1 << (part % 64)
 }
 
 impl Drop for Parts {
@@ -395,47 +377,6 @@ mod tests {
             PARTS,
             50 * parts.part_words as i64
         ));
-    }
-
-    /// Threads and forks have one description, whose locks do not exclude each other: while one
-    /// fills a part, another looks for one, too. Either may be refused.
-    #[test]
-    fn who_is_refused_a_part_does_not_unlock_what_a_relative_took() {
-        let (backing, other) = taken();
-        byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
-        let mut region = Region::map_shared(Parts::footprint_bytes()).unwrap();
-        let parts = Parts::new(&backing, &mut region).unwrap();
-        let refused = |_| Err(Obstacle::Disk);
-        // The other one finds room where this one does not …
-        let mut relative = None;
-        assert!(!parts.look(
-            NEVER_LATE_NS,
-            |_| false,
-            |_| {
-                relative = Some(parts.look(NEVER_LATE_NS, |_| false, |_| Ok(())));
-                Err(Obstacle::Disk)
-            }
-        ));
-        assert_eq!(relative, Some(true));
-        // … and this one where the other does not.
-        assert!(parts.look(
-            NEVER_LATE_NS,
-            |_| false,
-            |_| {
-                relative = Some(parts.look(NEVER_LATE_NS, |_| false, refused));
-                Ok(())
-            }
-        ));
-        assert_eq!(relative, Some(false));
-        // Another program gets what nobody took, and nothing that somebody has.
-        let mut ours = 0;
-        for part in 0..parts.count {
-            let (first, words) = parts.range(part);
-            let may_be_had = byte_lock::take(other.as_raw_fd(), first, words);
-            assert_eq!(may_be_had, !parts.is_ours(part), "part {part}");
-            ours += usize::from(parts.is_ours(part));
-        }
-        assert_eq!(ours, 2);
     }
 
     #[test]
