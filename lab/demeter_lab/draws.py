@@ -57,8 +57,8 @@ def run(
 def table(draws: Draws) -> str:
     """Return a line a size: both times, and Demeter's loss by the same size's ``none``.
 
-    The last line of a workload has the geometric means of times, and what they tell: the loss
-    that is not the draw's.
+    The last line of a workload has the geometric means of times, and Demeter's by that of
+    ``none``: what both draw is in them.
     """
     lines = [["workload", "FMEM MiB", "none s", "demeter s", "loss %"]]
     for name, sizes in draws.items():
