@@ -48,7 +48,6 @@ static inline bool demeter_kernel_is_known(const char *list, const char *release
 {
 	while (*list) {
 		size_t length = strcspn(list, ",");
-
 		bool is_series = strspn(list, ".0123456789") >= length;
 
 		if (length && !strncmp(list, release, length) && !isdigit(release[length]) &&

@@ -46,10 +46,15 @@ echo 1 >$sysfs/enabled || fail "not enabled"
 /tmp/nomad_hammer "${HAMMER_MIB:-44}" "${SECONDS_OF_HAMMER:-12}" >/tmp/hammer.log 2>&1 &
 hammer=$!
 most=0 offs=0
+reclaim=/sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/memory.reclaim
+[ -w "$reclaim" ] || fail "no $reclaim"
 while kill -0 $hammer 2>/dev/null; do
 	sleep 0.5
 	# Something else wants FMEM, now and then.
 	dd if=/dev/zero of=/dev/null bs=8M count=1 2>/dev/null
+	# Once kswapd has found nothing 16 times Linux wakes it no more, until anybody reclaims
+	# something: whether it comes to that hangs on where pages happen to lie.
+	echo 256K 2>/dev/null >"$reclaim" || true
 	shadows=$(get shadows)
 	[ "$shadows" -le "$most" ] || most=$shadows
 	# Taken away and back under it, shadows and all, now and then.
