@@ -24,7 +24,9 @@ rmmod demeter_nimble
 echo n >/sys/kernel/mm/lru_gen/enabled
 dmesg -C
 
-/demeter/workloads gups --footprint 64M --hot 16M --hot-permille 1000 --updates 4000000000 >/dev/null &
+# What is hot moves on, so that each manager has something to promote, whatever the last one left.
+/demeter/workloads gups --footprint 64M --hot 16M --hot-permille 1000 --updates 4000000000 \
+	--phase-updates 2000000 --phase-places 4 >/dev/null &
 gups=$!
 sleep 0.5
 for manager in hemem nimble hemem nimble; do

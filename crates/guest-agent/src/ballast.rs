@@ -6,54 +6,77 @@
 //! 2 MiB into small locked pages of this process.
 //!
 //! Free memory is as whole, too: a manager that was loaded leaves pieces, and in so
-//! small a tier every huge page that does not fit shows. So pieces are locked, and
-//! huge pages of the pool come free in their place, until some pieces are left.
+//! small a tier every huge page that does not fit shows. So pieces are held, those that
+//! a process can have and those that the kernel keeps for itself (pipes have these), and
+//! huge pages of the pool come free in their place, until all but [`PIECES_BYTES`] is whole.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd as _, OwnedFd, RawFd};
 
 use demeter_agent::protocol::{Record, Tier};
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous};
+use nix::fcntl::OFlag;
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
 use crate::error::Error;
 use crate::report::{Reporter, node_free_bytes};
 
 const HUGE_BYTES: u64 = 2 << 20;
 const SMALL_BYTES: u64 = 4096;
-/// Free memory in pieces smaller than a huge page that a node is left with.
-const PIECES_BYTES: u64 = 4 << 20;
-/// Pieces locked at a time, to see what that breaks.
-const BITE_BYTES: u64 = 256 << 10;
+/// Free memory in pieces smaller than a huge page that a node is left with: as little as any
+/// guest of one vCPU can be brought to, beside managers whose own pages lie among them.
+const PIECES_BYTES: u64 = 8 << 20;
+/// Pieces held at a time, to see what that breaks: what a pipe holds.
+const BITE_BYTES: u64 = 64 << 10;
+/// Of the 1024 that a process may have, so that COMMAND can still be started.
+const MOST_DESCRIPTORS: RawFd = 768;
 /// How close is close enough.
 const TOLERANCE_BYTES: u64 = 64 << 10;
 const ROUNDS: u32 = 32;
 const SETTLE: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// A mapping of this process: address and bytes.
-type Map = (std::ptr::NonNull<libc::c_void>, usize);
+/// Small pages that are held, given back when dropped.
+enum Pages {
+    /// A locked mapping of this process: address and bytes.
+    Locked(std::ptr::NonNull<libc::c_void>, usize),
+    /// A full pipe, whose pages are of the kind that the kernel has for itself.
+    Piped { _ends: (OwnedFd, OwnedFd) },
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if let Self::Locked(address, bytes) = *self {
+            // SAFETY: the range is a mapping made by `lock_small`, which nothing refers to.
+            let _ = unsafe { munmap(address, bytes) };
+        }
+    }
+}
 
 /// Small pages held until the machine is switched off.
 pub struct Ballast {
-    _maps: Vec<Map>,
+    _pages: Vec<Pages>,
 }
 
 /// Brings all nodes to their sizes.
 pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
     let _ = fs::write("/proc/sys/vm/drop_caches", "3");
     let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+    let settings = Settings::set();
     let mut held = Held::default();
     held.settle(tiers)?;
     for tier in tiers {
-        held.trade_pieces(tier.node);
+        held.trade_pieces(tier);
     }
     held.settle(tiers)?;
+    drop(settings);
     for tier in tiers {
         let free_bytes = node_free_bytes(tier.node);
         reporter.send(&Record::Tier {
             node: tier.node,
             wanted_bytes: tier.free_bytes,
             free_bytes,
+            whole_bytes: whole_bytes(tier.node),
             huge_bytes: huge_pages(tier.node) * HUGE_BYTES,
             small_bytes: held.small_bytes.get(&tier.node).copied().unwrap_or(0),
         });
@@ -65,13 +88,43 @@ pub fn take(tiers: &[Tier], reporter: &mut Reporter) -> Result<Ballast, Error> {
             });
         }
     }
-    Ok(Ballast { _maps: held.maps })
+    Ok(Ballast { _pages: held.pages })
+}
+
+/// What the kernel is told meanwhile, by file; as before when dropped.
+struct Settings(Vec<(&'static str, String)>);
+
+impl Settings {
+    fn set() -> Self {
+        let settings = [
+            // What a CPU keeps for itself is neither whole nor a piece: as little as can be.
+            ("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000"),
+            // A huge page that is broken makes it want more free memory, which is not there.
+            ("/proc/sys/vm/watermark_boost_factor", "0"),
+        ];
+        let before = (settings.into_iter())
+            .filter_map(|(path, value)| {
+                let before = fs::read_to_string(path).ok()?;
+                fs::write(path, value).ok()?;
+                Some((path, before))
+            })
+            .collect();
+        Self(before)
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        for (path, before) in &self.0 {
+            let _ = fs::write(path, before);
+        }
+    }
 }
 
 /// What has been taken so far.
 #[derive(Default)]
 struct Held {
-    maps: Vec<Map>,
+    pages: Vec<Pages>,
     small_bytes: BTreeMap<u32, u64>,
 }
 
@@ -122,36 +175,51 @@ impl Held {
     /// Locks small pages, and says whether it could.
     fn lock(&mut self, node: u32, bytes: u64) -> bool {
         let pages = bytes / SMALL_BYTES;
-        let Some(map) = lock_small(node, pages) else {
+        let Some(locked) = lock_small(node, pages) else {
             return false;
         };
         *self.small_bytes.entry(node).or_default() += pages * SMALL_BYTES;
-        self.maps.push(map);
+        self.pages.push(locked);
         true
     }
 
-    /// Locks free pieces of a node, and frees as much in huge pages of its pool: until
-    /// [`PIECES_BYTES`] are left, or those that are left serve no process.
-    fn trade_pieces(&mut self, node: u32) {
-        let mut owed = 0;
-        loop {
-            let whole = whole_bytes(node);
-            let pieces = node_free_bytes(node).saturating_sub(whole);
-            if pieces < PIECES_BYTES + BITE_BYTES || !self.lock(node, BITE_BYTES) {
+    /// Trades free pieces of a node for huge pages of its pool, until no more than
+    /// [`PIECES_BYTES`] are left in pieces, or no more can be had without breaking what is
+    /// whole.
+    fn trade_pieces(&mut self, tier: &Tier) {
+        let most = tier.free_bytes.saturating_sub(PIECES_BYTES) / HUGE_BYTES * HUGE_BYTES;
+        while whole_bytes(tier.node) < most && huge_pages(tier.node) > 0 {
+            let Some(pages) = take_pieces(tier.node) else {
+                break;
+            };
+            if !give_back_huge(tier.node) {
                 break;
             }
-            owed += BITE_BYTES;
-            if whole_bytes(node) < whole {
+            *self.small_bytes.entry(tier.node).or_default() += HUGE_BYTES;
+            self.pages.extend(pages);
+        }
+    }
+}
+
+/// Takes as much as a huge page in pieces; none where that would break what is whole.
+fn take_pieces(node: u32) -> Option<Vec<Pages>> {
+    let mut taken = Vec::new();
+    let whole = whole_bytes(node);
+    let free_bytes = node_free_bytes(node);
+    let got_bytes = || free_bytes.saturating_sub(node_free_bytes(node));
+    for bite in [lock_bite, fill_pipe] {
+        // Some bites take nothing, from what the kernel has at hand: not so many.
+        for _ in 0..2 * HUGE_BYTES / BITE_BYTES {
+            if got_bytes() >= HUGE_BYTES {
                 break;
             }
-            if owed >= HUGE_BYTES {
-                if !give_back_huge(node) {
-                    break;
-                }
-                owed -= HUGE_BYTES;
+            match bite(node) {
+                Some(pages) if whole_bytes(node) >= whole => taken.push(pages),
+                _ => break,
             }
         }
     }
+    (got_bytes() >= HUGE_BYTES - TOLERANCE_BYTES).then_some(taken)
 }
 
 /// Free memory of a node in blocks that a huge page fits into.
@@ -197,7 +265,7 @@ fn give_back_huge(node: u32) -> bool {
 }
 
 /// Maps, binds, locks and touches small pages on one node.
-fn lock_small(node: u32, pages: u64) -> Option<Map> {
+fn lock_small(node: u32, pages: u64) -> Option<Pages> {
     let bytes = NonZeroUsize::new(usize::try_from(pages * SMALL_BYTES).ok()?)?;
     // SAFETY: a new private anonymous mapping overlaps nothing; it is only
     // used below and never unmapped.
@@ -226,12 +294,43 @@ fn lock_small(node: u32, pages: u64) -> Option<Map> {
     if bound != 0 {
         return None;
     }
+    let locked = Pages::Locked(map, bytes.get());
     // SAFETY: the range is the mapping made above.
     unsafe {
         madvise(map, bytes.get(), MmapAdvise::MADV_NOHUGEPAGE).ok()?;
         mlock(map, bytes.get()).ok()?;
     }
-    Some((map, bytes.get()))
+    Some(locked)
+}
+
+fn lock_bite(node: u32) -> Option<Pages> {
+    lock_small(node, BITE_BYTES / SMALL_BYTES)
+}
+
+/// Fills a pipe of [`BITE_BYTES`] with pages of one node.
+fn fill_pipe(node: u32) -> Option<Pages> {
+    let ends = nix::unistd::pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).ok()?;
+    if ends.1.as_raw_fd() >= MOST_DESCRIPTORS {
+        return None;
+    }
+    let bound = set_policy(libc::MPOL_BIND, 1_u64.checked_shl(node)?);
+    let written = bound.then(|| nix::unistd::write(&ends.1, &[0; BITE_BYTES as usize]));
+    set_policy(libc::MPOL_DEFAULT, 0);
+    (written? == Ok(BITE_BYTES as usize)).then_some(Pages::Piped { _ends: ends })
+}
+
+/// Says which nodes this thread's memory comes from, and whether the kernel agrees.
+fn set_policy(mode: libc::c_int, mask: libc::c_ulong) -> bool {
+    // SAFETY: the mask outlives the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_set_mempolicy,
+            mode,
+            &raw const mask,
+            libc::c_ulong::BITS as libc::c_ulong,
+        )
+    };
+    done == 0
 }
 
 #[cfg(test)]

@@ -178,9 +178,11 @@ pub enum Record {
         wanted_bytes: u64,
         /// Free now, the per-CPU lists included.
         free_bytes: u64,
+        /// Of it in blocks that a huge page fits into.
+        whole_bytes: u64,
         /// Taken away as huge pages.
         huge_bytes: u64,
-        /// Taken away as small locked pages.
+        /// Taken away as small pages.
         small_bytes: u64,
     },
     /// The host can take memory now.
