@@ -10,7 +10,8 @@
  *
  * A vendor takes parts of later series over and keeps the number: 6.12.0-124.8.1.el10_1 is
  * not the 6.12 of kernel.org. So a series in the list stands for kernel.org's releases and
- * Debian's, and a vendor's is listed by more of its name, such as 6.12.0-124.
+ * Debian's, and a vendor's is listed by more of its name, such as 6.12.0-124. No test runs
+ * on Debian's real-time kernels, whose locks sleep: these are listed by their whole name, too.
  */
 #ifndef DEMETER_COMPAT_KNOWN_KERNELS_H
 #define DEMETER_COMPAT_KNOWN_KERNELS_H
@@ -31,6 +32,8 @@ static inline bool demeter_kernel_is_plain(const char *rest)
 	length = strlen(rest);
 	if (!length || !strcmp(rest, "-debug"))
 		return true;
+	if (strstr(rest, "-rt-"))
+		return false;
 	if (strstarts(rest, "-rc"))
 		return length > 3 && strspn(rest + 3, "0123456789") == length - 3;
 	return length >= strlen(debian) && !strcmp(rest + length - strlen(debian), debian);

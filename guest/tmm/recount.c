@@ -28,6 +28,8 @@
 #define PASS_EPOCHS	     16
 /* A target has changed when its resident memory did by this, or by 1/64. */
 #define CHANGED_PAGES	     512
+/* A first walk is used as it goes while no more than this part of the pages came since. */
+#define NEW_PAGES_PART	     16
 /* Parts of a CPU that passes may take: of a changed and an unchanged target. */
 #define PASS_SHARE_CHANGED   32
 #define PASS_SHARE_UNCHANGED 512
@@ -302,17 +304,21 @@ bool demeter_recount(struct demeter_context *ctx)
  * Of the first ones, by address: a walk begins with them, and what an earlier one has
  * found is as good. Floors and caps of groups are held against all that a target has, and
  * divided granules are taken out of all of its ranges: with these it is all or nothing.
+ * So it is where many pages came since the walk began: they may lie behind the cursor.
  *
  * Return: @nr or fewer.
  */
 u32 demeter_recount_known(const struct demeter_target *target, u32 nr)
 {
 	const struct demeter_range *range = target->ranges.range;
+	u64 then = target->pass.resident_pages;
 	u32 known = 0;
 
 	if (target->pass.ended_ns)
 		return nr;
 	if (demeter_cgroups_any() || demeter_finer_table)
+		return 0;
+	if (target->resident_pages > then + max(CHANGED_PAGES, then / NEW_PAGES_PART))
 		return 0;
 	while (known < nr && range[known].end <= target->pass.cursor)
 		known++;

@@ -69,22 +69,25 @@ int demeter_touch_arm_resolve(char *reason, size_t size)
 	return 0;
 }
 
+/* Each level is read once: at a fault munmap may clear it meanwhile. */
 static pmd_t *pmd_at(struct mm_struct *mm, unsigned long addr)
 {
-	pgd_t *pgd = pgd_offset(mm, addr);
-	p4d_t *p4d;
-	pud_t *pud;
+	pgd_t *pgdp = pgd_offset(mm, addr), pgd = READ_ONCE(*pgdp);
+	p4d_t *p4dp, p4d;
+	pud_t *pudp, pud;
 
-	if (pgd_none(*pgd) || pgd_bad(*pgd))
+	if (pgd_none(pgd) || pgd_bad(pgd))
 		return NULL;
-	p4d = p4d_offset(pgd, addr);
-	if (p4d_none(*p4d) || p4d_bad(*p4d))
+	p4dp = p4d_offset_lockless(pgdp, pgd, addr);
+	p4d = READ_ONCE(*p4dp);
+	if (p4d_none(p4d) || p4d_bad(p4d))
 		return NULL;
-	pud = pud_offset(p4d, addr);
+	pudp = pud_offset_lockless(p4dp, p4d, addr);
+	pud = READ_ONCE(*pudp);
 	/* One that maps a page itself is bad, too. */
-	if (pud_none(*pud) || pud_bad(*pud))
+	if (pud_none(pud) || pud_bad(pud))
 		return NULL;
-	return pmd_offset(pud, addr);
+	return pmd_offset_lockless(pudp, pud, addr);
 }
 
 /**
@@ -288,6 +291,27 @@ static enum demeter_touch_state restore(struct mm_struct *mm, unsigned long addr
 }
 
 /**
+ * demeter_touch_peek() - is an entry armed
+ * @mm: address space
+ * @addr: the address, of a VMA
+ *
+ * Caller holds mmap_lock for reading, or has interrupts off in this address space.
+ *
+ * Return: MARKED or UNMARKED.
+ */
+enum demeter_touch_state demeter_touch_peek(struct mm_struct *mm, unsigned long addr)
+{
+	enum demeter_touch_state state = DEMETER_TOUCH_UNMARKED;
+	struct place place;
+
+	rcu_read_lock();
+	if (find(mm, addr, &place) && is_marked(READ_ONCE(*place.entry.slot)))
+		state = DEMETER_TOUCH_MARKED;
+	rcu_read_unlock();
+	return state;
+}
+
+/**
  * demeter_touch_restore() - put an entry back at a fault
  * @mm: the current address space
  * @addr: where it faulted
@@ -298,7 +322,23 @@ static enum demeter_touch_state restore(struct mm_struct *mm, unsigned long addr
  */
 enum demeter_touch_state demeter_touch_restore(struct mm_struct *mm, unsigned long addr)
 {
-	return restore(mm, addr, true);
+	enum demeter_touch_state state = DEMETER_TOUCH_UNMARKED;
+
+	if (!ALLOC_SPLIT_PTLOCKS)
+		return restore(mm, addr, true);
+	/*
+	 * Debug kernels have page-table locks apart from the tables, and up to 6.12 munmap frees
+	 * a lock before it waits for CPUs whose interrupts are off. There a VMA has to keep it.
+	 */
+	if (!mmap_read_trylock(mm)) {
+		if (demeter_touch_peek(mm, addr) == DEMETER_TOUCH_MARKED)
+			state = DEMETER_TOUCH_BUSY;
+		return state;
+	}
+	if (vma_lookup(mm, addr))
+		state = restore(mm, addr, true);
+	mmap_read_unlock(mm);
+	return state;
 }
 
 /**
@@ -323,27 +363,6 @@ enum demeter_touch_state demeter_touch_restore_wait(struct mm_struct *mm, unsign
 			state = DEMETER_TOUCH_MARKED;
 		spin_unlock(place.entry.ptl);
 	}
-	rcu_read_unlock();
-	return state;
-}
-
-/**
- * demeter_touch_peek() - is an entry armed
- * @mm: address space
- * @addr: the address, of a VMA
- *
- * Caller holds mmap_lock for reading.
- *
- * Return: MARKED or UNMARKED.
- */
-enum demeter_touch_state demeter_touch_peek(struct mm_struct *mm, unsigned long addr)
-{
-	enum demeter_touch_state state = DEMETER_TOUCH_UNMARKED;
-	struct place place;
-
-	rcu_read_lock();
-	if (find(mm, addr, &place) && is_marked(READ_ONCE(*place.entry.slot)))
-		state = DEMETER_TOUCH_MARKED;
 	rcu_read_unlock();
 	return state;
 }

@@ -6,6 +6,7 @@
 #ifndef DEMETER_VMA_H
 #define DEMETER_VMA_H
 
+#include <linux/fs.h>
 #include <linux/mm.h>
 
 /*
@@ -14,10 +15,13 @@
  */
 #define DEMETER_VM_UNMANAGED (VM_IO | VM_PFNMAP | VM_MIXEDMAP | VM_EXEC | VM_GROWSDOWN)
 
-/* May a walk look at the pages of @vma? */
+/*
+ * May a walk look at the pages of @vma? Not at those of DAX: they are the device, and up to
+ * 6.12 the kernel's walker takes their huge entries out of the table to look below them.
+ */
 static inline bool demeter_vma_is_walked(const struct vm_area_struct *vma)
 {
-	return !(vma->vm_flags & DEMETER_VM_UNMANAGED);
+	return !(vma->vm_flags & DEMETER_VM_UNMANAGED) && !vma_is_dax(vma);
 }
 
 /* areas.c; the hammer has one of its own, as it knows no samplers and no other targets. */

@@ -22,7 +22,6 @@ int main(void)
 					     "6.12.9+bpo-amd64",
 					     "6.1.0-50-amd64",
 					     "6.1.0-50-cloud-amd64",
-					     "6.1.0-50-rt-amd64",
 					     "7.3.4+deb13-amd64",
 					     "7.3.0-rc4",
 					     "6.12.117-debug",
@@ -40,6 +39,7 @@ int main(void)
 					      "6.12.57-debug.el10",
 					      "6.1.0-50-cloud-amd64-x",
 					      "6.13.1",
+					      "6.1.0-50-rt-amd64",
 					      "5.6.12" };
 	int bad = 0;
 	size_t i;

@@ -6,7 +6,8 @@
  * Does to its memory, while the sampler "touch" arms it, everything that changes
  * page tables or reaches memory without them: fork, mprotect, mremap, madvise
  * (DONTNEED, COLLAPSE, PAGEOUT, FREE), mlock, soft-dirty bits,
- * ptrace, pipes, O_DIRECT, userfaultfd (touch_torture_uffd.c). A second thread hammers
+ * ptrace, pipes, O_DIRECT, munmap (touch_torture_unmap.c), userfaultfd
+ * (touch_torture_uffd.c). A second thread hammers
  * half of it meanwhile. Shared memory is in touch_torture_shared.c. Every
  * word is checked after every step; each step is told by name when it fails.
  */
@@ -31,7 +32,7 @@
 
 unsigned long *memory;
 static size_t bytes, words;
-static sigjmp_buf before_fault;
+static __thread sigjmp_buf before_fault;
 static atomic_bool pause_hammer, hammer_paused, end_hammer, asked_to_end;
 int failures;
 
@@ -52,6 +53,14 @@ bool write_faults(volatile unsigned long *word)
 	if (sigsetjmp(before_fault, 1))
 		return true;
 	*word = *word;
+	return false;
+}
+
+bool read_faults(volatile unsigned long *word)
+{
+	if (sigsetjmp(before_fault, 1))
+		return true;
+	(void)*word;
 	return false;
 }
 
@@ -190,10 +199,12 @@ static void test_kernel_access(void)
 	if (direct >= 0) {
 		/* Out and in again, through pinned pages. */
 		for (i = 0; i < 32; i++)
-			CHECK(pwrite(direct, memory + i * 64 * WORDS, PAGE, i * PAGE) == (ssize_t)PAGE,
+			CHECK(pwrite(direct, memory + i * 64 * WORDS, PAGE, i * PAGE) ==
+				      (ssize_t)PAGE,
 			      "O_DIRECT write");
 		for (i = 0; i < 32; i++)
-			CHECK(pread(direct, memory + i * 64 * WORDS, PAGE, i * PAGE) == (ssize_t)PAGE,
+			CHECK(pread(direct, memory + i * 64 * WORDS, PAGE, i * PAGE) ==
+				      (ssize_t)PAGE,
 			      "O_DIRECT read");
 		close(direct);
 		unlink(name);
@@ -344,6 +355,7 @@ int main(int argc, char **argv)
 		test_madvise(round);
 		test_soft_dirty();
 		test_mremap();
+		test_unmap();
 		test_ptrace();
 		test_shared(round);
 		test_userfaultfd();

@@ -25,8 +25,9 @@ extern int failures;
 			printf("not ok - %s (%s:%d, errno %d)\n", what, __FILE__, __LINE__, errno); \
 	} while (0)
 
-/* Does a write to it raise a signal? */
+/* Does a write to it, or a read, raise a signal? */
 bool write_faults(volatile unsigned long *word);
+bool read_faults(volatile unsigned long *word);
 void nap(long ms);
 /* Is every word of the private memory right? */
 void verify(const char *what);
@@ -39,6 +40,9 @@ void test_shared(unsigned int round);
 void unshare_all(void);
 /* Shared memory of one huge page that nobody else uses, mapped twice. */
 unsigned long *shared_twice(unsigned long **again);
+
+/* touch_torture_unmap.c */
+void test_unmap(void);
 
 /* touch_torture_uffd.c */
 void test_userfaultfd(void);
