@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Hold what a manager took of a guest's CPU, in the last quarter, to a bound.
 
-usage: shares.py COMPARISON SAMPLER MOST_PERCENT [MOST_LOSS_PERCENT]
+usage: shares.py COMPARISON SAMPLER MOST_PERCENT MOST_LOSS_PERCENT
 
 COMPARISON is the output of `demeter vm compare` with the rows `none` and `demeter`. By
-how much less work was done than under `none` is held to the second bound, if there is one.
+how much less work was done than under `none` is held to the second bound.
 """
 
 import json
@@ -21,10 +21,7 @@ UNTOLD_FAULT_NS = 1500
 
 
 def main(
-    comparison: Path,
-    sampler: str,
-    most_percent: float,
-    most_loss_percent: float | None = None,
+    comparison: Path, sampler: str, most_percent: float, most_loss_percent: float
 ) -> int:
     """Print both shares and the loss; return 0 if they keep the bounds and the shares agree."""
     none, demeter = (
@@ -43,9 +40,8 @@ def main(
     )
     loss = 100 * (1 - with_it["work_per_s"] / without["work_per_s"])
     fmem = [f"{100 * part['fmem_share']:.1f}" for part in (with_it, without)]
-    held = "not held" if most_loss_percent is None else f"at most {most_loss_percent} %"
     print(
-        f"  {held}: {loss:.2f} % less work done, {fmem[0]} % of it from FMEM for {fmem[1]}"
+        f"  at most {most_loss_percent} %: {loss:.2f} % less work done, {fmem[0]} % of it from FMEM for {fmem[1]}"
     )
     wrong = []
     if files["sampler"] != sampler:
@@ -61,7 +57,7 @@ def main(
     untold = UNTOLD_PERCENT + 100 * faults * UNTOLD_FAULT_NS / 1e9 / with_it["time_s"]
     if abs(told - counted) > untold:
         wrong.append(f"the two do not agree: {untold:.3f} % may be untold")
-    if most_loss_percent is not None and loss > most_loss_percent:
+    if loss > most_loss_percent:
         wrong.append("the program lost more work than it may")
     for line in wrong:
         print(f"  {line}", file=sys.stderr)

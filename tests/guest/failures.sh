@@ -14,9 +14,9 @@ fail() {
 	exit 1
 }
 
-# work: what can be refused at every step
+# work: what can be refused at every step, with the sampler $sampler
 work() {
-	insmod /tmp/demeter.ko epoch_ms=10 sample_period=509 2>/dev/null || return 0
+	insmod /tmp/demeter.ko epoch_ms=10 sample_period=509 sampler=$sampler 2>/dev/null || return 0
 	echo $gups >$sysfs/targets/pid_add || true
 	if echo 1 >$sysfs/enabled; then
 		sleep 0.05
@@ -46,7 +46,7 @@ each() {
 	done
 	rmmod demeter_fault
 	[ $hits -gt 2 ] || fail "only $hits calls failed: the test showed nothing"
-	echo "ok - each of $hits calls fails once and returns $1"
+	echo "ok - $sampler: each of $hits calls fails once and returns $1"
 }
 
 echo n >/sys/kernel/mm/lru_gen/enabled
@@ -57,8 +57,11 @@ trap 'kill $gups 2>/dev/null || true' EXIT
 sleep 1
 
 # By the names of all supported kernels; those that one lacks are left out.
-each 0 "__kmalloc_cache_noprof kmalloc_trace __kmalloc_noprof __kmalloc __kvmalloc_node_noprof kvmalloc_node vzalloc_noprof vzalloc vmalloc_noprof vmalloc kobject_create_and_add"
-each -12 "kthread_create_on_node perf_event_create_kernel_counter __cpuhp_setup_state tracepoint_probe_register sysfs_create_group sysfs_create_bin_file register_ftrace_function"
+memory="__kmalloc_cache_noprof kmalloc_trace __kmalloc_noprof __kmalloc __kvmalloc_node_noprof kvmalloc_node vzalloc_noprof vzalloc vmalloc_noprof vmalloc kobject_create_and_add"
+for sampler in pebs touch; do
+	each 0 "$memory alloc_workqueue_noprof alloc_workqueue"
+	each -12 "kthread_create_on_node perf_event_create_kernel_counter __cpuhp_setup_state tracepoint_probe_register sysfs_create_group sysfs_create_bin_file register_ftrace_function"
+done
 
 # A CPU whose counter perf refuses comes up all the same, and samples a little later.
 insmod /tmp/demeter.ko epoch_ms=200 enabled=1 || fail "insmod"
