@@ -25,7 +25,7 @@
 
 #include "fault.h"
 
-#define MAX_FUNCTIONS 12
+#define MAX_FUNCTIONS 16
 
 static char *caller = "demeter";
 module_param(caller, charp, 0444);
