@@ -97,7 +97,8 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             (rows.iter()).filter_map(|(tmm, row)| Some((tmm.row(), row.hypervisor?))),
         );
         let hosts_gap = if hosts.is_empty() { "" } else { "\n" };
-        let table = format!("{}{hosts_gap}{hosts}", figures::render(&rows, &failed));
+        let table = figures::render(&rows, &failed) + &figures::render_unequal(&finished);
+        let table = format!("{table}{hosts_gap}{hosts}");
         let placements = ideal::render(&rows);
         let gap = if placements.is_empty() { "" } else { "\n" };
         format!("{table}{gap}{placements}").into_bytes()

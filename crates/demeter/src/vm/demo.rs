@@ -114,7 +114,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         text
     } else {
         format!(
-            "GUPS: {} of {} hot with {} permille of {} updates; FMEM {}, SMEM {} ({:?}); times modelled\n\n{}\n{}digest {}\n",
+            "GUPS: {} of {} hot with {} permille of {} updates; FMEM {}, SMEM {} ({:?}); times modelled\n\n{}{}\n{}digest {}\n",
             size::format(hot),
             size::format(footprint),
             arguments.hot_permille,
@@ -123,6 +123,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             size::format(options.smem),
             options.slow,
             figures::render(&rows, &[]),
+            figures::render_unequal(&finished),
             figures::render_stages(&finished),
             summary.digest
         )

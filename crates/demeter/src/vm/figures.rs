@@ -12,7 +12,7 @@ use super::balloon::Seat;
 use super::hypervisor::HostPhase;
 use super::recording::Part;
 use super::session::{self, Finished, Show};
-use super::settings::Settings;
+use super::settings::{HUGE_BYTES, Settings};
 use super::summary::{Phase, Summary};
 use super::tmm::Tmm;
 use super::watch::Promise;
@@ -175,6 +175,38 @@ pub fn render_stages(finished: &[Finished]) -> String {
     format!("guest CPU of demeter by stage, ms: {}\n", stages.join(", "))
 }
 
+/// The node of which programs take memory first: that of FMEM.
+const FIRST_NODE: u32 = 0;
+
+/// A line where guests began with other numbers of huge pages of FMEM free: what does not fit
+/// then lies in SMEM at first, whatever the manager. Guests are compared that have as many nodes
+/// as the first.
+pub fn render_unequal(finished: &[Finished]) -> String {
+    let nodes = finished
+        .first()
+        .map_or(0, |run| run.summary.whole_bytes.len());
+    let whole: Vec<(&str, u64)> = (finished.iter())
+        .filter(|run| run.summary.whole_bytes.len() == nodes)
+        .filter_map(|run| {
+            let bytes = run.summary.whole_bytes.get(&FIRST_NODE)?;
+            Some((run.summary.tmm, bytes / HUGE_BYTES))
+        })
+        .collect();
+    unequal(&whole)
+}
+
+/// Rows and their huge pages.
+fn unequal(whole: &[(&str, u64)]) -> String {
+    if whole.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+        return String::new();
+    }
+    let words: Vec<String> = (whole.iter())
+        .map(|(row, pages)| format!("{row} {pages}"))
+        .collect();
+    let words = words.join(", ");
+    format!("not equal at the start: huge pages of FMEM free: {words}\n")
+}
+
 /// One guest of a comparison.
 pub struct Job {
     /// Its name, also of its results.
@@ -322,6 +354,16 @@ pub fn must_succeed(tmm: Tmm, settings: &Settings, finished: Finished) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_that_began_with_other_huge_pages_are_told() {
+        assert_eq!(unequal(&[]), "");
+        assert_eq!(unequal(&[("none", 28), ("demeter", 28)]), "");
+        assert_eq!(
+            unequal(&[("none", 28), ("nbt", 28), ("demeter", 27)]),
+            "not equal at the start: huge pages of FMEM free: none 28, nbt 28, demeter 27\n"
+        );
+    }
 
     #[test]
     fn share_of_nbt_is_relative_to_none() {

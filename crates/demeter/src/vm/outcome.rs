@@ -23,6 +23,8 @@ pub struct Outcome {
     pub vmstat: BTreeMap<When, BTreeMap<String, u64>>,
     /// Memory that COMMAND found free, per node.
     pub free_bytes: BTreeMap<u32, u64>,
+    /// Of it in blocks that a huge page fits into, before anybody took or gave memory.
+    pub whole_bytes: BTreeMap<u32, u64>,
     /// Files of the manager.
     pub manager_files: BTreeMap<String, String>,
     /// Trouble in the kernel log.
@@ -51,9 +53,13 @@ impl Outcome {
     fn add(&mut self, record: Record) {
         match record {
             Record::Tier {
-                node, free_bytes, ..
+                node,
+                free_bytes,
+                whole_bytes,
+                ..
             } => {
                 self.free_bytes.insert(node, free_bytes);
+                self.whole_bytes.insert(node, whole_bytes);
             }
             Record::Resized { free_bytes, .. } => {
                 self.free_bytes.extend((0..).zip(free_bytes));

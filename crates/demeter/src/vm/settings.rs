@@ -25,7 +25,7 @@ use crate::error::Error;
 /// What is left over is taken away before COMMAND starts, so that it only
 /// needs to be large enough.
 const SMEM_RESERVE_BYTES: u64 = 64 << 20;
-const HUGE_BYTES: u64 = 2 << 20;
+pub const HUGE_BYTES: u64 = 2 << 20;
 
 /// Options of the guest that all verbs share.
 #[derive(clap::Args, Debug, Clone)]

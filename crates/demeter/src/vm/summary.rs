@@ -53,6 +53,8 @@ pub struct Summary {
     pub placement: Option<Promise>,
     /// Memory that COMMAND found free per node.
     pub free_bytes: BTreeMap<u32, u64>,
+    /// Of it in blocks that a huge page fits into, before anybody took or gave memory.
+    pub whole_bytes: BTreeMap<u32, u64>,
     /// Files below the manager's directory after the run.
     pub manager_files: BTreeMap<String, String>,
     /// Lines of the guest's kernel log that tell of trouble.
@@ -142,6 +144,7 @@ pub fn summarise(
         tasks: tasks(&plugin.summary),
         placement: (settings.watch.ideal.as_ref()).map(|ideal| ideal.figures.clone()),
         free_bytes: outcome.free_bytes.clone(),
+        whole_bytes: outcome.whole_bytes.clone(),
         manager_files: outcome.manager_files.clone(),
         kernel_trouble: outcome.kernel_trouble.clone(),
         digest: String::new(),
