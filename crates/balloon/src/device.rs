@@ -181,6 +181,8 @@ pub struct NodeView {
     pub node_pages: u64,
     /// In the balloon.
     pub held_pages: u64,
+    /// Of those, pages whose backing is being dropped just now.
+    pub punching_pages: u64,
     /// Wanted in the balloon.
     pub wish_pages: Option<u64>,
     /// The wish's number.
@@ -297,6 +299,7 @@ impl Device {
         Some(NodeView {
             node_pages: self.regions.node_pages(node),
             held_pages: state.held_pages(),
+            punching_pages: state.punching_pages(),
             wish_pages: state.wish_pages(),
             ticket: state.ticket(),
             last: state.last(),
@@ -431,7 +434,10 @@ impl Device {
         }
         match self.try_report(node, bytes) {
             Ok(None) => refused(Status::Ok, 0),
-            Ok(Some(punching)) => Taken::Punching(punching),
+            Ok(Some(punching)) => {
+                self.nodes[usize::from(node)].set_punching(sum(&punching.ranges));
+                Taken::Punching(punching)
+            }
             Err((reason, index)) => {
                 self.violate(reason);
                 refused(reason.status(), u32::try_from(index).unwrap_or(u32::MAX))
@@ -447,6 +453,7 @@ impl Device {
             pieces,
         } = punching;
         let index = usize::from(report.node);
+        self.nodes[index].set_punching(0);
         let status = match punched {
             Ok(()) => {
                 let traffic = &mut self.traffic[index];

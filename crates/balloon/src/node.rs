@@ -52,6 +52,8 @@ pub struct Node {
     unanswered: VecDeque<Delivered>,
     answered_target: u64,
     last: Option<Ended>,
+    /// Of the pages in the balloon, those that still have their backing.
+    punching_pages: u64,
 }
 
 impl Node {
@@ -166,6 +168,17 @@ impl Node {
             };
             regions.pieces(node, range).is_ok()
         });
+    }
+
+    /// So many of the pages that were taken in last still have their backing.
+    pub fn set_punching(&mut self, nr_pages: u64) {
+        self.punching_pages = nr_pages;
+    }
+
+    /// As above.
+    #[must_use]
+    pub fn punching_pages(&self) -> u64 {
+        self.punching_pages
     }
 
     /// Takes pages in, all or none. On failure the index of the range.

@@ -51,6 +51,10 @@ pub struct TierView {
     pub wanted_size_bytes: Option<u64>,
     /// What the host has allocated for it, if that can be seen.
     pub backing_bytes: Option<u64>,
+    /// Of what is in the balloon, what the host has allocated again nevertheless, at least: its
+    /// guest has touched it. None: that cannot be told.
+    #[serde(default)]
+    pub kept_bytes: Option<u64>,
     /// A request is on its way.
     pub busy: bool,
     /// The newest ended request.

@@ -390,6 +390,7 @@ impl State {
             .map(|view| NodeNews {
                 node_pages: view.node_pages,
                 held_pages: view.held_pages,
+                punching_pages: view.punching_pages,
                 ticket: view.ticket,
                 last: view.last,
                 has_driver: view.has_driver,
@@ -478,6 +479,24 @@ mod tests {
         });
         assert_eq!(ack.status, Status::Ok);
         changes.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_dropped_yet_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let guest = driven(directory.path(), "a").guest;
+        let told = || {
+            let node = guest.take_news().0.nodes[0];
+            (node.held_pages, node.punching_pages)
+        };
+        for (whole, after) in [(false, (0, 0)), (true, (4, 0))] {
+            guest.report_by(0, &inflated(), |_, _| {
+                assert_eq!(told(), (4, 4));
+                let full = io::Error::from(io::ErrorKind::StorageFull);
+                if whole { Ok(()) } else { Err(full) }
+            });
+            assert_eq!(told(), after);
+        }
     }
 
     fn thread_of(body: impl FnOnce() + Send + 'static) {

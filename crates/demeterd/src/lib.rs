@@ -7,6 +7,7 @@ mod accounts;
 mod address;
 mod args;
 mod backend;
+mod by_page;
 mod channel;
 mod confine;
 mod control;

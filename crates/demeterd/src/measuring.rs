@@ -103,7 +103,7 @@ mod tests {
                     entered.send(()).unwrap();
                     let _ = release.lock().unwrap().recv();
                 }
-                files.allocated_bytes(node)
+                files.allocated(node)
             });
         }
     }

@@ -99,6 +99,8 @@ pub struct NodeNews {
     pub node_pages: u64,
     /// As above.
     pub held_pages: u64,
+    /// As above.
+    pub punching_pages: u64,
     /// Of the newest wish that the device knows.
     pub ticket: u64,
     /// As above.
@@ -181,6 +183,7 @@ impl News {
         for node in &self.nodes {
             bound(node.node_pages <= MAX_NODE_PAGES, "a node's size")?;
             bound(node.held_pages <= node.node_pages, "a balloon's size")?;
+            bound(node.punching_pages <= node.node_pages, "holes")?;
             let ended = node.last.map_or(0, |last| last.target_pages);
             bound(ended <= MAX_NODE_PAGES, "a target")?;
         }
@@ -248,8 +251,9 @@ mod tests {
     fn a_worker_cannot_tell_of_what_cannot_be() {
         assert!(news().check(2).is_ok());
         assert!(news().check(1).is_err());
-        let wrong: [fn(&mut News); 7] = [
+        let wrong: [fn(&mut News); 8] = [
             |news| news.nodes[0].held_pages = 101,
+            |news| news.nodes[0].punching_pages = 101,
             |news| news.nodes[1].node_pages = u64::MAX,
             |news| news.nodes.push(NodeNews::default()),
             |news| news.heard = vec![Heard::Connected; MAX_HEARD + 1],

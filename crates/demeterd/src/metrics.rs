@@ -38,7 +38,7 @@ type Counters<Label> = Family<Label, Counter<u64, AtomicU64>>;
 type OfTier = fn(&VmView, usize) -> Option<u64>;
 
 /// Name, help, unit, value.
-const TIER_GAUGES: [(&str, &str, Unit, OfTier); 7] = [
+const TIER_GAUGES: [(&str, &str, Unit, OfTier); 8] = [
     ("total", "memory of the tier", Unit::Bytes, |vm, at| {
         Some(vm.tiers[at].total_bytes)
     }),
@@ -57,6 +57,12 @@ const TIER_GAUGES: [(&str, &str, Unit, OfTier); 7] = [
     ("backing", "allocated on the host", Unit::Bytes, |vm, at| {
         vm.tiers[at].backing_bytes
     }),
+    (
+        "kept",
+        "of the balloon, allocated on the host again: the guest has touched it",
+        Unit::Bytes,
+        |vm, at| vm.tiers[at].kept_bytes,
+    ),
     ("free", "free, as the guest says", Unit::Bytes, |vm, at| {
         Some(vm.statistics.as_ref()?.nodes.get(at)?.free_pages << 12)
     }),
@@ -395,6 +401,7 @@ mod tests {
             size_bytes: 4096,
             wanted_size_bytes: Some(4096),
             backing_bytes: Some(4096),
+            kept_bytes: Some(0),
             busy: false,
             last: None,
             ticket: 1,

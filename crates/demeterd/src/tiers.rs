@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::{fs, io};
 
 use demeter_balloon::regions::{Piece, Region, RegionError, Regions};
@@ -14,6 +14,7 @@ use demeter_balloon::view::tier_name;
 use demeter_balloon::wire::PAGE_SHIFT;
 use serde::{Deserialize, Serialize};
 
+use crate::by_page::is_by_page;
 use crate::spec::Tier;
 
 /// A region of the monitor's memory table.
@@ -35,6 +36,19 @@ pub struct Files {
     backing: Vec<Arc<File>>,
     /// Of each tier. A file that several regions lie in is here once.
     tiers: Vec<Vec<Arc<File>>>,
+    /// Of each tier, as it was when somebody first asked: does the host allocate it page by page,
+    /// and for this tier alone?
+    by_page: OnceLock<Vec<bool>>,
+}
+
+/// What the host has allocated for a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocated {
+    /// So much.
+    pub bytes: u64,
+    /// Length of the files that it lies in, if these are of pages that were touched, and of this
+    /// tier alone.
+    pub length_bytes: Option<u64>,
 }
 
 /// Most regions of one memory table: what the kernel's vhost takes, and so every monitor.
@@ -62,6 +76,7 @@ impl Files {
         Self {
             tiers: (0..nr_tiers).map(of_tier).collect(),
             backing,
+            by_page: OnceLock::new(),
         }
     }
 
@@ -70,6 +85,7 @@ impl Files {
         Self {
             backing: Vec::new(),
             tiers,
+            by_page: OnceLock::new(),
         }
     }
 
@@ -78,12 +94,35 @@ impl Files {
         &self.tiers
     }
 
-    /// Bytes that the host has allocated for a tier.
-    pub fn allocated_bytes(&self, node: u16) -> Option<u64> {
+    /// What the host has allocated for a tier.
+    pub fn allocated(&self, node: u16) -> Option<Allocated> {
         let files = self.tiers.get(usize::from(node))?;
-        let blocks = |file: &Arc<File>| Some(file.metadata().ok()?.blocks() * 512);
-        let bytes = files.iter().map(blocks).sum::<Option<u64>>()?;
-        (!files.is_empty()).then_some(bytes)
+        let (mut bytes, mut length_bytes) = (0_u64, 0_u64);
+        for file in files {
+            let metadata = file.metadata().ok()?;
+            bytes = bytes.saturating_add(metadata.blocks().saturating_mul(512));
+            length_bytes = length_bytes.saturating_add(metadata.len());
+        }
+        let by_page = self.by_page.get_or_init(|| self.by_page());
+        (!files.is_empty()).then_some(Allocated {
+            bytes,
+            length_bytes: by_page[usize::from(node)].then_some(length_bytes),
+        })
+    }
+
+    fn by_page(&self) -> Vec<bool> {
+        let of_others = |node: usize, file: &File| {
+            let identity = known_identity(file);
+            let mut others = self.tiers.iter().enumerate();
+            others.any(|(other, files)| {
+                other != node && files.iter().any(|file| known_identity(file) == identity)
+            })
+        };
+        (self.tiers.iter().enumerate())
+            .map(|(node, files)| {
+                (files.iter()).all(|file| is_by_page(file) && !of_others(node, file))
+            })
+            .collect()
     }
 
     /// Drops what lies there.
@@ -582,7 +621,7 @@ mod tests {
         let (_, file) = memory(directory.path(), "memory", 0x4000);
         let files = Files {
             backing: vec![file.clone()],
-            tiers: Vec::new(),
+            ..Files::default()
         };
         files
             .punch(Piece {

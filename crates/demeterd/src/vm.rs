@@ -23,7 +23,7 @@ use crate::ledger::{Entry, Ledger, What};
 use crate::message::{Begin, Heard, News, NewsError, NodeNews, Order, Wish, Word, harmless};
 use crate::quota::Telling;
 use crate::spec;
-use crate::tiers::{self, Files, Known, MAX_SLOTS};
+use crate::tiers::{self, Allocated, Files, Known, MAX_SLOTS};
 
 use tell::{Told, is_entry, is_line};
 
@@ -46,7 +46,7 @@ struct State {
     sizing: Option<Sizing>,
     account: Option<AccountView>,
     /// What the host has allocated for each tier, when it was last measured.
-    backing_bytes: Vec<Option<u64>>,
+    backing: Vec<Option<Allocated>>,
     /// Somebody asks the system for that since then, by [`Asker`].
     measuring_since: [Option<Instant>; 2],
     /// The newest question to the worker.
@@ -102,7 +102,7 @@ impl State {
         self.files = Arc::default();
         self.statistics_at = None;
         self.sizing = None;
-        self.backing_bytes.clear();
+        self.backing.clear();
     }
 
     /// Tells the worker, if there is one. One that does not read what it is told is ended.
@@ -195,7 +195,7 @@ impl Vm {
                 statistics_at: None,
                 sizing: None,
                 account: None,
-                backing_bytes: Vec::new(),
+                backing: Vec::new(),
                 measuring_since: [None; 2],
                 look: 0,
                 looked: Instant::now(),
@@ -388,7 +388,7 @@ impl Vm {
         }
         let mut state = self.state();
         state.files = Arc::new(Files::of_tiers(of_tiers));
-        state.backing_bytes.clear();
+        state.backing.clear();
         Ok(())
     }
 
@@ -490,12 +490,12 @@ impl Vm {
     /// Asks the system what it has allocated, for the next [`Self::view`]. It may have to wait
     /// for a file that somebody else's program serves: never on a thread that others need.
     pub fn measure(&self, asker: Asker) {
-        self.measure_by(asker, Files::allocated_bytes);
+        self.measure_by(asker, Files::allocated);
     }
 
     /// As [`Self::measure`]; `ask` does it, and may take its time. Not while another thread
     /// is at it for the same: whoever waited for that one may be gone, and it may never end.
-    pub fn measure_by(&self, asker: Asker, ask: impl Fn(&Files, u16) -> Option<u64>) {
+    pub fn measure_by(&self, asker: Asker, ask: impl Fn(&Files, u16) -> Option<Allocated>) {
         let mut state = self.state();
         let place = asker as usize;
         if state.measuring_since[place].is_some() {
@@ -505,10 +505,10 @@ impl Vm {
         let files = state.files.clone();
         drop(state);
         let nodes = 0..self.parameters.nr_nodes;
-        let backing_bytes = nodes.map(|node| ask(&files, node)).collect();
+        let backing = nodes.map(|node| ask(&files, node)).collect();
         let mut state = self.state();
         if Arc::ptr_eq(&files, &state.files) {
-            state.backing_bytes = backing_bytes;
+            state.backing = backing;
         }
         // Nobody else says so: whatever a worker says, there is one thread.
         state.measuring_since[place] = None;
@@ -607,6 +607,8 @@ impl Vm {
                 let wish = state.wish(node);
                 let size = |pages: u64| now.node_pages.saturating_sub(pages) << PAGE_SHIFT;
                 let ticket = wish.map_or(0, |wish| wish.ticket);
+                let backing = state.backing.get(usize::from(node)).copied().flatten();
+                let backing = backing.filter(|_| !unmeasured);
                 TierView {
                     tier: tier_name(node),
                     node,
@@ -614,9 +616,8 @@ impl Vm {
                     balloon_bytes: now.held_pages << PAGE_SHIFT,
                     size_bytes: size(now.held_pages),
                     wanted_size_bytes: wish.map(|wish| size(wish.balloon_pages)),
-                    backing_bytes: (state.backing_bytes.get(usize::from(node)).copied())
-                        .flatten()
-                        .filter(|_| !unmeasured),
+                    backing_bytes: backing.map(|backing| backing.bytes),
+                    kept_bytes: backing.and_then(|backing| kept_bytes(&now, backing)),
                     // A wish that the worker does not know yet is on its way, too.
                     busy: now.is_busy || now.ticket < ticket,
                     last: now.last.map(|ended| LastView {
@@ -663,6 +664,16 @@ impl Vm {
             worker: state.worker.clone(),
         }
     }
+}
+
+/// Of what is in the balloon and was dropped, what the host has allocated again at least. What
+/// lies in the same files and is no memory of the tier may be allocated, too.
+fn kept_bytes(node: &NodeNews, backing: Allocated) -> Option<u64> {
+    let outside_bytes = (backing.length_bytes?).checked_sub(node.node_pages << PAGE_SHIFT)?;
+    let dropped_pages = node.held_pages.saturating_sub(node.punching_pages);
+    let own_pages = node.node_pages.saturating_sub(dropped_pages);
+    let own_bytes = (own_pages << PAGE_SHIFT).saturating_add(outside_bytes);
+    Some(backing.bytes.saturating_sub(own_bytes))
 }
 
 /// Nothing but credit has passed.

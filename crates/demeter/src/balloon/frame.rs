@@ -244,8 +244,12 @@ fn bar(tier: &TierView) -> String {
 fn asked(tier: &TierView) -> String {
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / MIB);
     let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), mib);
+    let kept = tier.kept_bytes.filter(|bytes| *bytes > 0);
+    let kept = kept.map_or_else(String::new, |bytes| {
+        format!(" ({} of it in the balloon, and touched)", mib(bytes))
+    });
     format!(
-        "  {}: {} of {}, asked for {}, on the host {}, last request {}; {} pages in, {} out\n",
+        "  {}: {} of {}, asked for {}, on the host {}{kept}, last request {}; {} pages in, {} out\n",
         tier.tier,
         mib(tier.size_bytes),
         mib(tier.total_bytes),
@@ -330,6 +334,19 @@ mod tests {
         assert!(text.contains("violations: order: 4"), "{text}");
         let credit = "credit 1.5 s (spent), borrows 64.0 MiB beyond its share of 64.0 MiB";
         assert!(text.contains(credit), "{text}");
+    }
+
+    #[test]
+    fn what_a_guest_touches_of_its_balloon_is_told() {
+        let mut view = tier("fmem", 0, 128, None);
+        let asked =
+            |view: &serde_json::Value| asked(&serde_json::from_value(view.clone()).unwrap());
+        view["backing_bytes"] = json!(192 << 20);
+        view["kept_bytes"] = json!(0);
+        assert!(asked(&view).contains("on the host 192.0 MiB, last"));
+        view["kept_bytes"] = json!(64 << 20);
+        let told = "on the host 192.0 MiB (64.0 MiB of it in the balloon, and touched), last";
+        assert!(asked(&view).contains(told), "{}", asked(&view));
     }
 
     #[test]

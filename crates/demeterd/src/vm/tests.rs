@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::pair::{Pair, driven};
+use demeter_balloon::wire::{OP_DEFLATE, OP_INFLATED, Range, Report, Status};
+use std::os::unix::fs::FileExt;
 
 #[test]
 fn a_wish_is_seen_before_the_worker_knows_it() {
@@ -33,12 +35,89 @@ fn a_worker_that_lies_or_talks_too_much_is_not_heard() {
     assert!(matches!(said, Some(WordError::Flood)), "{said:?}");
 }
 
+/// Memory is as the driver has it: pages go into the balloon, and are touched again.
+#[test]
+fn what_is_touched_of_the_balloon_is_seen() {
+    // On a file system that allocates by page: tmpfs where there is one.
+    let shm = std::path::Path::new("/dev/shm");
+    let directory = if shm.is_dir() {
+        tempfile::tempdir_in(shm).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    };
+    let pair = driven(directory.path(), "a");
+    let memory = File::options().write(true).open(directory.path().join("a"));
+    let memory = memory.unwrap();
+    let is_told = crate::by_page::is_by_page(&memory);
+    let touch = |page: u64| memory.write_all_at(&[1], page << PAGE_SHIFT).unwrap();
+    let kept = || {
+        pair.carry();
+        pair.vm.measure(Asker::Views);
+        pair.vm.view().tiers[0].kept_bytes
+    };
+    let pages = |pages: u64| is_told.then_some(pages << PAGE_SHIFT);
+    let report = |op, current_pages, range| {
+        let report = Report {
+            op,
+            current_pages,
+            ..Report::default()
+        };
+        let ack = pair.guest.report(0, &report.message(&[range]));
+        assert_eq!(ack.status, Status::Ok);
+    };
+    let range = |first: u64, nr_pages| Range {
+        gpa: first << PAGE_SHIFT,
+        nr_pages,
+    };
+    (0..16).for_each(touch);
+    assert_eq!(kept(), pages(0));
+    report(OP_INFLATED, 4, range(12, 4));
+    assert_eq!(kept(), pages(0));
+    // Out of the balloon first, as it should be.
+    report(OP_DEFLATE, 3, range(12, 1));
+    touch(12);
+    assert_eq!(kept(), pages(0));
+    (12..15).for_each(touch);
+    assert_eq!(kept(), pages(2));
+    report(OP_DEFLATE, 2, range(13, 1));
+    assert_eq!(kept(), pages(1));
+}
+
+#[test]
+fn what_is_kept_is_told_only_where_it_is_certain() {
+    let node = NodeNews {
+        node_pages: 100,
+        held_pages: 40,
+        ..NodeNews::default()
+    };
+    let bytes = |pages: u64| pages << PAGE_SHIFT;
+    let kept = |node: &NodeNews, pages, length_pages: Option<u64>| {
+        let backing = Allocated {
+            bytes: bytes(pages),
+            length_bytes: length_pages.map(bytes),
+        };
+        kept_bytes(node, backing)
+    };
+    assert_eq!(kept(&node, 60, Some(100)), Some(0));
+    assert_eq!(kept(&node, 75, Some(100)), Some(bytes(15)));
+    assert_eq!(kept(&node, 75, None), None);
+    // Part of the file is no memory of the tier, and may be touched by anybody.
+    assert_eq!(kept(&node, 75, Some(110)), Some(bytes(5)));
+    assert_eq!(kept(&node, 75, Some(99)), None);
+    // What is being dropped is not dropped yet.
+    let punching = NodeNews {
+        punching_pages: 10,
+        ..node
+    };
+    assert_eq!(kept(&punching, 75, Some(100)), Some(bytes(5)));
+}
+
 #[test]
 fn files_of_others_are_not_measured() {
     let directory = tempfile::tempdir().unwrap();
     let pair = driven(directory.path(), "a");
     let backing = || {
-        pair.vm.measure_by(Asker::Views, Files::allocated_bytes);
+        pair.vm.measure_by(Asker::Views, Files::allocated);
         pair.vm.view().tiers[0].backing_bytes
     };
     assert!(backing().is_some());
