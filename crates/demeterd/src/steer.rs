@@ -4,6 +4,7 @@
 
 mod away;
 mod boot;
+mod grace;
 mod passed;
 mod told;
 
@@ -339,7 +340,7 @@ impl Coordinator {
                 continue;
             };
             let boot = self.boots.entry(view.name.clone()).or_default();
-            let Charge { pages, late_pages } = boot.charge(view, tier, passed_s);
+            let Charge { pages, late_pages } = boot.charge(view, tier, share_pages, passed_s);
             let memory = self.memories.entry(view.name.clone()).or_default();
             let charged_pages = pages.saturating_add(late_pages);
             (memory.account).settle(charged_pages, share_pages, passed_s);

@@ -2,11 +2,13 @@
 //! What a guest pays for, boots among it. Whoever boots has no balloon until its driver has made
 //! it one, so that by the device's words all of its FMEM is its own, of which it may have touched
 //! little. It pays for what it was promised, or for what the host has allocated for it if that is
-//! more: a boot neither costs credit nor saves some.
+//! more: a boot neither costs credit nor saves some. One that does not boot pays for its size, and
+//! for what the host sees that it has touched of its balloon, whatever it says.
 
 use demeter_balloon::view::{Stage, TierView, VmView};
 use demeter_balloon::wire::PAGE_SHIFT;
 
+use super::grace::Grace;
 use super::told::backing_pages;
 
 /// Boots take no longer together, or they are none: whoever does not get there, or boots again
@@ -34,11 +36,11 @@ pub struct Boot {
     booted_s: f64,
     /// Drivers that greeted.
     hellos: u64,
-    /// Its clock when it last spoke.
-    guest_time_ns: u64,
+    clock: Clock,
     /// Of FMEM that it had beyond its size while it said nothing: the words before may be those
     /// of a system that is not there any more.
     unheard_page_s: f64,
+    grace: Grace,
 }
 
 impl Boot {
@@ -46,25 +48,48 @@ impl Boot {
     pub fn unplug(&mut self) {
         self.hellos = 0;
         self.boots = true;
+        self.grace.look(0);
     }
 
-    /// What it pays for, of the time that passed since it was last asked here.
-    pub fn charge(&mut self, view: &VmView, tier: &TierView, passed_s: f64) -> Charge {
+    /// What it pays for where `share_pages` are its part, of the time that passed since it was
+    /// last asked here.
+    pub fn charge(
+        &mut self,
+        view: &VmView,
+        tier: &TierView,
+        share_pages: u64,
+        passed_s: f64,
+    ) -> Charge {
+        let size_pages = pages(tier.size_bytes);
         let promised_pages = tier.wanted_size_bytes.map_or(0, pages);
-        let held_pages = pages(tier.size_bytes).max(promised_pages);
+        let held_pages = size_pages.max(promised_pages);
         let seen_pages = backing_pages(tier).map(|seen| seen.min(pages(tier.total_bytes)));
-        self.look(view, tier, passed_s);
         let over_pages = seen_pages.unwrap_or(0).saturating_sub(held_pages);
-        let late_pages = self.late_pages(view, over_pages, passed_s);
-        let pages = if self.boots && self.booted_s <= BOOT_S {
-            promised_pages.max(seen_pages.unwrap_or(held_pages))
-        } else if is_heard(view) {
+        // What it was promised is paid already, also where it has not taken it out yet.
+        let promised_beyond = held_pages - size_pages;
+        let kept_pages = (tier.kept_bytes).map(|kept| pages(kept).saturating_sub(promised_beyond));
+        self.look(view, tier, passed_s);
+        let clock_ns = (view.statistics.as_ref()).map(|statistics| statistics.guest_time_ns);
+        let heard = self.clock.look(clock_ns, self.boots);
+        let late_pages = self.late_pages(view, heard, over_pages, passed_s);
+        let is_heard = is_heard(view);
+        let pages = match kept_pages {
+            _ if self.boots && self.booted_s <= BOOT_S => {
+                self.grace.look(kept_pages.unwrap_or(0));
+                promised_pages.max(seen_pages.unwrap_or(held_pages))
+            }
+            Some(kept_pages) if is_heard => {
+                held_pages.saturating_add(self.grace.charge(kept_pages, share_pages, passed_s))
+            }
+            // Not everywhere the host sees whose doing it is what is allocated: one that speaks
+            // is believed there.
+            None if is_heard && heard != Words::OfAnother => held_pages,
             // Not every monitor tells of a reset: one that has fallen silent may know nothing of
-            // its balloon any more. One that speaks is not charged what is on its way out of
-            // what the host has allocated.
-            held_pages
-        } else {
-            held_pages + over_pages
+            // its balloon any more.
+            _ => {
+                self.grace.look(kept_pages.unwrap_or(0));
+                held_pages + over_pages
+            }
         };
         Charge { pages, late_pages }
     }
@@ -85,24 +110,63 @@ impl Boot {
         };
     }
 
-    /// What it had without a word, `over_pages` now, if it turns out that it boots: pages of the
-    /// time that has passed.
-    fn late_pages(&mut self, view: &VmView, over_pages: u64, passed_s: f64) -> u64 {
-        let now_ns = (view.statistics.as_ref()).map(|statistics| statistics.guest_time_ns);
-        let says_nothing = now_ns == Some(self.guest_time_ns);
-        self.guest_time_ns = now_ns.unwrap_or(0);
+    /// What it had without a word, `over_pages` now, and what was let pass, if it turns out that
+    /// it boots: pages of the time that has passed.
+    fn late_pages(&mut self, view: &VmView, heard: Words, over_pages: u64, passed_s: f64) -> u64 {
         if self.boots && passed_s > 0.0 {
-            return (std::mem::take(&mut self.unheard_page_s) / passed_s) as u64;
+            let unpaid_page_s = self.grace.take_unpaid();
+            return ((std::mem::take(&mut self.unheard_page_s) + unpaid_page_s) / passed_s) as u64;
         }
+        // Where the host sees what is kept, that is paid by what it sees alone.
+        let is_seen = view
+            .tiers
+            .first()
+            .is_some_and(|tier| tier.kept_bytes.is_some());
         if !self.boots && is_heard(view) {
-            // Who speaks was there all the time.
-            self.unheard_page_s = if says_nothing {
-                self.unheard_page_s + over_pages as f64 * passed_s
-            } else {
-                0.0
-            };
+            match heard {
+                // Who speaks was there all the time.
+                Words::New => self.unheard_page_s = 0.0,
+                Words::None if !is_seen => self.unheard_page_s += over_pages as f64 * passed_s,
+                // It pays at once.
+                Words::None | Words::OfAnother => {}
+            }
         }
         0
+    }
+}
+
+/// What a guest has said since the last decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Words {
+    None,
+    /// It was there all the time.
+    New,
+    /// Its clock is behind: a system that was there before, and whose driver greeted, does not
+    /// say that.
+    OfAnother,
+}
+
+/// The clock of the system whose driver greeted last.
+#[derive(Debug, Default)]
+struct Clock {
+    /// When it last spoke.
+    latest_ns: u64,
+    /// Somebody greeted, and the words are still those of before.
+    is_unheard: bool,
+}
+
+impl Clock {
+    fn look(&mut self, now_ns: Option<u64>, boots: bool) -> Words {
+        self.is_unheard |= boots;
+        let Some(now_ns) = now_ns.filter(|now_ns| *now_ns != self.latest_ns) else {
+            return Words::None;
+        };
+        if now_ns < self.latest_ns && !self.is_unheard {
+            return Words::OfAnother;
+        }
+        self.latest_ns = now_ns;
+        self.is_unheard = false;
+        Words::New
     }
 }
 

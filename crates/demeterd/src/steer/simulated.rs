@@ -602,4 +602,5 @@ fn a_liar_has_a_hundredth_more_than_its_share_after_a_day() {
 
 mod booting;
 mod paying;
+mod touching;
 mod two;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Guests of a model that boot: they pay for what the host saw of it, and for nothing else.
 
-use super::two::{Two, allocated};
+use super::two::{Two, allocated, allocated_in_huge_pages};
 use super::*;
 
 use crate::policy::Account;
@@ -119,24 +119,71 @@ fn who_boots_again_and_again_pays_too() {
     assert!(left_s < 120.0, "{left_s}");
 }
 
+/// Nobody told of its reset: it has all of FMEM, and its old words are the newest.
+fn booting_without_a_word() -> Two {
+    let mut two = settled();
+    two.guests[0].now_s = 1e5;
+    two.minutes(1, allocated(SHARE_PAGES));
+    two.guests[0].is_mute = true;
+    two.minutes(2, allocated_in_huge_pages(TIER_PAGES[0]));
+    assert_eq!(two.account("a"), half());
+    two
+}
+
+fn left_s(two: &Two) -> f64 {
+    two.account("a").credit().as_secs_f64()
+}
+
 #[test]
 fn a_boot_that_nobody_told_of_is_paid_when_it_has_ended() {
-    let mut two = settled();
+    let mut two = booting_without_a_word();
     // Who says nothing for a while has said so late.
-    two.guests[0].is_mute = true;
-    two.minutes(2, allocated(TIER_PAGES[0]));
     two.guests[0].is_mute = false;
     two.minutes(1, allocated(SHARE_PAGES));
     assert_eq!(two.account("a"), half());
-    // Its old words are the newest, and it has all of FMEM.
-    two.guests[0].is_mute = true;
-    two.minutes(2, allocated(TIER_PAGES[0]));
+    let mut two = booting_without_a_word();
     two.guests[0].greet();
     two.guests[0].is_mute = false;
     two.guests[0].now_s = 1.0;
     two.minutes(2, allocated(SHARE_PAGES));
-    let left_s = two.account("a").credit().as_secs_f64();
+    let left_s = left_s(&two);
     assert!((227.5..228.5).contains(&left_s), "{left_s}");
+}
+
+#[test]
+fn who_speaks_before_it_greets_owes_what_it_had_without_a_word() {
+    let mut two = booting_without_a_word();
+    // A clock that is behind is not that of whose driver has greeted.
+    two.guests[0].is_mute = false;
+    two.guests[0].now_s = 1.0;
+    two.minutes(2, allocated_in_huge_pages(TIER_PAGES[0]));
+    let before_s = left_s(&two);
+    assert!((227.5..228.5).contains(&before_s), "{before_s}");
+    two.guests[0].greet();
+    two.minutes(1, allocated_in_huge_pages(SHARE_PAGES));
+    let owed_s = before_s - left_s(&two);
+    assert!((71.5..72.5).contains(&owed_s), "{owed_s}");
+    // From then on its clock is this one.
+    two.guests[0].obey();
+    two.set_account("a", half());
+    two.minutes(10, allocated_in_huge_pages(TIER_PAGES[0]));
+    assert_eq!(two.account("a"), half());
+}
+
+#[test]
+fn what_a_boot_without_a_word_kept_is_paid_whatever_its_clock() {
+    for now_s in [1.0, 1e6] {
+        let mut two = settled();
+        two.guests[0].now_s = now_s;
+        // Seen at both ends of one minute, which is 36 s of credit; 30 are let pass at first.
+        two.minutes(2, allocated(TIER_PAGES[0]));
+        let before_s = left_s(&two);
+        assert!((293.5..294.5).contains(&before_s), "{before_s}");
+        two.guests[0].greet();
+        two.minutes(2, allocated(SHARE_PAGES));
+        let owed_s = before_s - left_s(&two);
+        assert!((29.5..30.5).contains(&owed_s), "{owed_s}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Accounts of guests that are a model: who pays, and what outlasts whom.
 
-use super::two::{Two, allocated};
+use super::two::{Two, allocated, allocated_in_huge_pages};
 use super::*;
 
 use crate::accounts::Accounts;
@@ -131,7 +131,7 @@ fn a_reset_that_nobody_told_of_is_paid_as_well() {
     let mut two = Two::of(TIER_PAGES[0]);
     two.minutes(1, |_| {});
     two.guests[0].obey();
-    let all = allocated(TIER_PAGES[0]);
+    let all = allocated_in_huge_pages(TIER_PAGES[0]);
     // Whoever speaks gives back in its own time.
     two.minutes(30, &all);
     assert!(two.account("a").may_borrow());

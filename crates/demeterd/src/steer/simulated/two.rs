@@ -85,7 +85,17 @@ impl Two {
     }
 }
 
-/// The host has allocated so much FMEM for it.
+/// The host has allocated so much FMEM for it, page by page as it touched that.
 pub fn allocated(pages: u64) -> impl Fn(&mut VmView) {
+    move |view| {
+        let tier = &mut view.tiers[0];
+        let bytes = pages << PAGE_SHIFT;
+        tier.backing_bytes = Some(bytes);
+        tier.kept_bytes = Some(bytes.saturating_sub(tier.size_bytes));
+    }
+}
+
+/// The same in huge pages, so that nobody knows who touched what.
+pub fn allocated_in_huge_pages(pages: u64) -> impl Fn(&mut VmView) {
     move |view| view.tiers[0].backing_bytes = Some(pages << PAGE_SHIFT)
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Guests of a model that speak, do as they are told, and touch what is in their balloon.
+
+use super::two::{Two, allocated, allocated_in_huge_pages};
+use super::*;
+
+use crate::policy::Account;
+
+/// Whoever has all of its FMEM is six tenths ahead of its share: 36 s of credit a minute.
+const POOL_PAGES: u64 = TIER_PAGES[0] / 4 * 5;
+const SHARE_PAGES: u64 = POOL_PAGES / 2;
+
+fn half() -> Account {
+    Account::restored(Duration::from_secs(300), false)
+}
+
+/// `a` has its share, as it was told, and half an account.
+fn obedient() -> Two {
+    let mut two = Two::of(POOL_PAGES);
+    two.minutes(2, allocated(SHARE_PAGES));
+    two.guests[0].obey();
+    two.minutes(1, allocated(SHARE_PAGES));
+    two.set_account("a", half());
+    two
+}
+
+#[test]
+fn who_speaks_pays_for_what_it_touches_of_its_balloon() {
+    let mut two = obedient();
+    two.minutes(5, allocated(TIER_PAGES[0]));
+    // The first minute was not seen at both ends, and 30 s are let pass.
+    let left_s = two.account("a").credit().as_secs_f64();
+    assert!((185.5..186.5).contains(&left_s), "{left_s}");
+    let account = two.guests[0].pair.vm.view().account.unwrap();
+    let charged_pages = account.charged_bytes.unwrap() >> PAGE_SHIFT;
+    assert!(charged_pages.abs_diff(TIER_PAGES[0]) <= TIER_PAGES[0] / 100);
+    two.minutes(6, allocated(TIER_PAGES[0]));
+    assert!(!two.account("a").may_borrow());
+    // Once it has given that back it earns again.
+    let (before, half_pages) = (two.account("a").credit(), SHARE_PAGES / 2);
+    (two.guests[0]
+        .pair
+        .vm
+        .ask(0, half_pages << PAGE_SHIFT, "test"))
+    .unwrap();
+    two.guests[0].obey();
+    two.minutes(2, allocated(half_pages));
+    assert!(two.account("a").credit() > before);
+}
+
+#[test]
+fn who_does_as_it_is_told_pays_no_more_for_what_is_seen_for_a_moment() {
+    let mut two = obedient();
+    // A balloon that fills is seen with what is not dropped yet, and one that empties is seen
+    // late.
+    for _ in 0..100 {
+        two.minutes(1, allocated(TIER_PAGES[0]));
+        two.minutes(1, allocated(SHARE_PAGES));
+    }
+    assert_eq!(two.account("a"), half());
+}
+
+#[test]
+fn what_a_guest_was_promised_it_pays_for_once() {
+    // It has not taken it out of its balloon, and has touched it or not.
+    let left_s = [SHARE_PAGES, TIER_PAGES[0]].map(|pages| {
+        let mut two = obedient();
+        two.minutes(5, |view| {
+            allocated(pages)(view);
+            view.tiers[0].wanted_size_bytes = Some(TIER_PAGES[0] << PAGE_SHIFT);
+        });
+        two.account("a").credit().as_secs_f64()
+    });
+    assert_eq!(left_s, [120.0; 2]);
+}
+
+#[test]
+fn where_huge_pages_cover_the_balloon_who_speaks_is_believed() {
+    let mut two = obedient();
+    two.minutes(60, allocated_in_huge_pages(TIER_PAGES[0]));
+    assert_eq!(two.account("a"), half());
+}
