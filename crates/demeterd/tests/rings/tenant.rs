@@ -124,6 +124,13 @@ impl Tenant {
         }
     }
 
+    /// Uses what is in its balloons, without a word.
+    pub fn touch_balloon(&self) {
+        for (node, balloon) in self.balloons.iter().enumerate() {
+            (balloon.iter()).for_each(|&page| self.guest.touch(node, page));
+        }
+    }
+
     /// Works until then, says so, and waits until that was read.
     pub fn work(&mut self, until_ns: u64, load: Load) {
         self.say(until_ns, load);
