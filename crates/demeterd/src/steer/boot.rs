@@ -71,7 +71,7 @@ impl Boot {
         self.look(view, tier, passed_s);
         let clock_ns = (view.statistics.as_ref()).map(|statistics| statistics.guest_time_ns);
         let heard = self.clock.look(clock_ns, self.boots);
-        let late_pages = self.late_pages(view, heard, over_pages, passed_s);
+        let late_pages = self.late_pages(view, heard, over_pages, share_pages, passed_s);
         let is_heard = is_heard(view);
         let pages = match kept_pages {
             _ if self.boots && self.booted_s <= BOOT_S => {
@@ -112,9 +112,16 @@ impl Boot {
 
     /// What it had without a word, `over_pages` now, and what was let pass, if it turns out that
     /// it boots: pages of the time that has passed.
-    fn late_pages(&mut self, view: &VmView, heard: Words, over_pages: u64, passed_s: f64) -> u64 {
+    fn late_pages(
+        &mut self,
+        view: &VmView,
+        heard: Words,
+        over_pages: u64,
+        share_pages: u64,
+        passed_s: f64,
+    ) -> u64 {
         if self.boots && passed_s > 0.0 {
-            let unpaid_page_s = self.grace.take_unpaid();
+            let unpaid_page_s = self.grace.take_unpaid_s() * share_pages as f64;
             return ((std::mem::take(&mut self.unheard_page_s) + unpaid_page_s) / passed_s) as u64;
         }
         // Where the host sees what is kept, that is paid by what it sees alone.

@@ -28,9 +28,9 @@ fn obedient() -> Two {
 fn who_speaks_pays_for_what_it_touches_of_its_balloon() {
     let mut two = obedient();
     two.minutes(5, allocated(TIER_PAGES[0]));
-    // The first minute was not seen at both ends, and 30 s are let pass.
+    // The first minute was seen at one end, and 30 s are let pass.
     let left_s = two.account("a").credit().as_secs_f64();
-    assert!((185.5..186.5).contains(&left_s), "{left_s}");
+    assert!((167.5..168.5).contains(&left_s), "{left_s}");
     let account = two.guests[0].pair.vm.view().account.unwrap();
     let charged_pages = account.charged_bytes.unwrap() >> PAGE_SHIFT;
     assert!(charged_pages.abs_diff(TIER_PAGES[0]) <= TIER_PAGES[0] / 100);
@@ -52,12 +52,41 @@ fn who_speaks_pays_for_what_it_touches_of_its_balloon() {
 fn who_does_as_it_is_told_pays_no_more_for_what_is_seen_for_a_moment() {
     let mut two = obedient();
     // A balloon that fills is seen with what is not dropped yet, and one that empties is seen
-    // late.
-    for _ in 0..100 {
+    // late: of a 32nd of its share, every half hour.
+    for _ in 0..48 {
+        two.minutes(1, allocated(SHARE_PAGES / 32 * 33));
+        two.minutes(29, allocated(SHARE_PAGES));
+    }
+    assert_eq!(two.account("a"), half());
+}
+
+#[test]
+fn who_lets_go_at_every_other_look_pays_for_half_of_it() {
+    let mut two = obedient();
+    // 18 s of credit a minute.
+    for _ in 0..5 {
         two.minutes(1, allocated(TIER_PAGES[0]));
         two.minutes(1, allocated(SHARE_PAGES));
     }
+    let left_s = two.account("a").credit().as_secs_f64();
+    assert!((149.0..152.0).contains(&left_s), "{left_s}");
+    for _ in 0..10 {
+        two.minutes(1, allocated(TIER_PAGES[0]));
+        two.minutes(1, allocated(SHARE_PAGES));
+    }
+    assert!(!two.account("a").may_borrow());
+}
+
+#[test]
+fn who_keeps_next_to_nothing_for_days_does_not_owe_an_account() {
+    let mut two = obedient();
+    // Less than the 512th that is forgotten.
+    two.minutes(3 * 24 * 60, allocated(SHARE_PAGES + SHARE_PAGES / 585));
     assert_eq!(two.account("a"), half());
+    two.guests[0].greet();
+    two.minutes(1, allocated(SHARE_PAGES));
+    let left_s = two.account("a").credit().as_secs_f64();
+    assert!((299.5..=300.0).contains(&left_s), "{left_s}");
 }
 
 #[test]
