@@ -68,9 +68,9 @@ impl Boot {
         // What it was promised is paid already, also where it has not taken it out yet.
         let promised_beyond = held_pages - size_pages;
         let kept_pages = (tier.kept_bytes).map(|kept| pages(kept).saturating_sub(promised_beyond));
-        self.look(view, tier, passed_s);
+        let is_new = self.look(view, tier, passed_s);
         let clock_ns = (view.statistics.as_ref()).map(|statistics| statistics.guest_time_ns);
-        let heard = self.clock.look(clock_ns, self.boots);
+        let heard = self.clock.look(clock_ns, is_new);
         let late_pages = self.late_pages(view, heard, over_pages, share_pages, passed_s);
         let is_heard = is_heard(view);
         let pages = match kept_pages {
@@ -94,8 +94,8 @@ impl Boot {
         Charge { pages, late_pages }
     }
 
-    /// Does it boot?
-    fn look(&mut self, view: &VmView, tier: &TierView, passed_s: f64) {
+    /// Does it boot? True: it has begun to since the last decision.
+    fn look(&mut self, view: &VmView, tier: &TierView, passed_s: f64) -> bool {
         let has_driver = view.stage == Stage::Driven;
         let has_greeted = has_driver && tier.traffic.hellos != self.hellos;
         if has_driver {
@@ -108,6 +108,7 @@ impl Boot {
         } else {
             (self.booted_s - passed_s * FORGOTTEN_PART).max(0.0)
         };
+        is_new
     }
 
     /// What it had without a word, `over_pages` now, and what was let pass, if it turns out that
@@ -158,13 +159,14 @@ enum Words {
 struct Clock {
     /// When it last spoke.
     latest_ns: u64,
-    /// Somebody greeted, and the words are still those of before.
+    /// Somebody greeted, and the words may still be those of before.
     is_unheard: bool,
 }
 
 impl Clock {
-    fn look(&mut self, now_ns: Option<u64>, boots: bool) -> Words {
-        self.is_unheard |= boots;
+    /// `is_new`: somebody has greeted since the last decision.
+    fn look(&mut self, now_ns: Option<u64>, is_new: bool) -> Words {
+        self.is_unheard |= is_new;
         let Some(now_ns) = now_ns.filter(|now_ns| *now_ns != self.latest_ns) else {
             return Words::None;
         };
@@ -172,7 +174,9 @@ impl Clock {
             return Words::OfAnother;
         }
         self.latest_ns = now_ns;
-        self.is_unheard = false;
+        // In one decision with a greeting nobody knows which was first: they may be the last
+        // words of the system before, whose clock is ahead of the new one's.
+        self.is_unheard = is_new;
         Words::New
     }
 }

@@ -171,6 +171,34 @@ fn who_speaks_before_it_greets_owes_what_it_had_without_a_word() {
 }
 
 #[test]
+fn last_words_heard_with_the_greeting_of_the_next_system_are_not_its_clock() {
+    for greetings in [1, 2] {
+        let mut two = settled();
+        two.guests[0].now_s = 1e5;
+        two.minutes(1, allocated_in_huge_pages(SHARE_PAGES));
+        for _ in 0..greetings {
+            // It speaks once more, is started anew, and greets, all between two decisions.
+            two.guests[0].now_s += 1.0;
+            two.guests[0].tell();
+            two.guests[0].greet();
+            two.guests[0].is_mute = true;
+            two.minutes(1, allocated_in_huge_pages(SHARE_PAGES));
+        }
+        two.guests[0].obey();
+        two.guests[0].is_mute = false;
+        two.guests[0].now_s = 1.0;
+        two.set_account("a", half());
+        two.minutes(10, allocated_in_huge_pages(TIER_PAGES[0]));
+        assert_eq!(two.account("a"), half());
+        // From then on that is its clock, and what is behind is another's.
+        two.guests[0].now_s = 1.0;
+        two.minutes(2, allocated_in_huge_pages(TIER_PAGES[0]));
+        let left_s = left_s(&two);
+        assert!((227.5..228.5).contains(&left_s), "{left_s}");
+    }
+}
+
+#[test]
 fn what_a_boot_without_a_word_kept_is_paid_whatever_its_clock() {
     for now_s in [1.0, 1e6] {
         let mut two = settled();
