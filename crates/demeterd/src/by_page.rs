@@ -50,8 +50,11 @@ fn host_has_huge(transparent: &Path) -> bool {
     };
     let sizes = match fs::read_dir(transparent) {
         Ok(sizes) => sizes,
-        // A kernel without them.
-        Err(error) => return error.kind() != io::ErrorKind::NotFound,
+        // A kernel without them, unless nothing of the kernel's can be seen here.
+        Err(error) => {
+            let is_seen = transparent.parent().is_some_and(Path::is_dir);
+            return error.kind() != io::ErrorKind::NotFound || !is_seen;
+        }
     };
     has(&transparent.join("shmem_enabled"), ["never", "deny"])
         || sizes.flatten().any(|size| {
@@ -101,6 +104,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
         assert!(!host_has_huge(&at.join("absent")));
+        // Without /sys nobody knows.
+        assert!(host_has_huge(&at.join("absent/absent")));
         let set = |size: &str, words: &str| {
             fs::create_dir_all(at.join(size)).unwrap();
             fs::write(at.join(size).join("shmem_enabled"), words).unwrap();
