@@ -36,6 +36,8 @@ pub struct Boot {
     booted_s: f64,
     /// Drivers that greeted.
     hellos: u64,
+    /// Reports that the device took: where these are fewer than before it is another device.
+    reports: u64,
     clock: Clock,
     /// Of FMEM that it had beyond its size while it said nothing: the words before may be those
     /// of a system that is not there any more.
@@ -47,6 +49,7 @@ impl Boot {
     /// Nobody is connected: what comes next is another device.
     pub fn unplug(&mut self) {
         self.hellos = 0;
+        self.reports = 0;
         self.boots = true;
         self.grace.look(0);
     }
@@ -95,9 +98,12 @@ impl Boot {
     /// Does it boot? True: it has begun to since the last decision.
     fn look(&mut self, view: &VmView, tier: &TierView, passed_s: f64) -> bool {
         let has_driver = view.stage == Stage::Driven;
-        let has_greeted = has_driver && tier.traffic.hellos != self.hellos;
+        let traffic = tier.traffic;
+        let is_same = traffic.hellos == self.hellos && traffic.reports >= self.reports;
+        let has_greeted = has_driver && !is_same;
         if has_driver {
-            self.hellos = tier.traffic.hellos;
+            self.hellos = traffic.hellos;
+            self.reports = traffic.reports;
         }
         let is_new = has_greeted || view.stage == Stage::Connected;
         self.boots = is_new || (self.boots && (tier.busy || tier.wanted_size_bytes.is_none()));

@@ -223,3 +223,21 @@ fn where_the_host_sees_nothing_a_boot_is_paid_by_its_size() {
     two.minutes(2, |_| {});
     assert_eq!(two.account("a").credit(), Duration::from_secs(228));
 }
+
+#[test]
+fn another_machine_between_two_decisions_is_not_the_one_of_before() {
+    let mut two = settled();
+    two.guests[0].now_s = 1e5;
+    two.minutes(1, allocated_in_huge_pages(SHARE_PAGES));
+    // It greets as often as that one did.
+    two.guests[0].replug();
+    two.guests[0].greet();
+    two.guests[0].is_mute = true;
+    two.minutes(1, allocated_in_huge_pages(SHARE_PAGES));
+    two.guests[0].obey();
+    two.guests[0].is_mute = false;
+    two.guests[0].now_s = 1.0;
+    two.set_account("a", half());
+    two.minutes(10, allocated_in_huge_pages(TIER_PAGES[0]));
+    assert_eq!(two.account("a"), half());
+}
