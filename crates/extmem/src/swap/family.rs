@@ -24,6 +24,7 @@ use crate::{byte_lock, descriptor, syscall};
 
 /// Processes of one family at one time.
 const MEMBERS: usize = 64;
+const _: () = assert!(MEMBERS < u8::MAX as usize);
 const SLOTS_PER_WORD: u32 = u64::BITS;
 
 /// Shared by all processes of a family.
@@ -95,6 +96,11 @@ impl Family {
         })
     }
 
+    /// Number of this process in the family, from 1 on.
+    pub fn member(&self) -> u8 {
+        member_number(self.member.load(Ordering::Relaxed) as usize)
+    }
+
     /// Notes that this process took the slots of `mask`.
     pub fn hold(&self, word: usize, mask: u64) {
         if self.shared.forked.load(Ordering::Relaxed) {
@@ -113,8 +119,9 @@ impl Family {
         false
     }
 
-    /// Drops the references of members that are gone. False when there was none.
-    pub fn sweep(&self, release: &mut dyn FnMut(u32)) -> bool {
+    /// Drops the references of members that are gone, and calls `gone` with the number of each.
+    /// False when there was none.
+    pub fn sweep(&self, release: &mut dyn FnMut(u32), gone: &mut dyn FnMut(u8)) -> bool {
         if !self.shared.forked.load(Ordering::Relaxed) {
             return false;
         }
@@ -130,6 +137,8 @@ impl Family {
                 continue;
             }
             self.strip(member, release);
+            gone(member_number(member));
+            // Only now may another one have the number.
             live.store(0, Ordering::Release);
             byte_lock::give(lock, byte_of(member), 1);
             swept = true;
@@ -286,6 +295,11 @@ impl Family {
 /// The byte that a member locks while it lives.
 fn byte_of(member: usize) -> i64 {
     member as i64
+}
+
+fn member_number(member: usize) -> u8 {
+    // There are fewer.
+    member as u8 + 1
 }
 
 fn words(capacity: u64) -> usize {

@@ -7,6 +7,11 @@
 //! are gone. The lock has a description of its own: the kernel drops rings, and with them
 //! what they do with the file, a good while after the program. In a sparse file the disk
 //! space of a part is taken with it, so that no write can fail for want of it.
+//!
+//! All threads and forks of a program lock through that one description, so the lock keeps
+//! none of them out. Who asks for a part therefore signs for it first, with its number in the
+//! family, and strikes that out when it has the part or was refused. What was signed for by
+//! a process that is gone is given back by whoever sweeps up after it (`family`).
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -40,6 +45,8 @@ pub struct Parts {
     part_words: usize,
     count: usize,
     ours: &'static [AtomicU64],
+    /// Who of the family asks for a part just now; 0: nobody.
+    askers: &'static [AtomicU8],
     /// The [`Obstacle`] when a part was last asked for; 0: none.
     obstacle: AtomicU8,
     /// Where the next look begins: behind what was refused, so that a part that has its
@@ -52,7 +59,7 @@ pub struct Parts {
 impl Parts {
     /// Bytes of tables.
     pub fn footprint_bytes() -> usize {
-        carved_bytes::<AtomicU64>(MOST_PARTS / 64)
+        carved_bytes::<AtomicU64>(MOST_PARTS / 64) + carved_bytes::<AtomicU8>(MOST_PARTS)
     }
 
     /// The parts of what is under a store.
@@ -67,6 +74,16 @@ impl Parts {
                 },
             )?)),
         };
+        // SAFETY: zero is each of these types.
+        let tables = unsafe {
+            (
+                region.carve::<AtomicU64>(MOST_PARTS / 64),
+                region.carve::<AtomicU8>(MOST_PARTS),
+            )
+        };
+        let (Some(ours), Some(askers)) = tables else {
+            return Err(SwapError::Memory);
+        };
         Ok(Self {
             file,
             start_bytes: backing.start_bytes,
@@ -75,8 +92,8 @@ impl Parts {
             total_bytes: backing.slots * SLOT_BYTES as u64,
             part_words: part_words(backing.slots),
             count: parts(backing.slots),
-            // SAFETY: zero is an AtomicU64.
-            ours: unsafe { region.carve::<AtomicU64>(MOST_PARTS / 64) }.ok_or(SwapError::Memory)?,
+            ours,
+            askers,
             obstacle: AtomicU8::new(0),
             next: AtomicUsize::new(0),
             backoff: Backoff::default(),
@@ -104,18 +121,24 @@ impl Parts {
             .find(|&one| one as u8 == seen)
     }
 
-    /// Takes another part. False when all are taken or cannot be had, and for a while after
-    /// that without a look.
-    pub fn grow(&self) -> bool {
-        self.backoff.is_due(clock::now_ns()) && self.grow_now()
+    /// Whether one of the family asks for a part just now.
+    pub fn is_asked_for(&self) -> bool {
+        let mut askers = self.askers[..self.count].iter();
+        askers.any(|asker| asker.load(Ordering::Acquire) != 0)
+    }
+
+    /// Takes another part for this member of the family. False when all are taken or cannot be
+    /// had, and for a while after that without a look.
+    pub fn grow(&self, member: u8) -> bool {
+        self.backoff.is_due(clock::now_ns()) && self.grow_now(member)
     }
 
     /// The same with a look each time, for who has no other way left.
-    pub fn grow_now(&self) -> bool {
+    pub fn grow_now(&self, member: u8) -> bool {
         let begun_ns = clock::now_ns();
         let mut hole = 0..0;
         let has_data = |part| self.has_data(part, &mut hole);
-        let grown = self.look(begun_ns, has_data, |part| self.fill(part));
+        let grown = self.look(member, begun_ns, has_data, |part| self.fill(part));
         if grown {
             self.backoff.was_good();
         } else {
@@ -127,8 +150,10 @@ impl Parts {
 
     /// Takes the first part that can be locked and filled. Once the disk was full for one, only
     /// those with data of somebody before, which have their space yet, and no more than so many.
+    /// What another one of the family asks for is left to it.
     fn look(
         &self,
+        member: u8,
         begun_ns: u64,
         mut has_data: impl FnMut(usize) -> bool,
         mut fill: impl FnMut(usize) -> Result<(), Obstacle>,
@@ -137,19 +162,19 @@ impl Parts {
         let first = self.next.swap(0, Ordering::Relaxed);
         let mut refusals = 0;
         for part in (first..self.count).chain(0..first) {
-            if self.is_ours(part) || (refusals > 0 && !has_data(part)) || !self.lock(part) {
+            if self.is_ours(part) || (refusals > 0 && !has_data(part)) || !self.ask(part, member) {
                 continue;
             }
             match fill(part) {
                 Ok(()) => {
-                    let bit = 1 << (part % 64);
-                    if self.ours[part / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-                        return true;
-                    }
+                    self.ours[part / 64].fetch_or(1 << (part % 64), Ordering::AcqRel);
+                    self.strike_out(part);
+                    return true;
                 }
                 Err(obstacle) => {
                     self.obstacle.store(obstacle as u8, Ordering::Relaxed);
                     self.unlock(part);
+                    self.strike_out(part);
                     // That costs nothing, and those below the limit may come free.
                     if obstacle == Obstacle::Limit {
                         continue;
@@ -164,6 +189,39 @@ impl Parts {
             }
         }
         false
+    }
+
+    /// A member of the family is gone, and this one sweeps up: what it asked for is nobody's, for
+    /// other programs, too.
+    pub fn sweep(&self, gone: u8, member: u8) {
+        for (part, asker) in self.askers[..self.count].iter().enumerate() {
+            // Who sweeps signs, too: it may be killed as well.
+            if asker.load(Ordering::Relaxed) == gone && change(asker, gone, member) {
+                // It may have come so far.
+                if !self.is_ours(part) {
+                    self.unlock(part);
+                }
+                self.strike_out(part);
+            }
+        }
+    }
+
+    /// Signs for a part and locks it, if that is nobody's.
+    fn ask(&self, part: usize, member: u8) -> bool {
+        if !change(&self.askers[part], 0, member) {
+            return false;
+        }
+        // It may have become ours since the caller looked.
+        if !self.is_ours(part) && self.lock(part) {
+            return true;
+        }
+        self.strike_out(part);
+        false
+    }
+
+    /// After the last that is done to a part's lock.
+    fn strike_out(&self, part: usize) {
+        self.askers[part].store(0, Ordering::Release);
     }
 
     fn lock(&self, part: usize) -> bool {
@@ -261,6 +319,12 @@ impl Parts {
     }
 }
 
+fn change(asker: &AtomicU8, from: u8, to: u8) -> bool {
+    asker
+        .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+}
+
 impl Drop for Parts {
     fn drop(&mut self) {
         if let Some(locks) = self.locks {
@@ -285,6 +349,8 @@ mod tests {
     const SLOTS: u64 = PARTS_OF_FILE * 1024;
     /// When a look began that is not ended by the time it takes.
     const NEVER_LATE_NS: u64 = u64::MAX;
+    /// Number of this process.
+    const ME: u8 = 1;
 
     /// A file whose parts another program has, and the locks of that one.
     fn taken() -> (Backing, File) {
@@ -311,19 +377,19 @@ mod tests {
         let mut region = Region::map_shared(Parts::footprint_bytes()).unwrap();
         let parts = Parts::new(&backing, &mut region).unwrap();
         for _ in 0..10 {
-            assert!(!parts.grow_now());
+            assert!(!parts.grow_now(ME));
         }
         assert_eq!(parts.obstacle(), None);
         let begun = Instant::now();
         byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
-        let at_once = parts.grow();
+        let at_once = parts.grow(ME);
         assert!(!at_once || begun.elapsed() > Duration::from_millis(100));
-        while !parts.grow() {
+        while !parts.grow(ME) {
             assert!(begun.elapsed() < Duration::from_secs(20));
             std::thread::sleep(Duration::from_millis(5));
         }
         // There is no pause any more.
-        assert!(parts.grow() && parts.grow());
+        assert!(parts.grow(ME) && parts.grow(ME));
     }
 
     #[test]
@@ -338,6 +404,7 @@ mod tests {
         for _ in 0..count.div_ceil(MOST_REFUSALS as usize) {
             let mut calls = 0;
             assert!(!parts.look(
+                ME,
                 NEVER_LATE_NS,
                 |_| true,
                 |part| {
@@ -355,6 +422,7 @@ mod tests {
         // A refusal that takes long is the last one of a look.
         let mut calls = 0;
         assert!(!parts.look(
+            ME,
             clock::now_ns() - MOST_LOOK_NS - 1,
             |_| true,
             |_| {
@@ -366,6 +434,7 @@ mod tests {
         // The only one that has its space is found; nothing refused is kept locked.
         let looks = (1..=count).find(|_| {
             parts.look(
+                ME,
                 NEVER_LATE_NS,
                 |_| true,
                 |part| (part == 50).then_some(()).ok_or(Obstacle::Disk),
@@ -389,7 +458,7 @@ mod tests {
         let fill = |with: &'static [usize], calls: &mut u32| {
             let mut hole = 0..0;
             let has_data = |part| parts.has_data(part, &mut hole);
-            parts.look(NEVER_LATE_NS, has_data, |part| {
+            parts.look(ME, NEVER_LATE_NS, has_data, |part| {
                 *calls += 1;
                 let found = with.contains(&part).then_some(());
                 found.ok_or(Obstacle::Disk)
@@ -415,6 +484,7 @@ mod tests {
         // What lies above a limit ends no look.
         calls = 0;
         assert!(!parts.look(
+            ME,
             NEVER_LATE_NS,
             |_| false,
             |_| {
@@ -455,5 +525,124 @@ mod tests {
             byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
             assert!(waits.join().unwrap().is_some());
         });
+    }
+
+    /// Threads and forks have one description, whose locks do not exclude each other: while one
+    /// fills a part, another looks for one, too. Either may be refused.
+    #[test]
+    fn who_is_refused_a_part_does_not_unlock_what_a_thread_beside_it_took() {
+        let (backing, other) = taken();
+        byte_lock::give(other.as_raw_fd(), PARTS, (SLOTS / 64) as i64);
+        let mut region = Region::map_shared(Parts::footprint_bytes()).unwrap();
+        let parts = &Parts::new(&backing, &mut region).unwrap();
+        for (refused, beside_refused) in [(true, false), (false, true)] {
+            let outcome = |refused| match refused {
+                true => Err(Obstacle::Disk),
+                false => Ok(()),
+            };
+            let look = |fill: &mut dyn FnMut(usize) -> Result<(), Obstacle>| {
+                parts.look(ME, NEVER_LATE_NS, |_| false, fill)
+            };
+            let grown = look(&mut |_| {
+                let grown = std::thread::scope(|scope| {
+                    let beside = scope.spawn(|| look(&mut |_| outcome(beside_refused)));
+                    beside.join().unwrap()
+                });
+                assert_eq!(grown, !beside_refused);
+                outcome(refused)
+            });
+            assert_eq!(grown, !refused);
+        }
+        // Another program gets what nobody took, and nothing that somebody has.
+        let mut ours = 0;
+        for part in 0..parts.count {
+            let (first, words) = parts.range(part);
+            let may_be_had = byte_lock::take(other.as_raw_fd(), first, words);
+            assert_eq!(may_be_had, !parts.is_ours(part), "part {part}");
+            ours += usize::from(parts.is_ours(part));
+        }
+        assert_eq!(ours, 2);
+        assert!(!parts.is_asked_for());
+    }
+
+    /// Spans of one file, of which all but the first part is another program's.
+    fn one_part_left() -> (Spans, File) {
+        let (backing, other) = taken();
+        let backings = vec![backing];
+        let firsts = lay_out(&backings).unwrap();
+        let mut region = Region::map_shared(Spans::footprint_bytes(&backings)).unwrap();
+        let spans = Spans::new(backings, &firsts, &mut region).unwrap();
+        let (first, words) = parts_of(&spans).range(0);
+        byte_lock::give(other.as_raw_fd(), first, words);
+        (spans, other)
+    }
+
+    fn parts_of(spans: &Spans) -> &Parts {
+        &spans.iter().next().unwrap().slots.parts
+    }
+
+    /// A child that takes so many seconds to fill the part that it asks for, once it does.
+    fn relative(spans: &Spans, seconds: u64) -> libc::pid_t {
+        let turn = crate::swap::tests::forking();
+        let tickets = spans.fork_begin().unwrap();
+        // SAFETY: the child only uses what needs no other thread, until it ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            spans.after_fork_in_child(tickets);
+            let slots = &spans.iter().next().unwrap().slots;
+            let fill = |_| {
+                std::thread::sleep(Duration::from_secs(seconds));
+                Ok(())
+            };
+            (slots.parts).look(slots.family.member(), NEVER_LATE_NS, |_| false, fill);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        spans.fork_ended(tickets, true);
+        drop(turn);
+        while !parts_of(spans).is_asked_for() {
+            std::thread::yield_now();
+        }
+        child
+    }
+
+    fn end(child: libc::pid_t, signal: libc::c_int) {
+        // SAFETY: our child.
+        unsafe {
+            libc::kill(child, signal);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+    }
+
+    #[test]
+    fn what_a_relative_asks_for_is_waited_for_however_slow_its_disk_is() {
+        let (spans, other) = one_part_left();
+        let child = relative(&spans, 4);
+        let begun = Instant::now();
+        let (slot, _) = spans.allocate(1).unwrap();
+        assert!(slot.0 < 1024 && begun.elapsed() > Duration::from_secs(3));
+        end(child, 0);
+        let (first, words) = parts_of(&spans).range(0);
+        assert!(!byte_lock::take(other.as_raw_fd(), first, words));
+    }
+
+    #[test]
+    fn a_part_that_a_killed_relative_asked_for_can_be_had() {
+        let (spans, other) = one_part_left();
+        let child = relative(&spans, 30);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| spans.allocate(1));
+            std::thread::sleep(Duration::from_secs(3));
+            assert!(!waits.is_finished());
+            end(child, libc::SIGKILL);
+            assert!(waits.join().unwrap().is_some());
+        });
+        // If we need none, by others.
+        let (spans, another) = one_part_left();
+        end(relative(&spans, 30), libc::SIGKILL);
+        let (first, words) = parts_of(&spans).range(0);
+        let take = |file: &File| byte_lock::take(file.as_raw_fd(), first, words);
+        assert!(!take(&another) && !spans.iter().next().unwrap().slots.is_asked_for());
+        assert!(take(&another) && !take(&other));
     }
 }

@@ -42,8 +42,8 @@ pub struct Slots {
     taken: &'static [AtomicU64],
     capacity: u64,
     shared: &'static Shared,
-    family: Family,
-    parts: Parts,
+    pub(super) family: Family,
+    pub(super) parts: Parts,
     cursor: AtomicUsize,
     choosiness: AtomicUsize,
     allocations: AtomicU32,
@@ -118,7 +118,7 @@ impl Slots {
             if let Some(found) = self.search(want, least) {
                 return Some(found);
             }
-            if !may_grow || !self.parts.grow() {
+            if !may_grow || !self.parts.grow(self.family.member()) {
                 return None;
             }
         }
@@ -132,7 +132,7 @@ impl Slots {
     /// The same, with a look for another part however soon after the last one.
     pub fn take_at_last(&self, want: u32) -> Option<(Slot, u32)> {
         self.search(want, 1).or_else(|| {
-            (self.parts.may_grow() && self.parts.grow_now())
+            (self.parts.may_grow() && self.parts.grow_now(self.family.member()))
                 .then(|| self.search(want, 1))
                 .flatten()
         })
@@ -140,17 +140,29 @@ impl Slots {
 
     /// The same, of what relatives held that are gone.
     pub fn take_swept(&self, want: u32) -> Option<(Slot, u32)> {
-        self.search(want, 1).or_else(|| {
-            self.family
-                .sweep(&mut |slot| self.release(slot))
-                .then(|| self.search(want, 1))
-                .flatten()
-        })
+        self.search(want, 1)
+            .or_else(|| self.sweep().then(|| self.search(want, 1)).flatten())
     }
 
     /// Whether somebody else's parts of the file, or nobody's, are left to take.
     pub fn may_grow(&self) -> bool {
         self.parts.may_grow()
+    }
+
+    /// Whether another thread or relative asks for a part just now, and lives.
+    pub fn is_asked_for(&self) -> bool {
+        self.parts.is_asked_for() && {
+            self.sweep();
+            self.parts.is_asked_for()
+        }
+    }
+
+    /// Gives back what relatives have that are gone. False when there was none.
+    fn sweep(&self) -> bool {
+        self.family
+            .sweep(&mut |slot| self.release(slot), &mut |gone| {
+                self.parts.sweep(gone, self.family.member());
+            })
     }
 
     /// In words with at least `content` free slots.
@@ -235,7 +247,7 @@ impl Slots {
     /// Before a fork, while no other thread uses the store: the child gets a reference
     /// to every slot of this process. None when there are too many relatives.
     pub fn fork_begin(&self) -> Option<Ticket> {
-        self.family.sweep(&mut |slot| self.release(slot));
+        self.sweep();
         self.family.fork_begin(self.taken, self.capacity)
     }
 

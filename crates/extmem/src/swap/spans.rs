@@ -44,7 +44,7 @@ pub struct Span {
     /// The file or device.
     pub backing: Backing,
     /// Its slots, counted from 0.
-    slots: Slots,
+    pub(super) slots: Slots,
     /// What they hold.
     pub checks: Checks,
 }
@@ -194,12 +194,18 @@ impl Spans {
             return found;
         }
         // Somebody else may give a part or some space back.
-        let begun_ns = clock::now_ns();
+        let mut begun_ns = clock::now_ns();
         for tries in 1..=TRIES {
             let found = self.each(|span| span.slots.take_at_last(want));
             if found.is_some() {
                 return found;
             }
+            let looked_ns = clock::now_ns();
+            let found = self.wait_for_relatives(want);
+            if found.is_some() {
+                return found;
+            }
+            begun_ns += clock::now_ns().saturating_sub(looked_ns);
             let late =
                 tries >= LEAST_TRIES && clock::now_ns().saturating_sub(begun_ns) > MOST_TRIES_NS;
             if late || !self.spans.iter().any(|span| span.slots.may_grow()) {
@@ -208,7 +214,22 @@ impl Spans {
             pause(PAUSE_NS);
         }
         // Relatives that were killed may still hold some.
-        self.each(|span| span.slots.take_swept(want))
+        let found = self.each(|span| span.slots.take_swept(want));
+        // What the last one of them was refused, or was killed over, has not been asked for since.
+        found.or_else(|| self.each(|span| span.slots.take_at_last(want)))
+    }
+
+    /// What another thread or relative asks for will be of use to us all, and its disk may take its
+    /// time. We ask for nothing meanwhile, so that a full disk comes to a turn of each and an end.
+    fn wait_for_relatives(&self, want: u32) -> Option<(Slot, u32)> {
+        while self.spans.iter().any(|span| span.slots.is_asked_for()) {
+            pause(PAUSE_NS);
+            let found = self.each(|span| span.slots.take_rest(want));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
     }
 
     fn each(&self, take: impl Fn(&Span) -> Option<(Slot, u32)>) -> Option<(Slot, u32)> {

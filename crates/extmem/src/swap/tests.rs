@@ -301,6 +301,7 @@ fn threads_have_more_transfers_than_rings() {
 
 /// Forks; the child runs `body` and exits 0 if that says true, or is left to `kill`.
 fn fork_child(store: &SwapStore, body: impl FnOnce() -> bool) -> i32 {
+    let turn = forking();
     let ticket = store.fork_begin().unwrap();
     // SAFETY: the child only uses what needs no other thread, and exits.
     let child = unsafe { libc::fork() };
@@ -311,7 +312,16 @@ fn fork_child(store: &SwapStore, body: impl FnOnce() -> bool) -> i32 {
         unsafe { libc::_exit(i32::from(!good)) };
     }
     store.fork_ended(ticket, true);
+    drop(turn);
     child
+}
+
+/// From before a fork to its end, one test at a time: what is opened for one's child would live
+/// on in the others'.
+pub fn forking() -> std::sync::MutexGuard<'static, ()> {
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    TURN.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn wait(child: i32) -> i32 {
