@@ -148,6 +148,8 @@ pub const MOST_SWAP_PLACES: usize = 8;
 pub struct AboutSwap<'a> {
     /// Its path.
     pub path: &'a str,
+    /// Device and inode: files without a name in one directory are different ones.
+    pub file: [u64; 2],
     /// What of it may be used; 0: there is none.
     pub size_bytes: u64,
 }
@@ -157,6 +159,7 @@ pub struct AboutSwap<'a> {
 #[repr(C)]
 pub struct SwapUse {
     pub(crate) path: Text<16>,
+    pub(crate) file: [AtomicU64; 2],
     pub(crate) size_bytes: AtomicU64,
     /// In use by this process and those that share its slots, its relatives by fork.
     pub used_bytes: Gauge,
@@ -165,6 +168,9 @@ pub struct SwapUse {
 impl SwapUse {
     fn begin(&self, about: &AboutSwap<'_>) {
         self.path.set_end(about.path);
+        for (word, value) in self.file.iter().zip(about.file) {
+            word.store(value, Ordering::Relaxed);
+        }
         self.used_bytes.set(0);
         self.size_bytes.store(about.size_bytes, Ordering::Relaxed);
     }

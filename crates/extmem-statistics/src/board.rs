@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::block::{About, Block, CHANGING, ENDED, FREE, LIVE};
 use crate::departures::Departures;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM4");
+const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM5");
 /// Processes that are told apart at one time.
 const BLOCKS: usize = 32;
 
@@ -321,6 +321,7 @@ mod tests {
         swap: [AboutSwap {
             path: "",
             size_bytes: 0,
+            file: [0; 2],
         }; MOST_SWAP_PLACES],
     };
 

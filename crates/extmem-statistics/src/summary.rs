@@ -90,6 +90,8 @@ pub fn write_line(block: &Block, descriptor: RawFd) {
 pub struct SwapPlace {
     /// Its path; of a long one the end.
     pub path: String,
+    /// Device and inode: files without a name in one directory are different ones.
+    pub file: [u64; 2],
     /// What of it is used.
     pub used_bytes: u64,
     /// What of it may be used.
@@ -101,6 +103,7 @@ impl SwapPlace {
     fn all_of(block: &Block) -> Vec<Self> {
         let places = block.swap.iter().map(|place| Self {
             path: place.path.get(),
+            file: (place.file.each_ref()).map(|word| word.load(Ordering::Relaxed)),
             used_bytes: place.used_bytes.get(),
             size_bytes: place.size_bytes.load(Ordering::Relaxed),
         });
@@ -250,7 +253,7 @@ impl Summary {
                 continue;
             }
             for (at, place) in process.swap.iter().enumerate() {
-                let (size_bytes, used) = found.entry((at, &place.path)).or_default();
+                let (size_bytes, used) = found.entry((at, &place.path, place.file)).or_default();
                 // One that may not make files as large may use less.
                 *size_bytes = place.size_bytes.max(*size_bytes);
                 // Relatives share what they have there; one of them has looked last.
@@ -258,14 +261,17 @@ impl Summary {
                 *used_bytes = place.used_bytes.max(*used_bytes);
             }
         }
-        let shown = found.into_iter().map(|((_, path), (size_bytes, used))| {
-            let used_bytes = used.into_values().fold(0, u64::saturating_add);
-            SwapPlace {
-                path: path.clone(),
-                used_bytes,
-                size_bytes,
-            }
-        });
+        let shown = found
+            .into_iter()
+            .map(|((_, path, file), (size_bytes, used))| {
+                let used_bytes = used.into_values().fold(0, u64::saturating_add);
+                SwapPlace {
+                    path: path.clone(),
+                    file,
+                    used_bytes,
+                    size_bytes,
+                }
+            });
         shown.collect()
     }
 
@@ -403,10 +409,12 @@ mod tests {
             AboutSwap {
                 path: "/z",
                 size_bytes: 100,
+                file: [1, 1],
             },
             AboutSwap {
                 path: "/a",
                 size_bytes: 1000,
+                file: [1, 2],
             },
         );
         let about = About {
@@ -457,6 +465,53 @@ mod tests {
         let of_other = processes.iter().find(|one| one["start_ns"] == 3).unwrap();
         assert_eq!(of_other["swap"][1]["used_bytes"], 900);
         assert_eq!(of_other["swap"].as_array().unwrap().len(), 2);
+    }
+
+    fn about_one_place(file: [u64; 2]) -> About<'static> {
+        let mut swap = [AboutSwap::default(); MOST_SWAP_PLACES];
+        swap[0] = AboutSwap {
+            path: "/a",
+            size_bytes: 100,
+            file,
+        };
+        About {
+            command: "sh",
+            policy: "clock",
+            mode: "inline",
+            engine: "plain",
+            dram_bytes: 1,
+            swap_bytes: 100,
+            swap,
+        }
+    }
+
+    fn used_of_100(board: Board) -> Vec<u64> {
+        let places = Summary::of(board).swap_places().into_iter();
+        let used = places.map(|place| {
+            assert_eq!((&*place.path, place.size_bytes), ("/a", 100));
+            place.used_bytes
+        });
+        used.collect()
+    }
+
+    #[test]
+    fn runs_share_a_row_only_if_they_share_the_file() {
+        let one = Statistics::open(Place::Private, &about_one_place([1, 1])).unwrap();
+        one.block().swap[0].used_bytes.set(60);
+        let board = one.board();
+        let mut sleeps = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        // Beside it one with a file of its own in the same directory, and one with the same file.
+        for (pid, file, used) in [(1, [1, 2], 70), (sleeps.id(), [1, 1], 10)] {
+            let block = board.claim(pid, u64::from(pid), &about_one_place(file));
+            block.swap[0].used_bytes.set(used);
+        }
+        assert_eq!(used_of_100(board), [70, 70]);
+        sleeps.kill().unwrap();
+        sleeps.wait().unwrap();
+        assert_eq!(used_of_100(board), [60, 70]);
     }
 
     #[test]

@@ -50,6 +50,23 @@ pub fn lowest() -> RawFd {
     lowest
 }
 
+/// Device and inode of what is open; of a block device its own numbers.
+pub fn identity(fd: RawFd) -> [u64; 2] {
+    // SAFETY: zero is a stat.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: fills it.
+    unsafe {
+        syscall::call(
+            libc::SYS_fstat,
+            [fd as usize, &raw mut about as usize, 0, 0, 0, 0],
+        )
+    };
+    match about.st_mode & libc::S_IFMT {
+        libc::S_IFBLK => [about.st_rdev, 0],
+        _ => [about.st_dev, about.st_ino],
+    }
+}
+
 /// The numbers the program may not close.
 pub fn block() -> std::ops::Range<RawFd> {
     lowest()..lowest() + BLOCK

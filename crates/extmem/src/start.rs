@@ -353,10 +353,11 @@ fn command_name() -> String {
 
 fn about_swap(store: &SwapStore) -> [AboutSwap<'static>; MOST_SWAP_PLACES] {
     const { assert!(MOST_SWAP_PLACES == MOST_PLACES) };
-    let mut places = store.places();
+    let mut places = store.places().zip(store.descriptors());
     std::array::from_fn(|_| match places.next() {
-        Some((path, slots, _)) => AboutSwap {
+        Some(((path, slots, _), file)) => AboutSwap {
             path,
+            file: descriptor::identity(file),
             size_bytes: slots * PAGE_BYTES as u64,
         },
         None => AboutSwap::default(),
