@@ -312,6 +312,18 @@ impl Block {
         self.state.store(LIVE, Ordering::Release);
     }
 
+    /// For a child of a fork: it holds what its parent holds, which looked last.
+    pub(crate) fn inherit(&self, parent: &Self) {
+        for ((_, gauge), (_, of_parent)) in self.gauges.each().zip(parent.gauges.each()) {
+            gauge.set(of_parent.get());
+        }
+        for (place, of_parent) in self.swap.iter().zip(&parent.swap) {
+            place.used_bytes.set(of_parent.used_bytes.get());
+        }
+        let looked_ns = parent.updated_ns.load(Ordering::Relaxed);
+        self.updated_ns.store(looked_ns, Ordering::Relaxed);
+    }
+
     /// Adds another block's sums.
     pub(crate) fn absorb(&self, other: &Self) {
         for ((_, sum), (_, more)) in self.counters.each().zip(other.counters.each()) {

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::block::{About, Block, CHANGING, ENDED, FREE, LIVE};
 use crate::departures::Departures;
@@ -254,18 +254,26 @@ pub enum Place<'a> {
 #[derive(Debug)]
 pub struct Statistics {
     board: Board,
+    /// Another process' where there are too many.
     block: AtomicPtr<Block>,
+    /// This process.
+    pid: AtomicU32,
+    /// When the process started that it and its relatives by fork come from.
+    family_start_ns: u64,
 }
 
 impl Statistics {
     /// Takes a block.
     pub fn open(place: Place<'_>, about: &About<'_>) -> Result<Self, BoardError> {
         let board = Board::at(place)?;
-        let block = board.claim(std::process::id(), now_ns(), about);
+        let start_ns = now_ns();
+        let block = board.claim(std::process::id(), start_ns, about);
         board.departures().arrived(std::process::id());
         Ok(Self {
             board,
             block: AtomicPtr::new(std::ptr::from_ref(block).cast_mut()),
+            pid: AtomicU32::new(std::process::id()),
+            family_start_ns: start_ns,
         })
     }
 
@@ -282,10 +290,14 @@ impl Statistics {
 
     /// In the child of a fork: a block of its own.
     pub fn after_fork_in_child(&self, about: &About<'_>) {
-        let family_start_ns = self.block().family_start_ns.load(Ordering::Relaxed);
-        let block = self.board.claim(std::process::id(), now_ns(), about);
-        if block.pid.load(Ordering::Relaxed) == std::process::id() {
-            (block.family_start_ns).store(family_start_ns, Ordering::Relaxed);
+        let pid = std::process::id();
+        let (parent, parent_pid) = (self.block(), self.pid.swap(pid, Ordering::Relaxed));
+        let block = self.board.claim(pid, now_ns(), about);
+        if block.pid.load(Ordering::Relaxed) == pid {
+            (block.family_start_ns).store(self.family_start_ns, Ordering::Relaxed);
+            if parent.pid.load(Ordering::Relaxed) == parent_pid {
+                block.inherit(parent);
+            }
         }
         self.block
             .store(std::ptr::from_ref(block).cast_mut(), Ordering::Relaxed);
@@ -438,12 +450,16 @@ mod tests {
     #[test]
     fn a_forked_child_counts_for_itself() {
         let statistics = Statistics::open(Place::Private, &ABOUT).unwrap();
+        let block = statistics.block();
+        block.gauges.swap_used_bytes.set(7);
+        block.gauges.resident_bytes.set(8);
+        block.swap[0].used_bytes.set(9);
+        statistics.sample();
         // SAFETY: the child only stores and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             statistics.after_fork_in_child(&ABOUT);
             statistics.block().counters.faults_swap.add(5);
-            statistics.finish();
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) };
         }
@@ -457,5 +473,15 @@ mod tests {
             .map(|block| block.counters.faults_swap.get())
             .collect();
         assert_eq!(sums, [0, 5]);
+        // It holds what its parent holds, before it has looked for itself.
+        let fork = statistics.board().blocks().last().unwrap();
+        assert_eq!(fork.gauges.swap_used_bytes.get(), 7);
+        assert_eq!(fork.gauges.resident_bytes.get(), 8);
+        assert_eq!(fork.swap[0].used_bytes.get(), 9);
+        let times = [fork, block].map(|block| {
+            let times = [&block.updated_ns, &block.family_start_ns];
+            times.map(|time| time.load(Ordering::Relaxed))
+        });
+        assert_eq!(times[0], times[1]);
     }
 }

@@ -128,6 +128,8 @@ pub struct Process {
     pub engine: String,
     /// "runs", "ended", or "killed" when it never said so.
     pub state: &'static str,
+    /// When it last looked at itself, by CLOCK_MONOTONIC; a fork that has not: when its parent did.
+    pub updated_ns: u64,
     /// From its start to its last sample.
     pub seconds: f64,
     /// DRAM it may use.
@@ -168,6 +170,7 @@ impl Process {
             } else {
                 "killed"
             },
+            updated_ns,
             seconds: updated_ns.saturating_sub(start_ns) as f64 * 1e-9,
             dram_bytes: block.dram_bytes.load(Ordering::Relaxed),
             swap_bytes: block.swap_bytes.load(Ordering::Relaxed),
@@ -244,7 +247,7 @@ impl Summary {
     /// How full each place for swap is with what programs that run have there, in the order in
     /// which they are filled. The programs of a run share its places.
     pub fn swap_places(&self) -> Vec<SwapPlace> {
-        let mut found = BTreeMap::<_, (u64, BTreeMap<u64, u64>)>::new();
+        let mut found = BTreeMap::<_, (u64, BTreeMap<u64, (u64, u64)>)>::new();
         for process in self.processes.iter().filter(|one| one.state == "runs") {
             // What it was before an exec has nothing there any more.
             let is_later = |one: &&Process| one.start_ns > process.start_ns;
@@ -257,14 +260,15 @@ impl Summary {
                 // One that may not make files as large may use less.
                 *size_bytes = place.size_bytes.max(*size_bytes);
                 // Relatives share what they have there; one of them has looked last.
-                let used_bytes = used.entry(process.family_start_ns).or_default();
-                *used_bytes = place.used_bytes.max(*used_bytes);
+                let latest = used.entry(process.family_start_ns).or_default();
+                *latest = (process.updated_ns, place.used_bytes).max(*latest);
             }
         }
         let shown = found
             .into_iter()
             .map(|((_, path, file), (size_bytes, used))| {
-                let used_bytes = used.into_values().fold(0, u64::saturating_add);
+                let used_bytes = used.into_values().map(|(_, used_bytes)| used_bytes);
+                let used_bytes = used_bytes.fold(0, u64::saturating_add);
                 SwapPlace {
                     path: path.clone(),
                     file,
@@ -438,6 +442,7 @@ mod tests {
         );
         let family_start_ns = one.block().family_start_ns.load(Ordering::Relaxed);
         (fork.family_start_ns).store(family_start_ns, Ordering::Relaxed);
+        (fork.updated_ns).store(u64::MAX, Ordering::Relaxed);
         let uses = [(one.block(), 60, 0), (fork, 70, 5), (other, 10, 900)];
         for (block, first, second) in uses {
             block.swap[0].used_bytes.set(first);
@@ -450,9 +455,13 @@ mod tests {
         };
         let place = |path: &str, used, size| (path.to_owned(), used, size);
         assert_eq!(shown(board), [place("/z", 80, 100), place("/a", 905, 1000)]);
+        // Of relatives that who looked last knows, if that is less, too.
+        fork.swap[0].used_bytes.set(1);
+        assert_eq!(shown(board), [place("/z", 11, 100), place("/a", 905, 1000)]);
+        (fork.updated_ns).store(0, Ordering::Relaxed);
+        assert_eq!(shown(board), [place("/z", 70, 100), place("/a", 900, 1000)]);
         // What a process that is gone had there is free, and so is what one had before an exec.
         one.finish();
-        fork.swap[0].used_bytes.set(1);
         assert_eq!(shown(board), [place("/z", 11, 100), place("/a", 905, 1000)]);
         let became = board.claim(1, 4, &about);
         became.swap[1].used_bytes.set(7);
