@@ -261,6 +261,8 @@ pub(crate) const CHANGING: u32 = 1;
 pub(crate) const LIVE: u32 = 2;
 /// Of a process that ended in order.
 pub(crate) const ENDED: u32 = 3;
+/// Of a process that is about to exec, or has: its next image has another block, or none.
+pub(crate) const LEFT: u32 = 4;
 
 /// One process. All bits zero is a free block.
 #[derive(Debug)]
@@ -310,6 +312,14 @@ impl Block {
         self.mode.set(about.mode);
         self.engine.set(about.engine);
         self.state.store(LIVE, Ordering::Release);
+    }
+
+    /// From one state to another, if it is in that one and this process' own.
+    pub(crate) fn change(&self, pid: u32, from: u32, to: u32) {
+        if self.pid.load(Ordering::Relaxed) == pid {
+            let relaxed = Ordering::Relaxed;
+            let _ = (self.state).compare_exchange(from, to, Ordering::AcqRel, relaxed);
+        }
     }
 
     /// For a child of a fork: it holds what its parent holds, which looked last.

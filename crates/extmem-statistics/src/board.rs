@@ -10,8 +10,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::block::{About, Block, CHANGING, ENDED, FREE, LIVE};
-use crate::departures::Departures;
+use crate::block::{About, Block, CHANGING, ENDED, FREE, LEFT, LIVE};
+use crate::departures::{Departure, Departures};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"DMTRXTM5");
 /// Processes that are told apart at one time.
@@ -154,17 +154,23 @@ impl Board {
         self.layout()
             .blocks
             .iter()
-            .filter(|block| matches!(block.state.load(Ordering::Acquire), LIVE | ENDED))
+            .filter(|block| matches!(block.state.load(Ordering::Acquire), LIVE | ENDED | LEFT))
     }
 
     /// A block for this process. When all are taken, the block of an ended process;
     /// when all run, the last one is shared.
     pub fn claim(&self, pid: u32, now_ns: u64, about: &About<'_>) -> &'static Block {
         let layout = self.layout();
+        for block in &layout.blocks {
+            // What this process was before an exec.
+            block.change(pid, LEFT, ENDED);
+        }
+        let is_gone = |block: &Block| !runs(block.pid.load(Ordering::Relaxed));
         let block = self
             .take(FREE, |_| true)
             .or_else(|| self.take(ENDED, |_| true))
-            .or_else(|| self.take(LIVE, |block| !runs(block.pid.load(Ordering::Relaxed))));
+            .or_else(|| self.take(LIVE, is_gone))
+            .or_else(|| self.take(LEFT, is_gone));
         match block {
             Some(block) => {
                 block.begin(pid, now_ns, about);
@@ -224,6 +230,24 @@ pub(crate) fn runs(pid: u32) -> bool {
     // SAFETY: signal 0 only asks.
     let result = unsafe { libc::kill(pid as libc::pid_t, 0) };
     result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// True while it has memory, too: what has ended and was not waited for yet has none.
+pub(crate) fn lives(pid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    runs(pid) && !is_zombie(&String::from_utf8_lossy(&stat))
+}
+
+/// Whether that is the line of a process of which no thread is left.
+fn is_zombie(stat: &str) -> bool {
+    // Its name, in parentheses, may hold anything.
+    let Some((_, rest)) = stat.rsplit_once(')') else {
+        return false;
+    };
+    let mut fields = rest.split_whitespace();
+    let is_over = matches!(fields.next(), Some("Z" | "X"));
+    // The first thread may end before the others; it counts all the same.
+    is_over && matches!(fields.nth(16), None | Some("0" | "1"))
 }
 
 /// CLOCK_MONOTONIC.
@@ -286,6 +310,18 @@ impl Statistics {
     /// The file.
     pub fn board(&self) -> Board {
         self.board
+    }
+
+    /// A process, this one or its child by vfork, is about to exec a program.
+    pub fn leave(&self, pid: u32, path: &[u8]) -> Option<Departure> {
+        self.block().change(pid, LIVE, LEFT);
+        self.board.departures().leave(pid, path)
+    }
+
+    /// The exec failed.
+    pub fn stayed(&self, pid: u32, departure: Option<Departure>) {
+        self.board.departures().stayed(departure);
+        self.block().change(pid, LEFT, LIVE);
     }
 
     /// In the child of a fork: a block of its own.
@@ -374,6 +410,42 @@ mod tests {
             .store(0x7fff_fffe, Ordering::Relaxed);
         let block = board.claim(own, 1, &ABOUT);
         assert!(std::ptr::eq(block, &raw const board.layout().blocks[7]));
+    }
+
+    #[test]
+    fn who_left_gives_its_block_back_when_it_is_gone() {
+        let statistics = Statistics::open(Place::Private, &ABOUT).unwrap();
+        let (board, own) = (statistics.board(), std::process::id());
+        while board.blocks().count() < BLOCKS {
+            board.claim(own, 1, &ABOUT);
+        }
+        let left = statistics.leave(own, b"/bin/static");
+        let is_left = |block: &Block| std::ptr::eq(block, statistics.block());
+        // The exec may fail, and then it goes on there.
+        assert!(!is_left(board.claim(1, 2, &ABOUT)));
+        statistics.stayed(own, left);
+        assert!(!is_left(board.claim(own, 2, &ABOUT)));
+        statistics.leave(own, b"/bin/static");
+        // Its next image has a pager after all.
+        assert!(is_left(board.claim(own, 2, &ABOUT)));
+        statistics.leave(own, b"/bin/static");
+        (statistics.block().pid).store(0x7fff_fffe, Ordering::Relaxed);
+        assert!(is_left(board.claim(own, 3, &ABOUT)));
+    }
+
+    #[test]
+    fn a_zombie_has_no_thread_left() {
+        let line = |name: &str, state: &str, threads: u32| {
+            format!(
+                "7 ({name}) {state} 1 7 7 0 -1 4228100 0 0 0 0 0 0 0 0 20 0 {threads} 0 4 0 0\n"
+            )
+        };
+        assert!(is_zombie(&line("sort", "Z", 1)) && is_zombie(&line(") R (", "X", 0)));
+        assert!(!is_zombie(&line("sort", "S", 1)) && !is_zombie(&line(") Z (", "R", 1)));
+        // Its first thread has ended.
+        assert!(!is_zombie(&line("sort", "Z", 11)) && !is_zombie(&line("sort", "Z", 2)));
+        assert!(!is_zombie("") && !is_zombie("7 (sort"));
+        assert!(lives(std::process::id()) && lives(1) && !lives(0x7fff_fffe));
     }
 
     #[test]

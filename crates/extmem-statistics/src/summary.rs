@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use crate::block::{Block, ENDED};
-use crate::board::{Board, runs};
+use crate::block::{Block, ENDED, LEFT};
+use crate::board::{Board, lives};
 use crate::history::Sample;
 
 /// Collects text and writes it to a descriptor, without allocating.
@@ -126,7 +126,8 @@ pub struct Process {
     pub mode: String,
     /// How it swaps.
     pub engine: String,
-    /// "runs", "ended", or "killed" when it never said so.
+    /// "runs", "ended", "killed" when it never said so, or "left" while it is another program,
+    /// without the pager or not yet with it.
     pub state: &'static str,
     /// When it last looked at itself, by CLOCK_MONOTONIC; a fork that has not: when its parent did.
     pub updated_ns: u64,
@@ -156,6 +157,14 @@ impl Process {
         let start_ns = block.start_ns.load(Ordering::Relaxed);
         let updated_ns = block.updated_ns.load(Ordering::Relaxed);
         let pid = block.pid.load(Ordering::Relaxed);
+        let state = match block.state.load(Ordering::Relaxed) {
+            ENDED => "ended",
+            _ if pid == 0 => "ended",
+            LEFT if lives(pid) => "left",
+            LEFT => "ended",
+            _ if lives(pid) => "runs",
+            _ => "killed",
+        };
         Self {
             start_ns,
             pid,
@@ -163,13 +172,7 @@ impl Process {
             policy: block.policy.get(),
             mode: block.mode.get(),
             engine: block.engine.get(),
-            state: if block.state.load(Ordering::Relaxed) == ENDED || pid == 0 {
-                "ended"
-            } else if runs(pid) {
-                "runs"
-            } else {
-                "killed"
-            },
+            state,
             updated_ns,
             seconds: updated_ns.saturating_sub(start_ns) as f64 * 1e-9,
             dram_bytes: block.dram_bytes.load(Ordering::Relaxed),
@@ -466,7 +469,12 @@ mod tests {
         let became = board.claim(1, 4, &about);
         became.swap[1].used_bytes.set(7);
         assert_eq!(shown(board), [place("/z", 1, 100), place("/a", 12, 1000)]);
+        // It has ended, though nobody waits for it yet.
         sleeps.kill().unwrap();
+        let begun = std::time::Instant::now();
+        while shown(board) != [place("/z", 0, 100), place("/a", 7, 1000)] {
+            assert!(begun.elapsed().as_secs() < 20, "{:?}", shown(board));
+        }
         sleeps.wait().unwrap();
         assert_eq!(shown(board), [place("/z", 0, 100), place("/a", 7, 1000)]);
         let json = serde_json::to_value(Summary::of(board)).unwrap();
@@ -521,6 +529,24 @@ mod tests {
         sleeps.kill().unwrap();
         sleeps.wait().unwrap();
         assert_eq!(used_of_100(board), [60, 70]);
+    }
+
+    #[test]
+    fn who_became_a_program_without_the_pager_has_no_swap() {
+        let one = Statistics::open(Place::Private, &about_one_place([1, 1])).unwrap();
+        let (board, own) = (one.board(), std::process::id());
+        one.block().swap[0].used_bytes.set(60);
+        let state = || Summary::of(board).processes[0].state;
+        // A child by vfork, which has no block.
+        one.leave(own + 1, b"/bin/static");
+        assert_eq!((used_of_100(board), state()), (vec![60], "runs"));
+        let left = one.leave(own, b"/bin/static");
+        assert_eq!((used_of_100(board), state()), (vec![], "left"));
+        one.stayed(own, left);
+        assert_eq!((used_of_100(board), state()), (vec![60], "runs"));
+        one.leave(own, b"/bin/static");
+        one.block().pid.store(0x7fff_fffe, Ordering::Relaxed);
+        assert_eq!((used_of_100(board), state()), (vec![], "ended"));
     }
 
     #[test]

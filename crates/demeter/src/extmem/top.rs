@@ -78,7 +78,7 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
             .0
             .processes
             .iter()
-            .all(|process| process.state != "runs");
+            .all(|process| !matches!(process.state, "runs" | "left"));
         if looks == arguments.count || interrupt::raised() || (over && earlier.is_some()) {
             return Ok(0);
         }

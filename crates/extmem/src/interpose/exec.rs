@@ -5,7 +5,6 @@
 //! library, or not beside what they are, are started without it, and run as they are.
 
 use demeter_extmem_image::{Image, SCRIPT_DEPTH, Tool, inspect};
-use demeter_extmem_statistics::Departure;
 use libc::c_long;
 
 use crate::interpose::transfer::{ATTEMPTS, Held, read_user};
@@ -36,14 +35,16 @@ pub fn perform(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     }
     let mut room = [0; PATH_BYTES];
     let name = read_text(path, &mut room);
-    let departure = note_departure(pager, name);
+    // SAFETY: no arguments. This process may be a child by vfork.
+    let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as u32;
+    let departure = pager.statistics.leave(process, name);
     let result = if tool(folder, path, name).is_none() && loads_library(folder, path) {
         reissue(pager, number, arguments)
     } else {
         reissue_without_library(pager, number, arguments, environment)
     };
     // It did not come to the exec.
-    pager.statistics.board().departures().stayed(departure);
+    pager.statistics.stayed(process, departure);
     result
 }
 
@@ -62,13 +63,6 @@ fn reissue(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
         }
     }
     result
-}
-
-/// Notes that this process, which may be a child by vfork, is to be another program.
-fn note_departure(pager: &Pager, name: &[u8]) -> Option<Departure> {
-    // SAFETY: no arguments.
-    let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as u32;
-    (pager.statistics.board().departures()).leave(process, name)
 }
 
 /// The tool of that path, by its name or by that of the file which links lead to. Not part of
