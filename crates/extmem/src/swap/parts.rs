@@ -617,8 +617,8 @@ mod tests {
     #[test]
     fn what_a_relative_asks_for_is_waited_for_however_slow_its_disk_is() {
         let (spans, other) = one_part_left();
-        let child = relative(&spans, 4);
         let begun = Instant::now();
+        let child = relative(&spans, 4);
         let (slot, _) = spans.allocate(1).unwrap();
         assert!(slot.0 < 1024 && begun.elapsed() > Duration::from_secs(3));
         end(child, 0);

@@ -33,6 +33,8 @@ const PAUSE_NS: u32 = 20_000_000;
 const MOST_TRIES_NS: u64 = 2_000_000_000;
 /// … but so many in any case, as a thread may be set aside.
 const LEAST_TRIES: u32 = 3;
+/// What relatives ask for is waited for so long.
+const MOST_WAIT_NS: u64 = 60_000_000_000;
 
 /// One file or device.
 #[derive(Debug)]
@@ -194,18 +196,17 @@ impl Spans {
             return found;
         }
         // Somebody else may give a part or some space back.
-        let mut begun_ns = clock::now_ns();
+        let begun_ns = clock::now_ns();
+        let until_ns = begun_ns.saturating_add(MOST_WAIT_NS);
         for tries in 1..=TRIES {
             let found = self.each(|span| span.slots.take_at_last(want));
             if found.is_some() {
                 return found;
             }
-            let looked_ns = clock::now_ns();
-            let found = self.wait_for_relatives(want);
+            let found = self.wait_for_relatives(want, until_ns);
             if found.is_some() {
                 return found;
             }
-            begun_ns += clock::now_ns().saturating_sub(looked_ns);
             let late =
                 tries >= LEAST_TRIES && clock::now_ns().saturating_sub(begun_ns) > MOST_TRIES_NS;
             if late || !self.spans.iter().any(|span| span.slots.may_grow()) {
@@ -216,13 +217,20 @@ impl Spans {
         // Relatives that were killed may still hold some.
         let found = self.each(|span| span.slots.take_swept(want));
         // What the last one of them was refused, or was killed over, has not been asked for since.
-        found.or_else(|| self.each(|span| span.slots.take_at_last(want)))
+        found
+            .or_else(|| self.each(|span| span.slots.take_at_last(want)))
+            // Somebody may have begun to ask during that look, ...
+            .or_else(|| self.wait_for_relatives(want, until_ns))
+            // ... or have got a part between ours and the question whether anybody asks.
+            .or_else(|| self.each(|span| span.slots.take_rest(want)))
     }
 
     /// What another thread or relative asks for will be of use to us all, and its disk may take its
     /// time. We ask for nothing meanwhile, so that a full disk comes to a turn of each and an end.
-    fn wait_for_relatives(&self, want: u32) -> Option<(Slot, u32)> {
-        while self.spans.iter().any(|span| span.slots.is_asked_for()) {
+    /// One that is stopped is not waited for without an end: who would let it go on may be we.
+    fn wait_for_relatives(&self, want: u32, until_ns: u64) -> Option<(Slot, u32)> {
+        while clock::now_ns() < until_ns && self.spans.iter().any(|span| span.slots.is_asked_for())
+        {
             pause(PAUSE_NS);
             let found = self.each(|span| span.slots.take_rest(want));
             if found.is_some() {
