@@ -24,6 +24,7 @@
 #include <linux/mmap_lock.h>
 #include <linux/pgtable.h>
 #include <linux/static_call.h>
+#include <linux/uaccess.h>
 #include <asm/tlbflush.h>
 
 #include "kernel_calls.h"
@@ -328,9 +329,10 @@ enum demeter_touch_state demeter_touch_restore(struct mm_struct *mm, unsigned lo
 		return restore(mm, addr, true);
 	/*
 	 * Debug kernels have page-table locks apart from the tables, and up to 6.12 munmap frees
-	 * a lock before it waits for CPUs whose interrupts are off. There a VMA has to keep it.
+	 * a lock before it waits for CPUs whose interrupts are off. There a VMA has to keep it. A
+	 * tracer that may not fault may have the lock that a waiting writer is woken with.
 	 */
-	if (!mmap_read_trylock(mm)) {
+	if (pagefault_disabled() || !mmap_read_trylock(mm)) {
 		if (demeter_touch_peek(mm, addr) == DEMETER_TOUCH_MARKED)
 			state = DEMETER_TOUCH_BUSY;
 		return state;

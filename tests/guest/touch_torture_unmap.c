@@ -9,9 +9,11 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#define GIB    (1ul << 30)
-#define BYTES  (4 * HUGE)
-#define ROUNDS 20
+#define GIB	(1ul << 30)
+#define BYTES	(4 * HUGE)
+/* Each for some epochs, so that pages of it are armed. */
+#define ROUNDS	8
+#define STAY_MS 80
 
 static char *place;
 static atomic_bool end_reader;
@@ -59,7 +61,7 @@ void test_unmap(void)
 		madvise(word, BYTES, round % 2 ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
 		for (i = 0; i < BYTES / sizeof(*word); i += WORDS)
 			word[i] = i;
-		nap(10);
+		nap(STAY_MS);
 		for (i = 0; i < BYTES / sizeof(*word); i += WORDS)
 			same &= word[i] == i;
 		munmap(word, BYTES);

@@ -132,6 +132,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_tmpfs_is_by_page_where_the_kernel_gives_it_no_huge_pages() {
+        let memory = tempfile::tempfile_in("/dev/shm").unwrap();
+        let of_sizes = fs::read_dir(TRANSPARENT).into_iter().flatten().flatten();
+        let none = ["[never]", "[deny]", "[inherit]"];
+        // One setting for all sizes, and one for each that may leave it to that.
+        let has_none = std::iter::once(Path::new(TRANSPARENT).to_owned())
+            .chain(of_sizes.map(|size| size.path()))
+            .filter_map(|place| fs::read_to_string(place.join("shmem_enabled")).ok())
+            .all(|words| none.iter().any(|word| words.contains(word)));
+        assert_eq!(is_by_page(&memory), has_none);
+    }
+
+    #[test]
     fn a_file_on_a_disk_is_not_allocated_by_the_guest_alone() {
         let other = File::open("/proc/self/mountinfo").unwrap();
         assert!(!is_by_page(&other));

@@ -105,9 +105,6 @@ struct Known {
     view: VmView,
     /// FMEM as it was last asked for.
     wanted_pages: u64,
-    /// FMEM of its balloon that it has nevertheless, now and at the last decision: the host
-    /// lacks it.
-    kept_pages: u64,
     /// Decisions since that changed.
     steady_rounds: u32,
     /// All tiers together, as the policy or its entitlement says.
@@ -160,8 +157,6 @@ struct Coordinator {
     away: Away,
     quiet: BTreeMap<String, Quiet>,
     boots: BTreeMap<String, Boot>,
-    /// FMEM of their balloons that guests had at the last decision, as far as it was seen.
-    kept_pages: BTreeMap<String, u64>,
     /// The last decision.
     decided: Option<Instant>,
     passed: Passed,
@@ -226,7 +221,6 @@ impl Coordinator {
         });
         (self.quiet).retain(|name, _| self.memories.contains_key(name));
         (self.boots).retain(|name, _| self.memories.contains_key(name));
-        let kept_before = std::mem::take(&mut self.kept_pages);
         let believes = (orders.policy.as_ref()).is_some_and(|policy| policy.believes());
         let sizes_memory = (orders.policy.as_ref()).is_some_and(|policy| policy.sizes_memory());
         for (vm, mut view) in seen {
@@ -259,13 +253,8 @@ impl Coordinator {
             }
             let wanted_pages = wanted_bytes >> PAGE_SHIFT;
             let steady_rounds = memory.told_size(wanted_pages);
-            let kept_now = boot::kept_pages(tier).unwrap_or(0);
-            let kept_then = kept_before.get(&view.name).copied().unwrap_or(0);
-            self.kept_pages.insert(view.name.clone(), kept_now);
             known.push(Known {
                 wanted_pages,
-                // What is seen once may be a balloon that changes just now.
-                kept_pages: kept_now.min(kept_then),
                 steady_rounds,
                 memory_pages: share.memory_bytes.map(|bytes| bytes >> PAGE_SHIFT),
                 dead_band: DEAD_BAND,
@@ -496,10 +485,8 @@ fn apply(known: &[Known], sizes: &[u64], causes: &[String], pool_pages: u64) {
             wanted_pages: known.wanted_pages,
         })
         .collect();
-    // Nobody is given what is not there.
-    let kept_pages = (known.iter()).fold(0, |sum: u64, known| sum.saturating_add(known.kept_pages));
     let changes = policy::changes(
-        pool_pages.saturating_sub(kept_pages),
+        pool_pages,
         &held,
         sizes,
         |at, size| worth(&known[at], &known[at].view.tiers[0], size),

@@ -68,7 +68,9 @@ impl Boot {
         let held_pages = size_pages.max(promised_pages);
         let seen_pages = backing_pages(tier).map(|seen| seen.min(pages(tier.total_bytes)));
         let over_pages = seen_pages.unwrap_or(0).saturating_sub(held_pages);
-        let kept_pages = kept_pages(tier);
+        // What it was promised is paid already, also where it has not taken it out yet.
+        let promised_beyond = held_pages - size_pages;
+        let kept_pages = (tier.kept_bytes).map(|kept| pages(kept).saturating_sub(promised_beyond));
         let is_new = self.look(view, tier, passed_s);
         let clock_ns = (view.statistics.as_ref()).map(|statistics| statistics.guest_time_ns);
         let heard = self.clock.look(clock_ns, is_new);
@@ -188,14 +190,6 @@ impl Clock {
 /// It has a driver that speaks.
 fn is_heard(view: &VmView) -> bool {
     view.stage == Stage::Driven && view.statistics.is_some()
-}
-
-/// What it has of its balloon, as far as that can be told. What it was promised it may have, also
-/// where it has not taken it out yet.
-pub fn kept_pages(tier: &TierView) -> Option<u64> {
-    let promised_bytes = tier.wanted_size_bytes.unwrap_or(0);
-    let promised_beyond = pages(promised_bytes).saturating_sub(pages(tier.size_bytes));
-    (tier.kept_bytes).map(|kept| pages(kept).saturating_sub(promised_beyond))
 }
 
 fn pages(bytes: u64) -> u64 {

@@ -109,39 +109,3 @@ fn where_huge_pages_cover_the_balloon_who_speaks_is_believed() {
     two.minutes(60, allocated_in_huge_pages(TIER_PAGES[0]));
     assert_eq!(two.account("a"), half());
 }
-
-#[test]
-fn nobody_is_given_what_another_has_of_its_balloon() {
-    let mut two = obedient();
-    let size_pages = |two: &Two| {
-        two.guests[1].pair.carry();
-        two.guests[1].pair.vm.view().tiers[0].size_bytes >> PAGE_SHIFT
-    };
-    let shrink = |two: &mut Two| {
-        let b = &mut two.guests[1];
-        (b.pair.vm.ask(0, (SHARE_PAGES / 2) << PAGE_SHIFT, "test")).unwrap();
-        b.obey();
-        assert_eq!(size_pages(two), SHARE_PAGES / 2);
-    };
-    // All that is not `a`'s share is there.
-    shrink(&mut two);
-    two.minutes(1, allocated(SHARE_PAGES));
-    assert_eq!(size_pages(&two), SHARE_PAGES);
-    // What is seen once keeps nothing from anybody.
-    shrink(&mut two);
-    two.minutes(1, allocated(TIER_PAGES[0]));
-    assert_eq!(size_pages(&two), SHARE_PAGES);
-    // What `a` has is not there.
-    shrink(&mut two);
-    two.minutes(3, allocated(TIER_PAGES[0]));
-    assert_eq!(size_pages(&two), SHARE_PAGES / 2);
-    // A part of it is not.
-    let kept_pages = SHARE_PAGES / 4;
-    two.minutes(2, allocated(SHARE_PAGES + kept_pages));
-    assert_eq!(size_pages(&two), SHARE_PAGES - kept_pages);
-    two.minutes(1, allocated(SHARE_PAGES));
-    assert_eq!(size_pages(&two), SHARE_PAGES);
-    // Nor does anybody get less than it has.
-    two.minutes(3, allocated(TIER_PAGES[0]));
-    assert_eq!(size_pages(&two), SHARE_PAGES);
-}
