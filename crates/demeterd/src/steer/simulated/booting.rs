@@ -170,6 +170,16 @@ fn who_speaks_before_it_greets_owes_what_it_had_without_a_word() {
     assert_eq!(two.account("a"), half());
 }
 
+/// The system that has booted speaks by a clock of its own, and pays for its size alone.
+fn is_believed(two: &mut Two) {
+    two.guests[0].obey();
+    two.guests[0].is_mute = false;
+    two.guests[0].now_s = 1.0;
+    two.set_account("a", half());
+    two.minutes(10, allocated_in_huge_pages(TIER_PAGES[0]));
+    assert_eq!(two.account("a"), half());
+}
+
 #[test]
 fn last_words_heard_with_the_greeting_of_the_next_system_are_not_its_clock() {
     for greetings in [1, 2] {
@@ -184,12 +194,7 @@ fn last_words_heard_with_the_greeting_of_the_next_system_are_not_its_clock() {
             two.guests[0].is_mute = true;
             two.minutes(1, allocated_in_huge_pages(SHARE_PAGES));
         }
-        two.guests[0].obey();
-        two.guests[0].is_mute = false;
-        two.guests[0].now_s = 1.0;
-        two.set_account("a", half());
-        two.minutes(10, allocated_in_huge_pages(TIER_PAGES[0]));
-        assert_eq!(two.account("a"), half());
+        is_believed(&mut two);
         // From then on that is its clock, and what is behind is another's.
         two.guests[0].now_s = 1.0;
         two.minutes(2, allocated_in_huge_pages(TIER_PAGES[0]));
@@ -234,10 +239,5 @@ fn another_machine_between_two_decisions_is_not_the_one_of_before() {
     two.guests[0].greet();
     two.guests[0].is_mute = true;
     two.minutes(1, allocated_in_huge_pages(SHARE_PAGES));
-    two.guests[0].obey();
-    two.guests[0].is_mute = false;
-    two.guests[0].now_s = 1.0;
-    two.set_account("a", half());
-    two.minutes(10, allocated_in_huge_pages(TIER_PAGES[0]));
-    assert_eq!(two.account("a"), half());
+    is_believed(&mut two);
 }
