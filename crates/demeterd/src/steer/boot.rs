@@ -132,10 +132,7 @@ impl Boot {
             return ((std::mem::take(&mut self.unheard_page_s) + unpaid_page_s) / passed_s) as u64;
         }
         // Where the host sees what is kept, that is paid by what it sees alone.
-        let is_seen = view
-            .tiers
-            .first()
-            .is_some_and(|tier| tier.kept_bytes.is_some());
+        let is_seen = (view.tiers.first()).is_some_and(|tier| tier.kept_bytes.is_some());
         if !self.boots && is_heard(view) {
             match heard {
                 // Who speaks was there all the time.

@@ -1,30 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Guests of a model that boot: they pay for what the host saw of it, and for nothing else.
 
-use super::two::{Two, allocated, allocated_in_huge_pages};
+use super::two::{POOL_PAGES, SHARE_PAGES, Two, allocated, allocated_in_huge_pages, half, settled};
 use super::*;
-
-use crate::policy::Account;
-
-/// Beside all that `a` could have the other one has room for its kernel. Whoever has all of its
-/// FMEM is six tenths ahead of its share, which is 36 s of credit a minute.
-const POOL_PAGES: u64 = TIER_PAGES[0] / 4 * 5;
-const SHARE_PAGES: u64 = POOL_PAGES / 2;
-
-fn half() -> Account {
-    Account::restored(Duration::from_secs(300), false)
-}
-
-/// Two guests that have their share each; `a` has half an account.
-fn settled() -> Two {
-    let mut two = Two::of(POOL_PAGES);
-    two.minutes(2, allocated(SHARE_PAGES));
-    two.guests[0].obey();
-    two.minutes(1, allocated(SHARE_PAGES));
-    two.set_account("a", half());
-    assert_eq!(TIER_PAGES[0] - two.guests[0].balloon[0], SHARE_PAGES);
-    two
-}
 
 fn size_pages(two: &Two) -> u64 {
     two.guests[0].pair.carry();

@@ -1,32 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Guests of a model that speak, do as they are told, and touch what is in their balloon.
 
-use super::two::{Two, allocated, allocated_in_huge_pages};
+use super::two::{SHARE_PAGES, allocated, allocated_in_huge_pages, half, settled};
 use super::*;
-
-use crate::policy::Account;
-
-/// Whoever has all of its FMEM is six tenths ahead of its share: 36 s of credit a minute.
-const POOL_PAGES: u64 = TIER_PAGES[0] / 4 * 5;
-const SHARE_PAGES: u64 = POOL_PAGES / 2;
-
-fn half() -> Account {
-    Account::restored(Duration::from_secs(300), false)
-}
-
-/// `a` has its share, as it was told, and half an account.
-fn obedient() -> Two {
-    let mut two = Two::of(POOL_PAGES);
-    two.minutes(2, allocated(SHARE_PAGES));
-    two.guests[0].obey();
-    two.minutes(1, allocated(SHARE_PAGES));
-    two.set_account("a", half());
-    two
-}
 
 #[test]
 fn who_speaks_pays_for_what_it_touches_of_its_balloon() {
-    let mut two = obedient();
+    let mut two = settled();
     two.minutes(5, allocated(TIER_PAGES[0]));
     // The first minute was seen at one end, and 30 s are let pass.
     let left_s = two.account("a").credit().as_secs_f64();
@@ -50,7 +30,7 @@ fn who_speaks_pays_for_what_it_touches_of_its_balloon() {
 
 #[test]
 fn who_does_as_it_is_told_pays_no_more_for_what_is_seen_for_a_moment() {
-    let mut two = obedient();
+    let mut two = settled();
     // A balloon that fills is seen with what is not dropped yet, and one that empties is seen
     // late: of a 32nd of its share, every half hour.
     for _ in 0..48 {
@@ -62,7 +42,7 @@ fn who_does_as_it_is_told_pays_no_more_for_what_is_seen_for_a_moment() {
 
 #[test]
 fn who_lets_go_at_every_other_look_pays_for_half_of_it() {
-    let mut two = obedient();
+    let mut two = settled();
     // 18 s of credit a minute.
     for _ in 0..5 {
         two.minutes(1, allocated(TIER_PAGES[0]));
@@ -79,7 +59,7 @@ fn who_lets_go_at_every_other_look_pays_for_half_of_it() {
 
 #[test]
 fn who_keeps_next_to_nothing_for_days_does_not_owe_an_account() {
-    let mut two = obedient();
+    let mut two = settled();
     // Less than the 512th that is forgotten.
     two.minutes(3 * 24 * 60, allocated(SHARE_PAGES + SHARE_PAGES / 585));
     assert_eq!(two.account("a"), half());
@@ -93,7 +73,7 @@ fn who_keeps_next_to_nothing_for_days_does_not_owe_an_account() {
 fn what_a_guest_was_promised_it_pays_for_once() {
     // It has not taken it out of its balloon, and has touched it or not.
     let left_s = [SHARE_PAGES, TIER_PAGES[0]].map(|pages| {
-        let mut two = obedient();
+        let mut two = settled();
         two.minutes(5, |view| {
             allocated(pages)(view);
             view.tiers[0].wanted_size_bytes = Some(TIER_PAGES[0] << PAGE_SHIFT);
@@ -105,7 +85,7 @@ fn what_a_guest_was_promised_it_pays_for_once() {
 
 #[test]
 fn where_huge_pages_cover_the_balloon_who_speaks_is_believed() {
-    let mut two = obedient();
+    let mut two = settled();
     two.minutes(60, allocated_in_huge_pages(TIER_PAGES[0]));
     assert_eq!(two.account("a"), half());
 }

@@ -5,6 +5,11 @@ use super::*;
 
 use crate::policy::Account;
 
+/// Beside all that `a` could have the other one has room for its kernel. Whoever has all of its
+/// FMEM is six tenths ahead of its share, which is 36 s of credit a minute.
+pub const POOL_PAGES: u64 = TIER_PAGES[0] / 4 * 5;
+pub const SHARE_PAGES: u64 = POOL_PAGES / 2;
+
 /// With their daemon.
 pub struct Two {
     pub directory: tempfile::TempDir,
@@ -83,6 +88,22 @@ impl Two {
             self.guests[1].obey();
         }
     }
+}
+
+/// Half of an account.
+pub fn half() -> Account {
+    Account::restored(Duration::from_secs(300), false)
+}
+
+/// Two guests that have their share each; `a` has half an account.
+pub fn settled() -> Two {
+    let mut two = Two::of(POOL_PAGES);
+    two.minutes(2, allocated(SHARE_PAGES));
+    two.guests[0].obey();
+    two.minutes(1, allocated(SHARE_PAGES));
+    two.set_account("a", half());
+    assert_eq!(TIER_PAGES[0] - two.guests[0].balloon[0], SHARE_PAGES);
+    two
 }
 
 /// The host has allocated so much FMEM for it, page by page as it touched that.
