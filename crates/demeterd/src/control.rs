@@ -117,6 +117,10 @@ impl From<FleetError> for Failure {
                 StatusCode::CONFLICT,
                 "take it out of the file, then POST /v1/reload".to_owned(),
             ),
+            error if error.is_silence() => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "look after the state directory and its disk, then ask again".to_owned(),
+            ),
             FleetError::Start(error) => (StatusCode::CONFLICT, error.next()),
             FleetError::Store(_) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -466,6 +470,7 @@ async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
         pool_bytes: steering.fmem_pool_bytes,
         decisions: steering.decisions,
         deciding: steering.deciding,
+        disk_silent: fleet.disk_silent_for(),
     });
     match metrics::text(&fleet.views().await, decided) {
         Ok(text) => (

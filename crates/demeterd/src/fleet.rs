@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use demeter_balloon::Parameters;
 use demeter_balloon::view::{PolicyClock, PolicyView, VmView};
@@ -23,6 +23,7 @@ use crate::measuring::Measuring;
 use crate::policy::{self, Policy, PolicyError};
 use crate::sockets::Access;
 use crate::spec::{self, Description, Entitlement, SpecError};
+use crate::state::{ANSWER_LIMIT, Silent, State};
 use crate::store::{Changes, Chosen, Store};
 use crate::vm::{Asker, Vm};
 
@@ -67,6 +68,16 @@ pub enum FleetError {
     Store(#[from] io::Error),
 }
 
+impl FleetError {
+    /// The disk under the state directory does not answer.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            Self::Store(cause) | Self::Start(Error::File { cause, .. }) => Silent::is(cause),
+            _ => false,
+        }
+    }
+}
+
 impl From<Error> for FleetError {
     fn from(error: Error) -> Self {
         match error {
@@ -88,14 +99,14 @@ pub struct Fleet {
     /// What the guests had.
     pub history: History,
     /// What they may have beyond their shares, for the next start.
-    pub accounts: Accounts,
+    pub accounts: Arc<Accounts>,
     /// What the next start shall know; held over every change of the fleet.
     stored: Mutex<Stored>,
     members: RwLock<BTreeMap<String, Member>>,
     steering: Mutex<Steering>,
     changes: watch::Sender<u64>,
     access: Access,
-    state_dir: Option<PathBuf>,
+    state: Option<Arc<State>>,
     parameters: Parameters,
     keeping: Keeping,
     measuring: Measuring,
@@ -104,7 +115,7 @@ pub struct Fleet {
 }
 
 struct Stored {
-    store: Option<Store>,
+    store: Option<(Store, Arc<State>)>,
     changes: Changes,
     configured: PolicyView,
     classes: BTreeMap<String, Entitlement>,
@@ -115,25 +126,47 @@ impl Stored {
     fn change(&mut self, body: impl FnOnce(&mut Changes)) -> io::Result<()> {
         let mut changes = self.changes.clone();
         body(&mut changes);
-        if let Some(store) = &self.store {
-            store.write(&changes)?;
+        if let Some((store, state)) = &self.store {
+            let (theirs, wanted) = (store.clone(), changes.clone());
+            match state.call(ANSWER_LIMIT, move || theirs.write(&wanted)) {
+                Ok(written) => written?,
+                Err(silent) => {
+                    if silent.may_be_done {
+                        take_back(store, state, &self.changes);
+                    }
+                    return Err(silent.into());
+                }
+            }
         }
         self.changes = changes;
         Ok(())
     }
 }
 
+/// What was refused may be written yet: what is true is, after it.
+fn take_back(store: &Store, state: &State, changes: &Changes) {
+    let (store, changes) = (store.clone(), changes.clone());
+    state.push(move || {
+        if let Err(error) = store.write(&changes) {
+            tracing::error!(
+                "what was refused since the disk did not answer may be there after a restart: \
+                 {error}; next: make room in the state directory and ask for any other change"
+            );
+        }
+    });
+}
+
 impl Fleet {
     /// As configured, and as the control interface left it.
-    pub fn start(settings: Settings) -> Result<Self, Error> {
-        let store = settings.state_dir.as_deref().map(Store::new);
-        let stored = match &store {
-            Some(store) => store.read()?,
+    pub fn start(settings: Settings, state: Option<Arc<State>>) -> Result<Self, Error> {
+        let directory = state.as_ref().map(|state| state.directory());
+        let stored = match directory {
+            Some(directory) => Store::new(directory).read()?,
             None => Changes::default(),
         };
         let policy = stored.policy(&settings.policy);
         let fleet = Self {
-            accounts: Accounts::open(settings.state_dir.as_deref(), policy.clock),
+            accounts: Arc::new(Accounts::open(directory, policy.clock)),
             history: History::new(settings.parameters.instance, settings.history_interval),
             members: RwLock::default(),
             steering: Mutex::new(Steering {
@@ -146,17 +179,17 @@ impl Fleet {
             }),
             changes: watch::channel(0).0,
             access: settings.access,
-            state_dir: settings.state_dir,
             parameters: settings.parameters,
             keeping: settings.keeping,
             measuring: Measuring::new(Asker::Views),
             measuring_to_decide: Measuring::new(Asker::Decisions),
             stored: Mutex::new(Stored {
-                store,
+                store: (state.clone()).map(|state| (Store::new(state.directory()), state)),
                 changes: stored.clone(),
                 configured: settings.policy,
                 classes: settings.classes.clone(),
             }),
+            state,
         };
         for spec in settings.vms {
             fleet.begin(spec, None)?;
@@ -182,8 +215,9 @@ impl Fleet {
     fn begin(&self, spec: spec::Vm, added: Option<Description>) -> Result<Arc<Vm>, Error> {
         let vms = self.vms();
         spec::check_fleet(vms.iter().map(|vm| &vm.spec).chain([&spec]))?;
-        let ledger = Ledger::open(self.state_dir.as_deref(), &spec.name).map_err(|cause| {
-            let directory = self.state_dir.clone().unwrap_or_default();
+        let ledger = Ledger::open(self.state.clone(), &spec.name).map_err(|cause| {
+            let state = self.state.as_ref();
+            let directory = state.map_or(Path::new(""), |state| state.directory());
             Error::file("write a ledger in", directory, cause)
         })?;
         let name = spec.name.clone();
@@ -400,6 +434,50 @@ impl Fleet {
             ticks.tick().await;
             self.history.record(&self.seen().await);
         }
+    }
+
+    /// Has accounts written when it is time. Nobody waits for the disk, nor do many of them where
+    /// it does not answer.
+    pub fn keep_accounts(&self) {
+        if let Some(state) = &self.state
+            && state.silent_for() < ANSWER_LIMIT
+            && self.accounts.is_due(Instant::now())
+        {
+            let accounts = self.accounts.clone();
+            state.push(move || accounts.write());
+        }
+    }
+
+    /// The last ones, and all that waits for the disk: so long. What is not written is told.
+    pub fn keep_all(&self, limit: Duration) {
+        let Some(state) = &self.state else {
+            return;
+        };
+        let accounts = self.accounts.clone();
+        let last = state.push(move || accounts.write_at_stop());
+        if state.wait(last, limit).is_ok() {
+            return;
+        }
+        let vms = self.vms();
+        let behind = vms.iter().filter(|vm| vm.ledger.is_behind());
+        let names: Vec<&str> = behind.map(|vm| vm.spec.name.as_str()).collect();
+        tracing::error!(
+            "not written, as the disk under the state directory does not answer: accounts of \
+             guests, and the last sizes of {}; the next start goes back to those of before; next: \
+             look after {} and its disk",
+            if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            },
+            state.directory().display()
+        );
+    }
+
+    /// How long the disk under the state directory has not answered.
+    pub fn disk_silent_for(&self) -> Duration {
+        let state = self.state.as_ref();
+        state.map_or(Duration::ZERO, |state| state.silent_for())
     }
 
     /// Counts changes.

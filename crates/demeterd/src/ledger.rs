@@ -2,18 +2,20 @@
 //! What each guest was given, when and why: one JSON line an entry, one file a
 //! guest. The file is for people and for restarts, which take the last size
 //! that was asked for from it. A guest can cause entries, so the file is
-//! rotated at a size and one old file is kept.
+//! rotated at a size and one old file is kept. Nobody who adds an entry waits for the disk.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use demeter_balloon::wire::Outcome;
 use serde::{Deserialize, Serialize};
+
+use crate::state::{ANSWER_LIMIT, Place, Silent, State};
 
 /// A file larger than this becomes the old file.
 const ROTATE_BYTES: u64 = 8 << 20;
@@ -106,42 +108,67 @@ impl Entry {
     }
 }
 
+/// So long a disk may take before somebody goes on without what he wanted written first.
+const FIRST_LIMIT: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
 struct Inner {
-    file: Option<File>,
+    recent: VecDeque<Entry>,
+    /// The newest, which are not written yet.
+    waiting: VecDeque<Entry>,
+    /// When they will be.
+    queued: Option<Place>,
+    /// More waited than are remembered.
+    left_out: usize,
     /// Why it is not written just now was told.
     is_given_up: bool,
-    bytes: u64,
-    recent: VecDeque<Entry>,
+    is_retired: bool,
+}
+
+/// What the thread that writes has of it.
+struct Lines {
+    path: PathBuf,
+    inner: Mutex<Inner>,
 }
 
 /// The ledger of one guest.
 pub struct Ledger {
-    path: Option<PathBuf>,
-    inner: Mutex<Inner>,
+    state: Option<Arc<State>>,
+    lines: Arc<Lines>,
 }
 
 impl Ledger {
-    /// In memory only if there is no directory.
-    pub fn open(directory: Option<&Path>, vm: &str) -> std::io::Result<Self> {
-        let path = directory.map(|directory| directory.join(format!("{vm}.jsonl")));
+    /// In memory only if there is no directory. A disk that does not answer keeps nobody from
+    /// serving who can read what was there.
+    pub fn open(state: Option<Arc<State>>, vm: &str) -> std::io::Result<Self> {
+        let name = format!("{vm}.jsonl");
+        let path = (state.as_ref()).map_or_else(PathBuf::new, |state| state.directory().join(name));
         let mut recent = VecDeque::new();
-        if let Some(path) = &path {
-            for line in lines(&rotated(path)).chain(lines(path)) {
-                remember(&mut recent, line);
+        if let Some(state) = &state {
+            let found = path.clone();
+            let read = move || {
+                let mut recent = VecDeque::new();
+                for line in lines(&rotated(&found)).chain(lines(&found)) {
+                    remember(&mut recent, line);
+                }
+                recent
+            };
+            recent = state.call(ANSWER_LIMIT, read)?;
+            let found = path.clone();
+            // Who cannot write there is told so at the start.
+            if let Ok(made) = state.call(ANSWER_LIMIT, move || append_to(&found).map(drop)) {
+                made?;
             }
         }
-        let file = path.as_deref().map(append_to).transpose()?;
-        let bytes = match &file {
-            Some(file) => file.metadata()?.len(),
-            None => 0,
+        let inner = Inner {
+            recent,
+            ..Inner::default()
         };
         Ok(Self {
-            path,
-            inner: Mutex::new(Inner {
-                file,
-                is_given_up: false,
-                bytes,
-                recent,
+            state,
+            lines: Arc::new(Lines {
+                path,
+                inner: Mutex::new(inner),
             }),
         })
     }
@@ -149,81 +176,135 @@ impl Ledger {
     /// The guest is gone for good: the next one of its name starts without its sizes. Its
     /// entries stay, as `NAME.removed`, until the next removal.
     pub fn retire(&self) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.file = None;
-        inner.is_given_up = false;
-        if let Some(path) = &self.path {
-            let _ = fs::rename(path, path.with_extension("removed"));
-            let _ = fs::remove_file(rotated(path));
-        }
+        let Some(state) = &self.state else {
+            return;
+        };
+        let mut inner = self.lines.inner();
+        inner.is_retired = true;
+        inner.waiting.clear();
+        let lines = self.lines.clone();
+        state.push(move || {
+            let _ = fs::rename(&lines.path, lines.path.with_extension("removed"));
+            let _ = fs::remove_file(rotated(&lines.path));
+        });
     }
 
     /// One more line. That the disk is full must not stop the guests: it is told
-    /// once, and with each further entry it is tried again.
+    /// once, and with each further entry it is tried again. Nor must a disk that does not answer:
+    /// of what waits for it at most as many as are remembered are written, and the last sizes.
     pub fn add(&self, entry: Entry) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        // First: a rotation writes down again what is remembered.
+        let mut inner = self.lines.inner();
         remember(&mut inner.recent, entry.clone());
-        match self.write(&mut inner, &entry) {
-            Ok(()) if inner.is_given_up => {
-                inner.is_given_up = false;
-                tracing::info!("the ledger is written again");
-            }
-            Ok(()) => {}
-            Err(error) => {
-                if !std::mem::replace(&mut inner.is_given_up, true) {
-                    tracing::error!(
-                        "the ledger is not written: {error}; next: make room in the state directory, it is tried again"
-                    );
-                }
-                inner.file = None;
-            }
+        let Some(state) = self.state.as_ref().filter(|_| !inner.is_retired) else {
+            return;
+        };
+        if inner.waiting.len() == REMEMBERED {
+            inner.waiting.pop_front();
+            inner.left_out += 1;
+        }
+        inner.waiting.push_back(entry);
+        if inner.queued.is_none() {
+            let lines = self.lines.clone();
+            inner.queued = Some(state.push(move || lines.write_down()));
         }
     }
 
-    fn write(&self, inner: &mut Inner, entry: &Entry) -> std::io::Result<()> {
-        let Some(path) = &self.path else {
-            return Ok(());
-        };
-        if inner.is_given_up {
-            // What was not written meanwhile, as far as a start needs it.
-            begin(inner, path)?;
-            if entry.is_for_restarts() {
-                return Ok(());
-            }
+    /// The same of what is to be written before something is done. Not for ever: it is done
+    /// even so where the disk does not answer.
+    pub fn add_first(&self, entry: Entry) -> Result<(), Silent> {
+        self.add(entry);
+        let queued = self.lines.inner().queued;
+        match (&self.state, queued) {
+            (Some(state), Some(place)) => state.wait(place, FIRST_LIMIT),
+            _ => Ok(()),
         }
-        let Some(file) = &mut inner.file else {
-            return Ok(());
-        };
-        inner.bytes += append(file, entry)?;
-        if inner.bytes > ROTATE_BYTES {
-            fs::rename(path, rotated(path))?;
-            // The last sizes must not be lost with a later rotation.
-            begin(inner, path)?;
-        }
-        Ok(())
+    }
+
+    /// Something waits for the disk.
+    pub fn is_behind(&self) -> bool {
+        !self.lines.inner().waiting.is_empty()
     }
 
     /// The newest entries, oldest first.
     pub fn recent(&self) -> Vec<Entry> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.recent.iter().cloned().collect()
+        self.lines.inner().recent.iter().cloned().collect()
     }
 
     /// Where the device was, if it was taken out and not put in again.
     pub fn taken_out(&self) -> Option<String> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.lines.inner();
         let last = last_plugging(&inner.recent)?;
         (last.what == What::TakenOut).then(|| last.bus.clone())?
     }
 
     /// The last balloon that was asked for on each tier, by name.
     pub fn last_balloons(&self) -> Vec<(String, u64)> {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.lines.inner();
         last_asked(&inner.recent)
             .into_iter()
             .filter_map(|entry| Some((entry.tier?, entry.balloon_bytes?)))
             .collect()
+    }
+}
+
+impl Lines {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what waits, and what the next start needs of what could not be written before.
+    fn write_down(&self) {
+        let mut inner = self.inner();
+        inner.queued = None;
+        let waiting = std::mem::take(&mut inner.waiting);
+        let left_out = std::mem::take(&mut inner.left_out);
+        let is_anew = inner.is_given_up || left_out > 0;
+        let recent = inner.recent.clone();
+        drop(inner);
+        let written = self.append_all(&recent, &waiting, is_anew);
+        let mut inner = self.inner();
+        let was_given_up = std::mem::replace(&mut inner.is_given_up, written.is_err());
+        match written {
+            Ok(()) if was_given_up => tracing::info!("the ledger is written again"),
+            Err(error) if !was_given_up => tracing::error!(
+                "the ledger is not written: {error}; next: make room in the state directory, it is tried again"
+            ),
+            _ => {}
+        }
+        if left_out > 0 {
+            let path = self.path.display();
+            tracing::warn!("{left_out} entries are left out of {path}: the disk was too slow");
+        }
+    }
+
+    fn append_all(
+        &self,
+        recent: &VecDeque<Entry>,
+        waiting: &VecDeque<Entry>,
+        is_anew: bool,
+    ) -> std::io::Result<()> {
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let mut file = append_to(&self.path)?;
+        let mut bytes = file.metadata()?.len();
+        if is_anew {
+            bytes += sum_up(&mut file, recent)?;
+        }
+        for entry in waiting {
+            // Those are in the sum, which is newer.
+            if is_anew && entry.is_for_restarts() {
+                continue;
+            }
+            bytes += append(&mut file, entry)?;
+            if bytes > ROTATE_BYTES {
+                fs::rename(&self.path, rotated(&self.path))?;
+                // The last sizes must not be lost with a later rotation.
+                file = append_to(&self.path)?;
+                bytes = file.metadata()?.len() + sum_up(&mut file, recent)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -276,17 +357,11 @@ fn is_superseded(recent: &VecDeque<Entry>, at: usize) -> bool {
     recent.range(at + 1..).any(says_same)
 }
 
-/// Opens the file and writes down what the next start needs to know.
-fn begin(inner: &mut Inner, path: &Path) -> std::io::Result<()> {
-    let mut file = append_to(path)?;
-    let mut bytes = file.metadata()?.len();
-    let plugging = last_plugging(&inner.recent).cloned();
-    for entry in last_asked(&inner.recent).into_iter().chain(plugging) {
-        bytes += append(&mut file, &entry)?;
-    }
-    inner.file = Some(file);
-    inner.bytes = bytes;
-    Ok(())
+/// Writes down what the next start needs to know; returns its bytes.
+fn sum_up(file: &mut File, recent: &VecDeque<Entry>) -> std::io::Result<u64> {
+    let plugging = last_plugging(recent).cloned();
+    (last_asked(recent).iter().chain(&plugging))
+        .try_fold(0, |bytes, entry| Ok(bytes + append(file, entry)?))
 }
 
 /// Writes a line; returns its bytes.
@@ -329,6 +404,22 @@ fn lines(path: &Path) -> impl Iterator<Item = Entry> {
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn state(directory: &tempfile::TempDir) -> Arc<State> {
+        Arc::new(State::open(directory.path()).unwrap())
+    }
+
+    /// As the disk has it when all is written.
+    fn open(state: &Arc<State>) -> Ledger {
+        Ledger::open(Some(state.clone()), "a").unwrap()
+    }
+
+    /// Until all is written.
+    fn settle(state: &State) {
+        state.call(LONG, || ()).unwrap();
+    }
+
     fn asked(tier: &str, balloon_bytes: u64) -> Entry {
         Entry {
             tier: Some(tier.into()),
@@ -347,12 +438,14 @@ mod tests {
     #[test]
     fn the_last_sizes_survive_a_sudden_end() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Ledger::open(Some(directory.path()), "a").unwrap();
+        let state = state(&directory);
+        let open = || open(&state);
         let ledger = open();
         ledger.add(asked("fmem", 1));
         ledger.add(asked("smem", 2));
         ledger.add(asked("fmem", 3));
         drop(ledger);
+        settle(&state);
         let path = directory.path().join("a.jsonl");
         let mut file = append_to(&path).unwrap();
         file.write_all(b"{\"unix_ms\":12,\"why\":\"\xc3").unwrap();
@@ -382,7 +475,8 @@ mod tests {
     #[test]
     fn sizes_of_one_tier_do_not_hide_those_of_the_other() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Ledger::open(Some(directory.path()), "a").unwrap();
+        let state = state(&directory);
+        let open = || open(&state);
         let ledger = open();
         ledger.add(asked("smem", 7));
         ledger.add(taken_out("port7"));
@@ -402,7 +496,8 @@ mod tests {
     #[test]
     fn the_file_is_rotated_and_keeps_the_sizes() {
         let directory = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(Some(directory.path()), "a").unwrap();
+        let state = state(&directory);
+        let ledger = open(&state);
         ledger.add(asked("fmem", 7));
         ledger.add(taken_out("port7"));
         let long = Entry {
@@ -411,6 +506,7 @@ mod tests {
         };
         for _ in 0..300 {
             ledger.add(long.clone());
+            settle(&state);
         }
         let total: u64 = fs::read_dir(directory.path())
             .unwrap()
@@ -418,7 +514,7 @@ mod tests {
             .sum();
         assert!(total < 2 * ROTATE_BYTES + (1 << 18), "{total}");
         drop(ledger);
-        let again = Ledger::open(Some(directory.path()), "a").unwrap();
+        let again = open(&state);
         assert_eq!(again.last_balloons(), [("fmem".to_owned(), 7)]);
         assert_eq!(again.taken_out().as_deref(), Some("port7"));
         again.add(Entry::now(What::PutIn));
@@ -434,13 +530,17 @@ mod tests {
             (asked("fmem", 8), 8, Some("port7")),
         ] {
             let directory = tempfile::tempdir().unwrap();
-            let open = || Ledger::open(Some(directory.path()), "a").unwrap();
+            let state = state(&directory);
+            let open = || open(&state);
             let ledger = open();
             ledger.add(asked("fmem", 7));
             ledger.add(taken_out("port7"));
-            ledger.inner.lock().unwrap().bytes = ROTATE_BYTES;
+            settle(&state);
+            let file = append_to(&directory.path().join("a.jsonl")).unwrap();
+            file.set_len(ROTATE_BYTES).unwrap();
             ledger.add(last);
             drop(ledger);
+            settle(&state);
             assert!(directory.path().join("a.old.jsonl").exists());
             let again = open();
             assert_eq!(again.last_balloons(), [("fmem".to_owned(), size)]);
@@ -453,30 +553,85 @@ mod tests {
     fn a_full_disk_is_told_once_and_what_was_asked_meanwhile_is_written_later() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.jsonl");
-        let ledger = Ledger::open(Some(directory.path()), "a").unwrap();
+        let state = state(&directory);
+        let ledger = open(&state);
         ledger.add(asked("fmem", 7));
         ledger.add(taken_out("port7"));
+        settle(&state);
         let kept = directory.path().join("kept");
         fs::rename(&path, &kept).unwrap();
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-        ledger.inner.lock().unwrap().file = Some(append_to(&path).unwrap());
         for size in 8..20 {
             ledger.add(asked("fmem", size));
-            assert!(ledger.inner.lock().unwrap().is_given_up);
+            settle(&state);
+            assert!(ledger.lines.inner().is_given_up);
         }
         ledger.add(Entry::now(What::PutIn));
+        settle(&state);
         // There is room again.
         fs::rename(&kept, &path).unwrap();
         ledger.add(Entry::now(What::Driver));
-        assert!(!ledger.inner.lock().unwrap().is_given_up);
+        settle(&state);
+        assert!(!ledger.lines.inner().is_given_up);
         ledger.add(asked("smem", 3));
         drop(ledger);
-        let again = Ledger::open(Some(directory.path()), "a").unwrap();
+        let again = open(&state);
         let wanted = [("fmem".to_owned(), 19), ("smem".to_owned(), 3)];
         assert_eq!(again.last_balloons(), wanted);
         assert_eq!(again.taken_out(), None);
         let drivers = |entry: &Entry| entry.what == What::Driver;
         assert_eq!(again.recent().into_iter().filter(drivers).count(), 1);
+    }
+
+    /// The thread that writes waits for somebody: as for a disk that is frozen, but that it can
+    /// be woken by a test that fails.
+    #[test]
+    fn a_disk_that_does_not_answer_keeps_nobody_waiting_and_has_the_last_sizes_then() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = state(&directory);
+        let ledger = open(&state);
+        ledger.add(asked("smem", 5));
+        settle(&state);
+        let (thaws, frozen) = std::sync::mpsc::channel::<()>();
+        state.push(move || {
+            let _ = frozen.recv();
+        });
+        for size in 0..3 * REMEMBERED as u64 {
+            ledger.add(asked("fmem", size));
+            ledger.add(Entry::now(What::Driver));
+        }
+        assert!(ledger.is_behind());
+        assert_eq!(ledger.lines.inner().waiting.len(), REMEMBERED);
+        let began = std::time::Instant::now();
+        assert!(ledger.add_first(taken_out("port7")).is_err());
+        assert!(began.elapsed() >= FIRST_LIMIT);
+        drop(thaws);
+        settle(&state);
+        assert!(!ledger.is_behind());
+        assert!(ledger.add_first(Entry::now(What::PutIn)).is_ok());
+        let again = open(&state);
+        let wanted = [
+            ("smem".to_owned(), 5),
+            ("fmem".to_owned(), 3 * REMEMBERED as u64 - 1),
+        ];
+        assert_eq!(again.last_balloons(), wanted);
+        assert_eq!(again.taken_out(), None);
+    }
+
+    #[test]
+    fn who_is_removed_leaves_nothing_to_the_next_of_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = state(&directory);
+        let ledger = open(&state);
+        ledger.add(asked("fmem", 7));
+        ledger.retire();
+        // Somebody still has it, and hears of its guest.
+        ledger.add(asked("fmem", 8));
+        let next = open(&state);
+        assert!(next.recent().is_empty());
+        assert!(directory.path().join("a.removed").exists());
+        ledger.add(asked("fmem", 9));
+        assert!(open(&state).recent().is_empty());
     }
 
     #[test]

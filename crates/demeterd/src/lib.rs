@@ -33,6 +33,7 @@ mod scrape;
 mod serve;
 mod sockets;
 mod spec;
+mod state;
 mod steer;
 mod store;
 mod tiers;
@@ -58,10 +59,10 @@ use demeter_policy as policy;
 use crate::args::{Arguments, Settings};
 use crate::error::Error;
 use crate::fleet::Fleet;
-use crate::lock::Lock;
 use crate::sockets::Access;
+use crate::state::State;
 
-/// An orderly stop waits so long for accounts to be written: a disk that does not answer must
+/// An orderly stop waits so long for what is to be written: a disk that does not answer must
 /// not keep us.
 const KEEPING_LIMIT: Duration = Duration::from_secs(5);
 /// Of the descriptor that a socket unit passes for the control interface.
@@ -118,13 +119,8 @@ fn take_descriptors() {
 
 fn run(arguments: Arguments) -> Result<(), Error> {
     let settings = arguments.settings()?;
-    // Before anything is made that a daemon which has the state already would miss, and until the
-    // process ends: what writes ledgers may go on when nobody is served any more.
-    if let Some(directory) = &settings.state_dir {
-        std::fs::create_dir_all(directory)
-            .map_err(|cause| Error::file("create", directory, cause))?;
-        Lock::take(directory)?.keep();
-    }
+    // Before anything is made that a daemon which has the state already would miss.
+    let state = settings.state_dir.as_deref().map(State::open).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -133,13 +129,17 @@ fn run(arguments: Arguments) -> Result<(), Error> {
             action: "start the runtime",
             cause,
         })?;
-    let served = runtime.block_on(serve(settings, Arc::new(arguments)));
+    let served = runtime.block_on(serve(settings, state.map(Arc::new), Arc::new(arguments)));
     // Whoever waits for a monitor's commands shall not keep us.
     runtime.shutdown_background();
     served
 }
 
-async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Error> {
+async fn serve(
+    settings: Settings,
+    state: Option<Arc<State>>,
+    arguments: Arc<Arguments>,
+) -> Result<(), Error> {
     let system = |action| move |cause| Error::System { action, cause };
     // Before the machines' sockets: whoever finds another daemon there must not
     // have taken its machines away.
@@ -164,7 +164,10 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
         None => None,
     };
     {
-        let fleet = Arc::new(Fleet::start(settings)?);
+        let fleet = Arc::new(Fleet::start(settings, state.clone())?);
+        if let Some(state) = state {
+            tokio::spawn(state.watch());
+        }
         if let Some(listener) = scraped {
             tokio::spawn(scrape::serve(listener, fleet.clone()));
         }
@@ -204,19 +207,10 @@ async fn serve(settings: Settings, arguments: Arc<Arguments>) -> Result<(), Erro
                 Ok(())
             }
         };
-        keep_accounts(fleet).await;
+        // For the next start.
+        let kept = tokio::task::spawn_blocking(move || fleet.keep_all(KEEPING_LIMIT)).await;
+        kept.map_err(|error| system("write the state")(error.into()))?;
         served
-    }
-}
-
-/// For the next start.
-async fn keep_accounts(fleet: Arc<Fleet>) {
-    let kept = tokio::task::spawn_blocking(move || fleet.accounts.write_at_stop());
-    if tokio::time::timeout(KEEPING_LIMIT, kept).await.is_err() {
-        tracing::error!(
-            "accounts of guests are not written: the disk does not answer; the next start goes \
-             back to those of before"
-        );
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -95,11 +96,19 @@ impl Lock {
                 Err(TryLockError::Error(cause)) => return Err(failed(cause)),
             }
         }
-        // Full disks and odd files must not keep a daemon from serving its machines.
+        Ok(Self { directory })
+    }
+
+    /// For people. Full disks and odd files must not keep a daemon from serving its machines.
+    pub fn note_process(path: &Path) {
         if let Err(error) = write_process(path) {
             tracing::warn!("cannot write {}: {error}", path.join(NAME).display());
         }
-        Ok(Self { directory })
+    }
+
+    /// Whoever has this open has the lock.
+    pub fn descriptor(&self) -> RawFd {
+        self.directory.as_raw_fd()
     }
 
     /// Until the process has ended: threads may write there until then.
@@ -147,6 +156,7 @@ mod tests {
     fn a_directory_has_one_daemon_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let first = Lock::take(directory.path()).unwrap();
+        Lock::note_process(directory.path());
         let error = Lock::take(directory.path()).unwrap_err();
         let own = Some(std::process::id());
         assert!(
@@ -177,6 +187,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(NAME);
         let _first = Lock::take(directory.path()).unwrap();
+        Lock::note_process(directory.path());
         let is_in_use = || {
             let error = Lock::take(directory.path()).unwrap_err();
             matches!(error, LockError::InUse { process: None, .. })
@@ -196,11 +207,13 @@ mod tests {
         let path = directory.path().join(NAME);
         std::os::unix::fs::symlink(&other, &path).unwrap();
         drop(Lock::take(directory.path()).unwrap());
+        Lock::note_process(directory.path());
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "precious");
         std::fs::remove_file(&path).unwrap();
         // As one that is somebody else's: it cannot be opened for writing, by root neither.
         std::fs::create_dir(&path).unwrap();
-        Lock::take(directory.path()).unwrap();
+        let _lock = Lock::take(directory.path()).unwrap();
+        Lock::note_process(directory.path());
     }
 
     #[test]

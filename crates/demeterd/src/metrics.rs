@@ -266,6 +266,8 @@ pub struct Decided {
     pub decisions: u64,
     /// How long that took.
     pub deciding: Duration,
+    /// How long the disk under the state directory has not answered.
+    pub disk_silent: Duration,
 }
 
 /// The exposition of all machines, and of what the policy has `decided`.
@@ -327,6 +329,10 @@ pub fn text(vms: &[VmView], decided: Decided) -> Result<String, std::fmt::Error>
     deciding.inc_by(decided.deciding.as_secs_f64());
     let help = "time that decisions took, with their requests";
     registry.register_with_unit("deciding", help, Unit::Seconds, deciding);
+    let disk = Gauge::<f64, AtomicU64>::default();
+    disk.set(decided.disk_silent.as_secs_f64());
+    let help = "the disk under the state directory has not answered for so long";
+    registry.register_with_unit("state_unanswered", help, Unit::Seconds, disk);
     let pool = Gauge::<u64, AtomicU64>::default();
     pool.set(shown(decided.pool_bytes));
     let help = "FMEM that the policy divides";
@@ -469,6 +475,7 @@ mod tests {
             pool_bytes: 1 << 30,
             decisions: 2,
             deciding: Duration::from_millis(5),
+            disk_silent: Duration::ZERO,
         }
     }
 

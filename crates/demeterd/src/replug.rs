@@ -178,7 +178,14 @@ fn mend(vm: &Vm, qmp: &mut Qmp) -> Result<bool, QmpError> {
         }
         return Ok(false);
     }
-    vm.ledger.add(entry(&plug, What::TakenOut));
+    if let Err(silent) = vm.ledger.add_first(entry(&plug, What::TakenOut)) {
+        tracing::warn!(
+            vm = vm.spec.name,
+            "its device is put in anew, and {silent}: should the daemon end before it is in, \
+             the next one does not know; next then: demeter balloon replug --socket PATH --bus {}",
+            plug.bus
+        );
+    }
     match plug.take_out(qmp) {
         // An earlier attempt that the guest has not followed yet is refused like this, too,
         // and it may follow.

@@ -71,11 +71,7 @@ pub async fn run(fleet: Arc<Fleet>) {
             }
             fleet.accounts.set(coordinator.accounts());
         }
-        if fleet.accounts.is_due(Instant::now()) {
-            // Nobody waits for the disk.
-            let fleet = fleet.clone();
-            tokio::task::spawn_blocking(move || fleet.accounts.write());
-        }
+        fleet.keep_accounts();
         tokio::time::sleep_until(next.into()).await;
     }
 }

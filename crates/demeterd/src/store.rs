@@ -48,7 +48,7 @@ impl Changes {
 }
 
 /// Its place.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Store {
     path: PathBuf,
 }

@@ -68,7 +68,7 @@ impl Ground {
         std::fs::write(at("config"), &text).expect("room for a file");
         let settings = args::settings_of("config".as_ref(), &text).expect("a right file");
         let policy = settings.policy.clone();
-        let fleet = Arc::new(Fleet::start(settings).expect("a fleet"));
+        let fleet = Arc::new(Fleet::start(settings, None).expect("a fleet"));
         Self {
             policy,
             fleet,

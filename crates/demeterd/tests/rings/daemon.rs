@@ -50,7 +50,7 @@ impl Daemon {
             at("state"),
         ];
         words.extend(options);
-        let child = spawn(&words);
+        let child = spawn(&words, directory.path());
         let daemon = Self {
             directory,
             words,
@@ -97,6 +97,24 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// No thread of it serves anybody any more: one that a disk holds may be there yet.
+    pub fn has_ended(&self) -> bool {
+        let path = format!("/proc/{}/task", self.child.id());
+        let Ok(threads) = std::fs::read_dir(path) else {
+            return true;
+        };
+        (threads.flatten()).all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            let (_, state) = stat.rsplit_once(") ").unwrap_or_default();
+            !state.starts_with(['R', 'S'])
+        })
+    }
+
+    /// Until all of it has ended.
+    pub fn wait(&mut self) {
+        self.child.wait().unwrap();
+    }
+
     /// Ends it as a service manager does.
     pub fn stop(&mut self) {
         self.signal(libc::SIGTERM);
@@ -104,7 +122,7 @@ impl Daemon {
     }
 
     pub fn restart(&mut self) {
-        self.child = spawn(&self.words);
+        self.child = spawn(&self.words, self.directory.path());
         self.wait_ready();
     }
 
@@ -283,11 +301,16 @@ pub fn program() -> std::ffi::OsString {
     std::env::var_os("DEMETERD").unwrap_or_else(|| env!("CARGO_BIN_EXE_demeterd").into())
 }
 
-fn spawn(words: &[String]) -> Child {
+/// What it logs is in `log` of that directory.
+fn spawn(words: &[String], directory: &Path) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join("log"));
     Command::new(program())
         .args(words)
         .stdin(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log.unwrap())
         .spawn()
         .unwrap()
 }

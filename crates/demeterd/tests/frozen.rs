@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! A state directory whose disk does not answer: a real file system that is frozen, as `fsfreeze`
+//! does before a snapshot. Whoever writes there sleeps where no signal reaches it.
+
+#[path = "rings/model.rs"]
+mod model;
+
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use model::{Daemon, Guest, LIMIT, directory, keys_of, make_memory, program};
+use serde_json::{Value, json};
+
+/// An ext4 of its own, in a file.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// In that directory, at `state`.
+    fn mount(directory: &Path) -> Self {
+        let (image, place) = (directory.join("image"), directory.join("state"));
+        let file = std::fs::File::create(&image).unwrap();
+        file.set_len(16 << 20).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        run(Command::new("mkfs.ext4").arg("-q").arg(&image));
+        run(Command::new("mount")
+            .args(["-o", "loop"])
+            .arg(&image)
+            .arg(&place));
+        Self(place)
+    }
+
+    fn freeze(&self) -> Frozen<'_> {
+        run(Command::new("fsfreeze").arg("-f").arg(&self.0));
+        Frozen(&self.0)
+    }
+}
+
+/// Until this goes. Nobody who waits for a writer may outlive it: not even SIGKILL ends one.
+struct Frozen<'a>(&'a Path);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("-u").arg(self.0).status();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = std::fs::remove_dir_all(self.0.parent().unwrap());
+    }
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap();
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < limit, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// With `a`, which has more than its share, and `b`.
+fn daemon(directory: tempfile::TempDir) -> Daemon {
+    let mut options = Vec::new();
+    for (name, weight) in [("a", 1), ("b", 1000)] {
+        make_memory(directory.path(), name);
+        let keys = keys_of(directory.path(), name).map(|(key, path)| format!("{key}={path}"));
+        options.push("--vm".to_owned());
+        options.push(format!("{name},weight={weight},{}", keys.join(",")));
+    }
+    Daemon::in_directory(directory, options)
+}
+
+fn greeted(daemon: &Daemon, name: &str) -> Guest {
+    let mut guest = Guest::connect(daemon, name);
+    guest.greet();
+    guest
+}
+
+#[test]
+#[ignore = "mounts a file system: as root, `cargo test -p demeterd --test frozen -- --ignored`"]
+fn a_disk_that_does_not_answer_holds_up_neither_guests_nor_the_end() {
+    let directory = directory();
+    let disk = Disk::mount(directory.path());
+    let mut daemon = daemon(directory);
+    let divide = |bytes: u64| {
+        let wish = json!({"name": "guaranteed", "fmem_pool_bytes": bytes, "interval_ms": 100});
+        daemon.call("PUT /v1/policy", &wish.to_string());
+    };
+    divide(8 << 20);
+    let a = greeted(&daemon, "a");
+    let _b = greeted(&daemon, "b");
+    let wanted_bytes = || daemon.view("a")["tiers"][0]["wanted_size_bytes"].as_u64();
+    until("it is promised all", LIMIT, || {
+        wanted_bytes() == Some(4 << 20)
+    });
+    // That is more than its share now, and it pays for it.
+    divide(16 << 10);
+    let saved = daemon.path("state/accounts.json");
+    until("accounts are kept", LIMIT, || saved.exists());
+    let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let (accounts, ledger) = (text(&saved), text(&daemon.path("state/a.jsonl")));
+    let frozen = disk.freeze();
+    // Guests come, go and are decided upon.
+    drop(a);
+    until("it is gone", LIMIT, || {
+        daemon.view("a")["stage"] == "waiting"
+    });
+    let _a = greeted(&daemon, "a");
+    let decisions = daemon.counter("demeter_balloon_decisions_total");
+    // Longer than from one writing of accounts to the next.
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(daemon.counter("demeter_balloon_decisions_total") > decisions + 20);
+    assert!(daemon.counter("demeter_balloon_state_unanswered_seconds") > 5);
+    // What could not be remembered is refused, at once by now.
+    let wish = json!({"name": "static", "fmem_pool_bytes": 4096, "interval_ms": 100});
+    let began = Instant::now();
+    let (status, answer) = daemon.status("PUT /v1/policy", &wish.to_string());
+    assert_eq!(status, 503, "{answer}");
+    assert!(answer.contains("does not answer"), "{answer}");
+    let (status, answer) = daemon.status("POST /v1/vms", &daemon.prepare("c").to_string());
+    assert_eq!(status, 503, "{answer}");
+    assert!(began.elapsed() < Duration::from_secs(4));
+    assert_eq!(daemon.call("GET /v1/policy", "")["name"], "guaranteed");
+    let began = Instant::now();
+    daemon.signal(libc::SIGTERM);
+    until("it has ended", LIMIT, || daemon.has_ended());
+    println!("ended after {:?}", began.elapsed());
+    let log = text(&daemon.path("log"));
+    let told = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(told("does not answer: ledgers"), 1, "{log}");
+    assert_eq!(told("not written, as the disk"), 1, "{log}");
+    // Its sockets are closed, and nobody else may write there.
+    for socket in ["control", "a.sock"] {
+        let refused = UnixStream::connect(daemon.path(socket)).unwrap_err();
+        let kinds = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
+        assert!(kinds.contains(&refused.kind()), "{socket}: {refused}");
+    }
+    let second = Command::new(program())
+        .args(["--state-dir", &disk.0.display().to_string()])
+        .args(["--control", &daemon.path("other").display().to_string()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("another daemon"), "{said}");
+    // What was there is there, and nobody writes any more.
+    drop(frozen);
+    daemon.wait();
+    assert_eq!(text(&saved), accounts);
+    let lines = text(&daemon.path("state/a.jsonl"));
+    assert!(lines.starts_with(&ledger));
+    for line in lines.lines() {
+        serde_json::from_str::<Value>(line).expect(line);
+    }
+    daemon.restart();
+    greeted(&daemon, "a");
+    daemon.stop();
+    assert_ne!(text(&saved), accounts);
+}
+
+#[test]
+#[ignore = "mounts a file system: as root, `cargo test -p demeterd --test frozen -- --ignored`"]
+fn what_waited_for_a_disk_is_written_when_it_answers() {
+    let directory = directory();
+    let disk = Disk::mount(directory.path());
+    let mut daemon = daemon(directory);
+    let _guest = greeted(&daemon, "a");
+    daemon.ask("a", "fmem", 3 << 20);
+    let frozen = disk.freeze();
+    for size in 0..400 {
+        daemon.ask("a", "fmem", (1 << 20) + 4096 * (size % 16));
+    }
+    daemon.ask("a", "smem", 1 << 20);
+    drop(frozen);
+    daemon.stop();
+    daemon.restart();
+    let _guest = greeted(&daemon, "a");
+    let wanted = |tier: usize| daemon.view("a")["tiers"][tier]["wanted_size_bytes"].as_u64();
+    until("its sizes are known", LIMIT, || {
+        wanted(1) == Some(1 << 20) && wanted(0) == Some((1 << 20) + 4096 * 15)
+    });
+    let log = std::fs::read_to_string(daemon.path("log")).unwrap();
+    assert!(log.contains("entries are left out"), "{log}");
+}
