@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The evaluation: its records, what is kept of runs, and the report of recorded ones."""
 
+import hashlib
 import json
 import re
 import shutil
 import tempfile
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from demeter_lab.evaluation.values import (
     Value,
     better_of,
     results_of,
+    understood,
     value_of,
 )
 from demeter_lab.results import ResultError
@@ -210,7 +213,7 @@ def points(**runs: tuple[float, float]) -> list[Measured]:
     return [
         Measured(
             {"system": name.split("_")[0]} | ways.get(name.partition("_")[2], {}),
-            {"time_s": time_s, "promoted_pages": pages, "demoted_pages": 0.0},
+            {"time_s": time_s, "moved_pages": pages},
         )
         for name, (time_s, pages) in runs.items()
     ]
@@ -251,6 +254,127 @@ def test_nothing_is_won_against_a_manager_that_moved_nothing() -> None:
     assert (moved.state, moved.ours, moved.note) == (MET, 2.0, "")
     idle = asked(points(tpp=(2.0, 0.0), demeter=(1.0, 9.0)), spec)
     assert (idle.state, idle.ours) == (TOLD, 2.0) and "tpp moved no page" in idle.note
+    # To be behind it says enough, and so does it where Demeter is the one that did nothing.
+    assert asked(points(tpp=(0.9, 0.0), demeter=(1.0, 9.0)), spec).state == MISSED
+    assert asked(points(tpp=(0.9, 7.0), demeter=(1.0, 0.0)), spec).state == MISSED
+
+
+def test_a_few_pages_are_none_of_a_large_fmem() -> None:
+    spec = {"of": {"system": "tpp"}, "by": {"system": "demeter"}, "at_least": 1}
+    few = points(tpp=(2.0, 99.0), demeter=(1.0, 900.0))
+    few[0].numbers["fmem_pages"] = 10_000.0
+    assert asked(few, spec).state == TOLD
+    few[0].numbers["fmem_pages"] = 9_000.0
+    assert asked(few, spec).state == MET
+
+
+def test_what_a_manager_moved_elsewhere_does_not_count() -> None:
+    found = on("silo", tpp=(2.0, 0), demeter=(1.0, 9)) + on("btree", tpp=(2.0, 7), demeter=(1.0, 9))
+    spec = {
+        "of": {"system": "tpp", "workload": "silo"},
+        "by": {"system": "demeter", "workload": "silo"},
+        "at_least": 1,
+    }
+    value = asked(found, spec)
+    assert value.state == TOLD and "tpp moved no page" in value.note
+
+
+def test_of_managers_without_a_name_some_must_have_moved() -> None:
+    def provisioned(pages: float) -> list[Measured]:
+        return [
+            Measured({"system": name, "balloon": balloon}, {"time_s": 1.0, "moved_pages": pages})
+            for name in ("tpp", "memtis")
+            for balloon in ("none", "demeter")
+        ]
+
+    spec = {"of": {"balloon": "demeter"}, "by": {"balloon": "none"}, "mean": "least"}
+    idle = asked(provisioned(0.0), spec | {"at_least": 0.95})
+    assert idle.state == TOLD and "memtis, tpp moved no page" in idle.note
+    assert asked(provisioned(7.0), spec | {"at_least": 0.95}).state == MET
+
+
+def test_nothing_is_won_against_a_manager_unlike_its_paper() -> None:
+    found = on("silo", tpp=(2.0, 7), nomad=(3.0, 7), demeter=(1.0, 9))
+    spec = {"of": {"system": "nomad"}, "by": {"system": "demeter"}, "at_least": 1}
+    alone = asked(found, spec, unlike={"nomad"})
+    assert alone.state == TOLD and "nomad does not behave as published" in alone.note
+    assert asked(found, spec | {"at_least": 4}, unlike={"nomad"}).state == MISSED
+    among = spec | {"of": RIVALS, "of_least": "system"}
+    assert asked(found, among, unlike={"nomad"}).state == MET
+    assert "nomad" in next(one for one in records.load([], quick=True)).unlike
+
+
+def test_an_order_that_holds_is_not_the_papers_number() -> None:
+    spec = {"of": {"system": "tpp"}, "by": {"system": "demeter"}, "paper": 2.5}
+    found = points(tpp=(2.0, 7.0), demeter=(1.0, 9.0))
+    held = asked(found, spec | {"at_least": 1})
+    assert held.state == MET and "the paper's number is not reached" in held.note
+    assert asked(found, spec | {"at_least": 1, "paper": 1.5}).note == ""
+    less = asked(found, spec | {"at_most": 3, "paper": 1.5})
+    assert less.state == MET and "the paper's number is not reached" in less.note
+
+
+def test_what_explains_one_loss_explains_no_other() -> None:
+    spec = {
+        "of": RIVALS,
+        "of_least": "system",
+        "by": {"system": "demeter"},
+        "at_least": 5,
+        "missed": {"tpp": "it was lucky"},
+    }
+    lost = asked(on("silo", tpp=(2.0, 7), nomad=(4.0, 7), demeter=(1.0, 9)), spec)
+    assert lost.note == "tpp; it was lucky"
+    other = asked(on("silo", tpp=(4.0, 7), nomad=(2.0, 7), demeter=(1.0, 9)), spec)
+    assert other.note == "nomad; not explained yet"
+
+
+def test_a_value_may_be_one_by_another() -> None:
+    record = recorded()[0].record
+    gain = {"of": {"system": "tpp"}, "by": {"system": "demeter"}}
+    known = {
+        ("A", "gain"): asked(points(tpp=(3.0, 7.0), demeter=(1.0, 9.0)), gain),
+        ("B", "gain"): asked(points(tpp=(2.0, 7.0), demeter=(1.0, 9.0)), gain),
+    }
+    spec = {
+        "name": "ratio",
+        "from": {"record": "A", "name": "gain"},
+        "over": {"record": "B", "name": "gain"},
+        "below": 1,
+    }
+    value = value_of(record, spec, [], {}, 0, known)
+    assert (value.ours, value.state) == (pytest.approx(1.5), MISSED)
+    spec["over"] = {"record": "C", "name": "gain"}
+    with pytest.raises(RecordError, match="C has no value 'gain'"):
+        value_of(record, spec, [], {}, 0, known)
+
+
+def test_a_value_that_is_not_of_its_form_is_named() -> None:
+    record = recorded()[0].record
+    for spec, words in (
+        ({"metric": "time_s"}, "'one without a name' lacks 'name'"),
+        ({"name": "x", "metric": "time_s", "mean": "median"}, "'x' lacks 'median'"),
+        ({"name": "x", "metric": "time_s", "of": "y"}, "'x' .*no attribute"),
+    ):
+        with pytest.raises(RecordError, match=words), understood(record, spec):
+            value_of(record, spec, points(tpp=(2.0, 7.0)), {}, 0, {})
+
+
+def test_a_result_that_is_not_understood_is_a_row_that_failed(tmp_path: Path) -> None:
+    shutil.copytree(HERE, tmp_path / "out")
+    store = Store(tmp_path / "out")
+    plan = store.plan()
+    every = records.load(plan.systems, plan.quick, HERE / "records")
+    key = plan.keys[every[0].runs[0].digest]
+    # Whole as far as digests go: a program of somebody's that ends with what is no JSON.
+    (store.place(key) / "command.log").write_text("{not json\n")
+    about = store.about(key)
+    digest = hashlib.sha256(b"{not json\n").hexdigest()
+    about["sha256"] |= {"command.log": digest}  # type: ignore[operator]
+    (store.place(key) / "run.json").write_text(json.dumps(about))
+    first, *others = results_of(every, store, plan.keys)
+    (reason,) = first.failures.values()
+    assert "a result is damaged" in reason and str(store.place(key)) in reason
+    assert first.measured and not any(other.failures for other in others)
 
 
 def test_a_rival_without_its_better_kind_of_pages_is_not_beaten() -> None:
@@ -300,10 +424,15 @@ def on(workload: str, **runs: tuple[float, float]) -> list[Measured]:
     ]
 
 
-def asked(found: list[Measured], spec: dict, planned: list[Measured] | None = None) -> Value:
+def asked(
+    found: list[Measured],
+    spec: dict,
+    planned: list[Measured] | None = None,
+    unlike: Collection[str] = (),
+) -> Value:
     """Return a value of made-up runs; ``planned`` are those that there should have been."""
     runs = [text_run("true", **one.labels) for one in planned or found]
-    record = replace(recorded()[0].record, runs=tuple(runs))
+    record = replace(recorded()[0].record, runs=tuple(runs), unlike=frozenset(unlike))
     return value_of(record, {"name": "x", "metric": "time_s", **spec}, found, {}, 0, {})
 
 
@@ -447,6 +576,18 @@ def test_pages_need_no_network_and_name_what_is_not_there(tmp_path: Path) -> Non
     curve = (tmp_path / "CURVE.html").read_text()
     # Figures: throughput, times, stages, cores, and ours beside the paper's.
     assert curve.count("<figure>") == 5
+    # Under each what made it; beside each value the paper's, and why it is not met.
+    assert curve.count('<details class="under">') == 5
+    assert curve.count("--tmm none") >= 5
+    manager = (tmp_path / "manager-tpp.html").read_text()
+    assert '<details class="under">' in manager and "--tmm tpp" in manager
+    for result in recorded():
+        text = (tmp_path / f"{result.record.id}.html").read_text()
+        for value in result.values:
+            said = re.escape(str(pages.prose(value.note)))
+            shown = re.escape(value.paper_says or document.figure(value.paper))
+            row = rf"{re.escape(value.name)}.*<td>{shown}</td>.*<td class=\"remark\">{said}</td>"
+            assert re.search(row, text), value.name
     assert "first &lt; second &amp; third" in curve
     assert "not implemented" in (tmp_path / "manager-memtis.html").read_text()
     # The headline stands on the first page; names of programs are set as code.

@@ -13,7 +13,7 @@ import polars as pl
 
 from demeter_lab.evaluation.measure import Measured
 from demeter_lab.evaluation.records import RecordError
-from demeter_lab.evaluation.values import Result, Value, is_point, label_of
+from demeter_lab.evaluation.values import Result, Value, is_point, label_of, understood
 from demeter_lab.figures import colours_of
 
 _PAGE = "currentColor"
@@ -36,14 +36,16 @@ def figures_of(result: Result) -> list[tuple[str, Spec]]:
     """Return a record's figures with their titles; those that nothing was run for are left out."""
     drawn = []
     for spec in result.record.figures:
-        if spec["kind"] not in _KINDS:
-            raise RecordError(
-                f"{result.record.id}: no figure '{spec['kind']}'; choose from {', '.join(_KINDS)}"
-            )
-        points = [one for one in result.measured if is_point(one.labels, spec.get("of", {}))]
-        chart = _KINDS[spec["kind"]](points, spec)
-        if chart is not None:
-            drawn.append((str(spec["title"]), _finished(chart)))
+        with understood(result.record, spec):
+            if spec["kind"] not in _KINDS:
+                raise RecordError(
+                    f"{result.record.id}: no figure '{spec['kind']}'; "
+                    f"choose from {', '.join(_KINDS)}"
+                )
+            points = [one for one in result.measured if is_point(one.labels, spec.get("of", {}))]
+            chart = _KINDS[spec["kind"]](points, spec)
+            if chart is not None:
+                drawn.append((str(spec["title"]), _finished(chart)))
     chart = beside_the_paper(result.values)
     if chart is not None:
         drawn.append(("Ours by the paper's: 1 is what the paper has", _finished(chart)))

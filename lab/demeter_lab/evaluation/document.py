@@ -15,7 +15,14 @@ Made by `make {target}` from its runs: [lab/evaluation](../lab/evaluation) has e
 Made at commit {commit}.
 {scale}
 Times of guests are modelled ([model.md](model.md)). What is missing is told as "not run", with the
-reason; what was run in part, or against a manager that moved no page, is told but not checked.
+reason; what was run in part is told but not checked, and so is a lead on a manager that moved no
+page, or that does not behave as its paper says ([which](results/peers.md)). A bound asks for the
+order; where that holds and the paper's number is not reached, the remark says so. Rivals have
+their published values, scaled, and one other setting each, chosen and not searched
+([peers.md](peers.md#published-scaled-tuned)); Demeter has its defaults, some of which were chosen
+on pagerank and liblinear ([how](results/guests.md#how-the-rows-were-tuned)). Guests with a balloon,
+or with several vCPUs, are alike from run to run, not equal to the last bit; all others are.
+What a record may say: [evaluation-records.md](evaluation-records.md).
 
 `make evaluate` does what has not been done: each run is kept under the digest of its command and
 of all programs, modules and kernels that it is made of, so it can be interrupted at any point. A
@@ -25,16 +32,16 @@ draws `out/evaluation/index.html` and this page's text from what was run, withou
 workers of a Dask scheduler: checkouts of one commit with the same built programs and cache.
 `run --plan` says what would be run, and how many guests of each record are kept, and runs nothing.
 """
-_QUICK = """**These are the quick runs**: guests of a quarter of the memory, one seed, one guest in
+QUICK = """**These are the quick runs**: guests of a quarter of the memory, one seed, one guest in
 place of nine, fewer points. They show that the path works, not how far things go: a run is one to
 eight modelled seconds, short for managers that need seconds of hint faults to know anything. In
 guests this small the kernel refuses most huge pages that TPP and HeMem would have in FMEM, and
-Nomad promotes hardly any, probably for want of a whole free one; with base pages TPP pays for a
+Nomad promotes hardly any, for want of a whole free one; with base pages TPP pays for a
 fault at each look: what they could do in larger ones is not shown here. Counts of rivals
 that follow the guest's size are scaled to these guests. In T1, F6 to F8, F10 and F11 the fastest of
 a rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for
-short runs (`eager` in [common.toml](../lab/evaluation/common.toml)), which Nomad on huge pages has
-in whole runs only.
+short runs (`eager` in [common.toml](../lab/evaluation/common.toml)). Some of these ways are of
+whole runs only: Nomad's tuning on huge pages, HeMem's on huge ones, its published values on small.
 """
 _WHOLE = (
     "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine.\n"
@@ -45,7 +52,7 @@ def text(results: Sequence[Result], plan: Plan) -> str:
     """Return the document."""
     head = _HEAD.format(
         target="evaluate-quick" if plan.quick else "evaluate",
-        scale=_QUICK if plan.quick else _WHOLE,
+        scale=QUICK if plan.quick else _WHOLE,
         commit=plan.commit,
     )
     parts = [head, _summary(results)]

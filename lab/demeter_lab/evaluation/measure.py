@@ -101,6 +101,8 @@ def _compare(run: Run, files: Mapping[str, bytes]) -> Measured:
     for name in ("promoted_pages", "demoted_pages", "refused_pages"):
         numbers[name] = float(summary[name])
     numbers["moved_pages"] = numbers["promoted_pages"] + numbers["demoted_pages"]
+    if free_bytes := (summary.get("free_bytes") or {}).get("0"):
+        numbers["fmem_pages"] = free_bytes / 4096
     # The vCPUs of a guest take turns: its time is the sum over them.
     # Of a hypervisor that places pages; the guest's own are told apart.
     host = float((whole.get("hypervisor") or {}).get("flushes_done", 0))
@@ -117,6 +119,7 @@ def _compare(run: Run, files: Mapping[str, bytes]) -> Measured:
         if moved := numbers["moved_pages"]:
             numbers["migrate_us_per_page"] = numbers["migrate_s"] * 1e6 / moved
         numbers["track_cores"] = numbers["track_s"] / time_s
+        numbers["look_s"] = numbers["track_s"] + numbers["classify_s"]
     numbers |= _said(files["command.log"].decode(errors="replace"))
     curve = _curve(files["series.jsonl"].decode())
     if curve:

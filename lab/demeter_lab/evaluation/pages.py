@@ -2,6 +2,7 @@
 """The report as static pages that need no network: one a record, one a manager, one a workload."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def write(results: Sequence[Result], out: Path, plan: Plan) -> list[Path]:
     managers, workloads = managers_of(results), workloads_of(results)
     shared = {
         "quick": plan.quick,
+        "quick_words": _plain(document.QUICK),
         "commit": plan.commit,
         "results": results,
         "managers": managers,
@@ -152,16 +154,21 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {"figure": document.figure, "ours": document.ours, "prose": _prose}
+    pages.filters |= {"figure": document.figure, "ours": document.ours, "prose": prose}
     return pages
 
 
-def _prose(text: str) -> Markup:
+def prose(text: str) -> Markup:
     """Return a record's text with what stands between backquotes as code."""
     parts = [escape(part) for part in text.split("`")]
     marked = (Markup("<code>{}</code>").format(part) if at % 2 else part
               for at, part in enumerate(parts))  # fmt: skip
     return Markup("").join(marked) if len(parts) % 2 else escape(text)
+
+
+def _plain(text: str) -> str:
+    """Return a document's paragraph without its links and emphasis."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("**", "")
 
 
 def _embedded(spec: Spec) -> Markup:

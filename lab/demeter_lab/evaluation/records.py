@@ -103,6 +103,8 @@ class Record:
     figures: tuple[dict[str, object], ...]
     #: Managers that are no part of it: only values that name them are made of their runs.
     added: tuple[str, ...] = ()
+    #: Managers that do not behave as published: to be ahead of them alone is not checked.
+    unlike: frozenset[str] = frozenset()
 
     @property
     def in_turn(self) -> list[Run]:
@@ -253,6 +255,7 @@ def _record(
             values=tuple(_value(spec, quick) for spec in data.get("value", [])),
             figures=tuple(data.get("figure", [])),
             added=tuple(joined),
+            unlike=frozenset(common.get("unlike", [])),
         )
     except KeyError as error:
         raise RecordError(f"{path} lacks {error}, or something in it asks for it") from None

@@ -3,13 +3,15 @@
 
 import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from demeter_lab.evaluation.measure import Measured
 from demeter_lab.evaluation.measure import measured as measure
 from demeter_lab.evaluation.records import Labels, Record, RecordError, Run
 from demeter_lab.evaluation.store import Store
+from demeter_lab.results import ResultError
 
 
 def _geometric(numbers: Sequence[float]) -> float:
@@ -33,16 +35,21 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {
 _CHOICES = frozenset({"pages", "tuning"})
 #: Rows in which nothing is meant to move.
 _STILL = ("none", "fast", "ideal", "ideal-2m", "oracle")
+#: What is compared; where it moves nothing it may well lose by that.
+_OURS = "demeter"
+#: Who has moved fewer pages than this part of FMEM's has moved none.
+_NOTHING = 0.01
 #: States of a value; a record of which some values are not known is met in part.
 MET, MISSED, TOLD, NOT_RUN = "met", "missed", "no check", "not run"
 IN_PART = "in part"
 #: ``of_least``: the mean is taken for each value of this axis, and the least of them counts, as
 #: for the next best of several managers. ``by_least``: what each point is divided by is the least
-#: over this axis. ``missed``: why, in that case; ``note``: a remark in any case, which explains
-#: nothing.
+#: over this axis. ``from``: another record's value, and ``over``: by that one. ``missed``: why, in
+#: that case, or a table of that by which of several it is; ``note``: a remark in any case, which
+#: explains nothing.
 _FIELDS = {
     "name", "metric", "of", "of_least", "by", "by_mean", "by_least", "mean", "scale", "unit",
-    "from", "paper", "paper_says", "draft", "above", "below", "at_least", "at_most", "note",
+    "from", "over", "paper", "paper_says", "draft", "above", "below", "at_least", "at_most", "note",
     "missed",
 }  # fmt: skip
 
@@ -85,6 +92,8 @@ class Value:
     chosen: str = ""
     #: What its record says of it whatever came of it, also where another value is made of it.
     told: str = ""
+    #: Why it would say nothing that what is asked for holds; that it does not hold says enough.
+    hollow: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -141,19 +150,46 @@ def results_of(records: Sequence[Record], store: Store, keys: Mapping[str, str])
         for run in record.runs:
             key = keys.get(run.digest, "not planned")
             if (files := store.files(key)) is not None:
-                found.append(measure(run, files))
+                # One that cannot be understood is told, and the rest is shown.
+                try:
+                    found.append(measure(run, files))
+                except ResultError as error:
+                    failures[label_of(run.labels)] = f"{error}: {store.place(key)}"
             elif reason := store.failure(key) or _failure_of_record(run, store, keys):
                 failures[label_of(run.labels)] = reason
             else:
                 missing += 1
         done[record.id] = (better_of(found, record.chosen_by), failures, missing)
-    results, known = [], {}
+    results: list[Result] = []
+    known: dict[tuple[str, str], Value] = {}
     for record in records:
         found, failures, missing = done[record.id]
-        values = [value_of(record, spec, found, failures, missing, known) for spec in record.values]
-        known |= {(record.id, value.name): value for value in values}
+        values = []
+        for spec in record.values:
+            with understood(record, spec):
+                value = value_of(record, spec, found, failures, missing, known)
+            values.append(value)
+            known[record.id, value.name] = value
         results.append(Result(record, found, values, failures, missing))
     return results
+
+
+@contextmanager
+def understood(record: Record, spec: Mapping) -> Iterator[None]:
+    """Name the value or figure of a record that is not of its form.
+
+    Raises:
+        RecordError: in place of what its fields led to.
+
+    """
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        name = spec.get("name") or spec.get("title") or "one without a name"
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise RecordError(
+            f"{record.id}: '{name}' {what}; see Records in docs/evaluation-records.md"
+        ) from None
 
 
 def _failure_of_record(run: Run, store: Store, keys: Mapping[str, str]) -> str | None:
@@ -202,17 +238,19 @@ def value_of(
             f"it has {', '.join(sorted(_FIELDS))}"
         )
     record, found = _without_added(record, spec, found)
-    told, unchecked, chosen = str(spec.get("note", "")), "", ""
+    told, unchecked, hollow, chosen = str(spec.get("note", "")), "", "", ""
     ours, spread, count = None, None, 0
-    if (other := spec.get("from")) is not None:
-        source = known.get((other["record"], other["name"]))
-        if source is None:
-            raise RecordError(
-                f"{record.id}: {other['record']} has no value '{other['name']}' before it"
-            )
+    if "from" in spec:
+        source = _known(record, spec["from"], known)
         ours, spread, count = source.ours, source.spread, source.points
         told = told or source.told
-        unchecked, chosen = source.unchecked, source.chosen
+        unchecked, hollow, chosen = source.unchecked, source.hollow, source.chosen
+        if "over" in spec:
+            other = _known(record, spec["over"], known)
+            ours = ours / other.ours if ours is not None and other.ours else None
+            spread, count = None, count + other.points
+            unchecked = "; ".join(filter(None, (unchecked, other.unchecked)))
+            hollow = "; ".join(filter(None, (hollow, other.hollow)))
     elif groups := _groups(record, spec, found):
         scale = float(spec.get("scale", 1))
         mean = _MEANS[spec.get("mean", "geometric" if "by" in spec else "mean")]
@@ -222,28 +260,56 @@ def value_of(
         ours, count = scale * means[least], len(numbers)
         spread = (min(numbers), max(numbers)) if count > 1 else None
         chosen = ", ".join(filter(None, (least, _extreme(spec, groups[least]))))
-        unchecked = _unchecked(record, spec, found, groups)
+        unchecked = _unchecked(record, spec, groups)
+        hollow = _hollow(record, spec, found)
     bounds = [
         (word, spec[word.replace(" ", "_")]) for word in _BOUNDS if word.replace(" ", "_") in spec
     ]
+    holds = ours is not None and all(_BOUNDS[word](ours, bound) for word, bound in bounds)
     wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds)
-    said = [chosen, unchecked, told]
+    said = [chosen, unchecked, hollow, told]
     if ours is None:
         state, said = NOT_RUN, [_why(record, spec, failures, missing)]
-    elif unchecked or not wanted:
+    elif unchecked or not wanted or (hollow and holds):
         state = TOLD
-    elif all(_BOUNDS[word](ours, bound) for word, bound in bounds):
+    elif holds:
         state = MET
+        said.append(_less_than_published(spec, ours, [word for word, _ in bounds]))
     else:
         # What is said of a number in any case does not explain that it is missed.
         state = MISSED
-        said.append(str(spec.get("missed", "")) or "not explained yet")
+        said.append(_explained(spec, chosen) or "not explained yet")
     note = "; ".join(filter(None, said))
     return Value(
         record.id, spec["name"], spec.get("unit", ""), spec.get("paper"), spec.get("draft"),
         ours, spread, count, state, wanted, note, _about(spec), spec.get("paper_says"), unchecked,
-        chosen, told,
+        chosen, told, hollow,
     )  # fmt: skip
+
+
+def _known(record: Record, other: Mapping, known: Mapping[tuple[str, str], Value]) -> Value:
+    """Return another record's value."""
+    if (source := known.get((other["record"], other["name"]))) is None:
+        raise RecordError(
+            f"{record.id}: {other['record']} has no value '{other['name']}' before it"
+        )
+    return source
+
+
+def _explained(spec: Mapping, chosen: str) -> str:
+    """Return why a value is missed: what explains one manager's number explains no other's."""
+    why = spec.get("missed", "")
+    return str(why.get(chosen, "")) if isinstance(why, Mapping) else str(why)
+
+
+def _less_than_published(spec: Mapping, ours: float, words: Sequence[str]) -> str:
+    """Return a remark where what is asked for is the order, and the paper has more than that."""
+    paper = spec.get("paper")
+    if not isinstance(paper, int | float):
+        return ""
+    more = {"at least", "above"} & set(words) and ours < paper
+    less = {"at most", "below"} & set(words) and ours > paper
+    return "the order holds, the paper's number is not reached" if more or less else ""
 
 
 def _without_added(
@@ -259,25 +325,32 @@ def _without_added(
     ]
 
 
-def _unchecked(
-    record: Record,
-    spec: Mapping,
-    found: Sequence[Measured],
-    groups: Mapping[str, Sequence[Point]],
-) -> str:
-    """Return why a number is not to be checked, or nothing."""
+def _hollow(record: Record, spec: Mapping, found: Sequence[Measured]) -> str:
+    """Return why to be ahead says nothing, or nothing."""
     # To beat one who did nothing is no more than to beat `none`. Of several the best counts, so
     # that those who did nothing make it only harder, unless all are of that kind.
-    idle = sorted(
-        {
-            name
-            for names in _rows(spec)
-            if names and all(_moved_nothing(found, name) for name in names)
-            for name in names
-        }
-    )
+    sides = [
+        (names, [one for one in found if is_point(one.labels, of)])
+        for names, of in _sides(spec, found)
+    ]
+    idle = {
+        name
+        for names, points in sides
+        if names and all(_moved_nothing(points, name) for name in names)
+        for name in names
+    }
     if idle:
-        return f"{', '.join(idle)} moved no page here: not checked"
+        return f"{', '.join(sorted(idle))} moved no page here: not checked"
+    if odd := {
+        name for names, _ in sides if names and set(names) <= record.unlike for name in names
+    }:
+        named = ", ".join(sorted(odd))
+        return f"{named} does not behave as published (docs/results/peers.md): not checked"
+    return ""
+
+
+def _unchecked(record: Record, spec: Mapping, groups: Mapping[str, Sequence[Point]]) -> str:
+    """Return why a number is not to be checked, or nothing."""
     if absent := _absent(record, spec):
         return f"without {', '.join(absent)}, not implemented: not checked"
     # A mean over some workloads is not the mean over all of them.
@@ -304,13 +377,25 @@ def _planned(record: Record, spec: Mapping) -> list[Measured]:
 
 
 def _moved_nothing(found: Sequence[Measured], system: str) -> bool:
-    """Whether a manager that is there to move pages moved none in any run."""
+    """Whether a manager that is there to move pages moved next to none in any of these runs."""
     moved = [
-        one.numbers["promoted_pages"] + one.numbers["demoted_pages"]
+        one.numbers["moved_pages"] >= max(1, _NOTHING * one.numbers.get("fmem_pages", 0))
         for one in found
-        if one.labels.get("system") == system and "promoted_pages" in one.numbers
+        if one.labels.get("system") == system and "moved_pages" in one.numbers
     ]
-    return system not in _STILL and bool(moved) and not any(moved)
+    return system not in (*_STILL, _OURS) and bool(moved) and not any(moved)
+
+
+def _sides(spec: Mapping, found: Sequence[Measured]) -> list[tuple[list[str], Mapping]]:
+    """Return of either side of a ratio the managers, and which points it is made of."""
+    sides = []
+    for of in (spec.get("of", {}), spec.get("by", {})):
+        names = of.get("system", [])
+        if "metric" in spec and of and not names:
+            points = (one.labels.get("system") for one in found if is_point(one.labels, of))
+            names = sorted({name for name in points if name is not None})
+        sides.append(([names] if isinstance(names, str) else names, of))
+    return sides
 
 
 def _about(spec: Mapping) -> frozenset[str]:

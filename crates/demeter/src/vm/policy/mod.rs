@@ -43,7 +43,7 @@ fn linux_moves_nothing() -> Vec<Write> {
 }
 
 /// Every row, in the order of `--help`.
-static POLICIES: [&dyn Policy; 15] = [
+static POLICIES: &[&dyn Policy] = &[
     &tpp::TPP,
     &tpp::TPP_CHARGED,
     &tpp_h::TPP_H,
