@@ -45,6 +45,8 @@ static u64 look_back = 20;
 static u64 ring_size = RING;
 static u64 passes = 10;
 static u64 reclaim_pages = 10;
+/* Whether kswapd is woken where a promotion finds no room, as Linux does in the fault. */
+static u64 wake_full;
 
 static atomic64_t queued;
 static atomic64_t ring_full;
@@ -190,6 +192,8 @@ static void nomad_work(struct work_struct *work)
 			atomic64_inc(&refused);
 			atomic64_inc(&refused_by[reason]);
 		}
+		if (reason == DEMETER_REFUSED_NO_ROOM && wake_full)
+			tpp_wake_kswapd(candidate.nid);
 		cond_resched();
 	}
 	atomic64_add(ktime_get_ns() - begin_ns, &demeter_peer_stage_ns[DEMETER_PEER_MIGRATE]);
@@ -296,6 +300,7 @@ static const struct demeter_peer_param nomad_params[] = {
 	{ "ring_size", &ring_size, 1, RING },
 	{ "passes", &passes, 1, 100 },
 	{ "reclaim_pages", &reclaim_pages, 0, 1000 },
+	{ "wake_full", &wake_full, 0, 1 },
 	{ .name = NULL },
 };
 

@@ -88,6 +88,11 @@ static void tpp_wake_node(pg_data_t *pgdat)
 	}
 }
 
+void tpp_wake_kswapd(int nid)
+{
+	tpp_wake_node(NODE_DATA(nid));
+}
+
 static void tpp_wake(struct work_struct *work)
 {
 	int nid;

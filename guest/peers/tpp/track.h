@@ -43,6 +43,12 @@ struct tpp_track {
 
 extern struct tpp_track tpp_track;
 
+/**
+ * tpp_wake_kswapd() - wake the node's kswapd, which demotes if too little is free
+ * @nid: node
+ */
+void tpp_wake_kswapd(int nid);
+
 /* Entries of the tables of the manager. */
 #define TPP_TRACK_PARAMS                                                                           \
 	{ "repeat_faults", &tpp_track.repeat_faults, 0, 31 },                                      \
