@@ -188,7 +188,7 @@ def test_values_of_recorded_runs() -> None:
     states = [value.state for value in curve.values]
     # In so short a run TPP moved no huge page, and was slower with small ones, of which it did.
     assert states == [TOLD, NOT_RUN, MISSED] and curve.state == MISSED
-    assert "tpp moved no page" in curve.values[0].note
+    assert "tpp moved next to no page" in curve.values[0].note
     assert curve.values[1].note == "not implemented: memtis"
     assert curve.values[2].note == "not explained yet"
     times = {one.labels["system"]: one.numbers["time_s"] for one in curve.measured}
@@ -253,7 +253,7 @@ def test_nothing_is_won_against_a_manager_that_moved_nothing() -> None:
     moved = asked(points(tpp=(2.0, 7.0), demeter=(1.0, 9.0)), spec)
     assert (moved.state, moved.ours, moved.note) == (MET, 2.0, "")
     idle = asked(points(tpp=(2.0, 0.0), demeter=(1.0, 9.0)), spec)
-    assert (idle.state, idle.ours) == (TOLD, 2.0) and "tpp moved no page" in idle.note
+    assert (idle.state, idle.ours) == (TOLD, 2.0) and "tpp moved next to no page" in idle.note
     # To be behind it says enough, and so does it where Demeter is the one that did nothing.
     assert asked(points(tpp=(0.9, 0.0), demeter=(1.0, 9.0)), spec).state == MISSED
     assert asked(points(tpp=(0.9, 7.0), demeter=(1.0, 0.0)), spec).state == MISSED
@@ -276,7 +276,7 @@ def test_what_a_manager_moved_elsewhere_does_not_count() -> None:
         "at_least": 1,
     }
     value = asked(found, spec)
-    assert value.state == TOLD and "tpp moved no page" in value.note
+    assert value.state == TOLD and "tpp moved next to no page" in value.note
 
 
 def test_of_managers_without_a_name_some_must_have_moved() -> None:
@@ -289,7 +289,7 @@ def test_of_managers_without_a_name_some_must_have_moved() -> None:
 
     spec = {"of": {"balloon": "demeter"}, "by": {"balloon": "none"}, "mean": "least"}
     idle = asked(provisioned(0.0), spec | {"at_least": 0.95})
-    assert idle.state == TOLD and "memtis, tpp moved no page" in idle.note
+    assert idle.state == TOLD and "memtis, tpp moved next to no page" in idle.note
     assert asked(provisioned(7.0), spec | {"at_least": 0.95}).state == MET
 
 
@@ -483,7 +483,7 @@ def test_of_several_rivals_one_that_moved_nothing_spoils_no_check() -> None:
     one = asked(on("silo", tpp=(2.0, 0), nomad=(4.0, 7), demeter=(1.0, 9)), spec)
     assert (one.state, one.ours) == (MET, 2.0)
     both = asked(on("silo", tpp=(2.0, 0), nomad=(4.0, 0), demeter=(1.0, 9)), spec)
-    assert both.state == TOLD and "nomad, tpp moved no page" in both.note
+    assert both.state == TOLD and "nomad, tpp moved next to no page" in both.note
 
 
 def test_a_headline_is_checked_as_far_as_its_source_can_be() -> None:

@@ -46,7 +46,7 @@ static u64 ring_size = RING;
 static u64 passes = 10;
 static u64 reclaim_pages = 10;
 /* Whether kswapd is woken where a promotion finds no room, as Linux does in the fault. */
-static u64 wake_full;
+static u64 wake_full = 1;
 
 static atomic64_t queued;
 static atomic64_t ring_full;

@@ -268,6 +268,8 @@ def value_of(
     holds = ours is not None and all(_BOUNDS[word](ours, bound) for word, bound in bounds)
     wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds)
     said = [chosen, unchecked, hollow, told]
+    if hollow and wanted and holds:
+        said[2] = f"{hollow}: not checked"
     if ours is None:
         state, said = NOT_RUN, [_why(record, spec, failures, missing)]
     elif unchecked or not wanted or (hollow and holds):
@@ -305,7 +307,8 @@ def _explained(spec: Mapping, chosen: str) -> str:
 def _less_than_published(spec: Mapping, ours: float, words: Sequence[str]) -> str:
     """Return a remark where what is asked for is the order, and the paper has more than that."""
     paper = spec.get("paper")
-    if not isinstance(paper, int | float):
+    # Bounds on both sides are about the number itself.
+    if not isinstance(paper, int | float) or len(words) > 1:
         return ""
     more = {"at least", "above"} & set(words) and ours < paper
     less = {"at most", "below"} & set(words) and ours > paper
@@ -340,12 +343,12 @@ def _hollow(record: Record, spec: Mapping, found: Sequence[Measured]) -> str:
         for name in names
     }
     if idle:
-        return f"{', '.join(sorted(idle))} moved no page here: not checked"
+        return f"{', '.join(sorted(idle))} moved next to no page here"
     if odd := {
         name for names, _ in sides if names and set(names) <= record.unlike for name in names
     }:
         named = ", ".join(sorted(odd))
-        return f"{named} does not behave as published (docs/results/peers.md): not checked"
+        return f"{named} does not behave as published (docs/results/peers.md)"
     return ""
 
 

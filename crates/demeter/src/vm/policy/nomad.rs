@@ -35,8 +35,8 @@ impl Policy for Nomad {
             // Of huge pages only, which are promoted as TPP does it.
             Knob::new("repeat_faults", "15", Place::Param),
             Knob::new("wake_ms", "10", Place::Param),
-            // What the published worker does without room is not known.
-            Knob::new("wake_full", "0", Place::Param),
+            // What the published worker does without room is not known: this is the faster way.
+            Knob::new("wake_full", "1", Place::Param),
             Knob::new("stages", "0", Place::Param),
         ]);
         knobs
