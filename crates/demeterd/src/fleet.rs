@@ -128,7 +128,8 @@ impl Stored {
         body(&mut changes);
         if let Some((store, state)) = &self.store {
             let (theirs, wanted) = (store.clone(), changes.clone());
-            match state.call(ANSWER_LIMIT, move || theirs.write(&wanted)) {
+            let write = move |is_wanted: &dyn Fn() -> bool| theirs.write(&wanted, is_wanted);
+            match state.files.call(ANSWER_LIMIT, write) {
                 Ok(written) => written?,
                 Err(silent) => {
                     if silent.may_be_done {
@@ -146,8 +147,8 @@ impl Stored {
 /// What was refused may be written yet: what is true is, after it.
 fn take_back(store: &Store, state: &State, changes: &Changes) {
     let (store, changes) = (store.clone(), changes.clone());
-    state.push(move || {
-        if let Err(error) = store.write(&changes) {
+    state.files.push(move || {
+        if let Err(error) = store.write(&changes, &|| true) {
             tracing::error!(
                 "what was refused since the disk did not answer may be there after a restart: \
                  {error}; next: make room in the state directory and ask for any other change"
@@ -257,7 +258,13 @@ impl Fleet {
         let mut stored = self.stored();
         let spec = description.clone().finish(&stored.classes)?;
         let vm = self.begin(spec, Some(description.clone()))?;
-        if let Err(error) = stored.change(|changes| changes.vms.push(description)) {
+        let kept = stored.change(|changes| {
+            changes.vms.retain(|vm| vm.name != description.name);
+            changes.vms.push(description);
+        });
+        if let Err(error) = kept {
+            // What it was asked for meanwhile is nothing to the next one of its name.
+            vm.ledger.retire();
             self.end(&vm.spec.name);
             return Err(error.into());
         }
@@ -298,6 +305,11 @@ impl Fleet {
     /// touched. Machines of the control interface stay.
     pub fn reload(&self, settings: Settings) -> Result<(), FleetError> {
         let mut stored = self.stored();
+        // Nobody is taken away whose successor could not be served.
+        if let Some(state) = &self.state {
+            let answers = state.ledgers.call(ANSWER_LIMIT, |_| ());
+            answers.map_err(io::Error::from)?;
+        }
         let fresh: BTreeMap<String, spec::Vm> = (settings.vms.into_iter())
             .map(|vm| (vm.name.clone(), vm))
             .collect();
@@ -444,7 +456,7 @@ impl Fleet {
             && self.accounts.is_due(Instant::now())
         {
             let accounts = self.accounts.clone();
-            state.push(move || accounts.write());
+            state.files.push(move || accounts.write());
         }
     }
 
@@ -454,22 +466,33 @@ impl Fleet {
             return;
         };
         let accounts = self.accounts.clone();
-        let last = state.push(move || accounts.write_at_stop());
-        if state.wait(last, limit).is_ok() {
-            return;
-        }
+        let end = Instant::now() + limit;
+        let ledgers = state.ledgers.last();
+        let files = state.files.push(move || accounts.write_at_stop());
+        let kept = state.files.wait(files, limit);
+        let left = end.saturating_duration_since(Instant::now());
+        let are_written = state.ledgers.wait(ledgers, left);
         let vms = self.vms();
         let behind = vms.iter().filter(|vm| vm.ledger.is_behind());
         let names: Vec<&str> = behind.map(|vm| vm.spec.name.as_str()).collect();
+        let mut lost = Vec::new();
+        if kept.is_err() {
+            lost.push("accounts of guests".to_owned());
+        }
+        if !names.is_empty() {
+            lost.push(format!("the last sizes of {}", names.join(", ")));
+        }
+        if lost.is_empty() {
+            return;
+        }
+        let why = match kept.and(are_written) {
+            Err(Silent { .. }) => "the disk under the state directory does not answer",
+            Ok(()) => "as told above",
+        };
         tracing::error!(
-            "not written, as the disk under the state directory does not answer: accounts of \
-             guests, and the last sizes of {}; the next start goes back to those of before; next: \
-             look after {} and its disk",
-            if names.is_empty() {
-                "none".to_owned()
-            } else {
-                names.join(", ")
-            },
+            "not written ({why}): {}; the next start goes back to those of before; next: look \
+             after {} and its disk",
+            lost.join(", "),
             state.directory().display()
         );
     }

@@ -118,6 +118,7 @@ struct Inner {
     waiting: VecDeque<Entry>,
     /// When they will be.
     queued: Option<Place>,
+    is_writing: bool,
     /// More waited than are remembered.
     left_out: usize,
     /// Why it is not written just now was told.
@@ -139,24 +140,21 @@ pub struct Ledger {
 
 impl Ledger {
     /// In memory only if there is no directory. A disk that does not answer keeps nobody from
-    /// serving who can read what was there.
+    /// serving who can read what was there: not so where another one of its name is to be
+    /// retired there first.
     pub fn open(state: Option<Arc<State>>, vm: &str) -> std::io::Result<Self> {
         let name = format!("{vm}.jsonl");
         let path = (state.as_ref()).map_or_else(PathBuf::new, |state| state.directory().join(name));
         let mut recent = VecDeque::new();
         if let Some(state) = &state {
-            let found = path.clone();
-            let read = move || {
-                let mut recent = VecDeque::new();
-                for line in lines(&rotated(&found)).chain(lines(&found)) {
-                    remember(&mut recent, line);
-                }
-                recent
-            };
-            recent = state.call(ANSWER_LIMIT, read)?;
+            state.wait_for_retired(ANSWER_LIMIT)?;
+            for line in lines(&rotated(&path)).chain(lines(&path)) {
+                remember(&mut recent, line);
+            }
             let found = path.clone();
             // Who cannot write there is told so at the start.
-            if let Ok(made) = state.call(ANSWER_LIMIT, move || append_to(&found).map(drop)) {
+            let make = move |_: &dyn Fn() -> bool| append_to(&found).map(drop);
+            if let Ok(made) = state.ledgers.call(ANSWER_LIMIT, make) {
                 made?;
             }
         }
@@ -183,7 +181,7 @@ impl Ledger {
         inner.is_retired = true;
         inner.waiting.clear();
         let lines = self.lines.clone();
-        state.push(move || {
+        state.retire(move || {
             let _ = fs::rename(&lines.path, lines.path.with_extension("removed"));
             let _ = fs::remove_file(rotated(&lines.path));
         });
@@ -193,36 +191,41 @@ impl Ledger {
     /// once, and with each further entry it is tried again. Nor must a disk that does not answer:
     /// of what waits for it at most as many as are remembered are written, and the last sizes.
     pub fn add(&self, entry: Entry) {
+        self.add_at(entry);
+    }
+
+    /// When it is written, if it is to be.
+    fn add_at(&self, entry: Entry) -> Option<Place> {
         let mut inner = self.lines.inner();
         remember(&mut inner.recent, entry.clone());
-        let Some(state) = self.state.as_ref().filter(|_| !inner.is_retired) else {
-            return;
-        };
+        let state = self.state.as_ref().filter(|_| !inner.is_retired)?;
         if inner.waiting.len() == REMEMBERED {
             inner.waiting.pop_front();
             inner.left_out += 1;
         }
         inner.waiting.push_back(entry);
-        if inner.queued.is_none() {
-            let lines = self.lines.clone();
-            inner.queued = Some(state.push(move || lines.write_down()));
-        }
+        let lines = &self.lines;
+        let place = (inner.queued).unwrap_or_else(|| {
+            let lines = lines.clone();
+            state.ledgers.push(move || lines.write_down())
+        });
+        inner.queued = Some(place);
+        Some(place)
     }
 
     /// The same of what is to be written before something is done. Not for ever: it is done
     /// even so where the disk does not answer.
     pub fn add_first(&self, entry: Entry) -> Result<(), Silent> {
-        self.add(entry);
-        let queued = self.lines.inner().queued;
-        match (&self.state, queued) {
-            (Some(state), Some(place)) => state.wait(place, FIRST_LIMIT),
+        match (&self.state, self.add_at(entry)) {
+            (Some(state), Some(place)) => state.ledgers.wait(place, FIRST_LIMIT),
             _ => Ok(()),
         }
     }
 
-    /// Something waits for the disk.
+    /// Something is not written: it waits for the disk, or that is full.
     pub fn is_behind(&self) -> bool {
-        !self.lines.inner().waiting.is_empty()
+        let inner = self.lines.inner();
+        !inner.waiting.is_empty() || inner.is_writing || inner.is_given_up
     }
 
     /// The newest entries, oldest first.
@@ -256,6 +259,7 @@ impl Lines {
     fn write_down(&self) {
         let mut inner = self.inner();
         inner.queued = None;
+        inner.is_writing = true;
         let waiting = std::mem::take(&mut inner.waiting);
         let left_out = std::mem::take(&mut inner.left_out);
         let is_anew = inner.is_given_up || left_out > 0;
@@ -263,11 +267,13 @@ impl Lines {
         drop(inner);
         let written = self.append_all(&recent, &waiting, is_anew);
         let mut inner = self.inner();
+        inner.is_writing = false;
         let was_given_up = std::mem::replace(&mut inner.is_given_up, written.is_err());
         match written {
-            Ok(()) if was_given_up => tracing::info!("the ledger is written again"),
+            Ok(()) if was_given_up => tracing::info!("{} is written again", self.path.display()),
             Err(error) if !was_given_up => tracing::error!(
-                "the ledger is not written: {error}; next: make room in the state directory, it is tried again"
+                "{} is not written: {error}; next: make room in the state directory, it is tried again",
+                self.path.display()
             ),
             _ => {}
         }
@@ -417,7 +423,7 @@ mod tests {
 
     /// Until all is written.
     fn settle(state: &State) {
-        state.call(LONG, || ()).unwrap();
+        state.ledgers.call(LONG, |_| ()).unwrap();
     }
 
     fn asked(tier: &str, balloon_bytes: u64) -> Entry {
@@ -593,7 +599,7 @@ mod tests {
         ledger.add(asked("smem", 5));
         settle(&state);
         let (thaws, frozen) = std::sync::mpsc::channel::<()>();
-        state.push(move || {
+        state.ledgers.push(move || {
             let _ = frozen.recv();
         });
         for size in 0..3 * REMEMBERED as u64 {

@@ -207,10 +207,23 @@ async fn serve(
                 Ok(())
             }
         };
-        // For the next start.
-        let kept = tokio::task::spawn_blocking(move || fleet.keep_all(KEEPING_LIMIT)).await;
-        kept.map_err(|error| system("write the state")(error.into()))?;
+        keep_all(fleet).await;
         served
+    }
+}
+
+/// For the next start. In a thread of its own: others may all wait for somebody.
+async fn keep_all(fleet: Arc<Fleet>) {
+    let (said, is_kept) = tokio::sync::oneshot::channel();
+    let keeping = std::thread::Builder::new().spawn(move || {
+        fleet.keep_all(KEEPING_LIMIT);
+        let _ = said.send(());
+    });
+    match keeping {
+        Ok(_) => {
+            let _ = is_kept.await;
+        }
+        Err(error) => tracing::error!("accounts of guests are not written: {error}"),
     }
 }
 

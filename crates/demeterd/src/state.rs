@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! The state directory, and the thread that writes there. A disk that does not answer (a file
+//! The state directory, and the threads that write there. A disk that does not answer (a file
 //! system that is frozen for a snapshot, a device or a server that is gone) lets whoever writes
-//! sleep where no signal reaches it: that is this thread, and nobody who serves guests.
+//! sleep where no signal reaches it: those are these threads, and nobody who serves guests.
 //!
-//! The thread has descriptors of its own, and of the process's only what it needs: when all
-//! other threads have ended, so have the process's sockets, while the lock of the directory is
-//! held until nobody can write any more. What it opens it closes; no other thread may.
+//! Each has descriptors of its own, and of the process's only what it needs: when all other
+//! threads have ended, so have the process's sockets, while the lock of the directory is held
+//! until nobody can write any more. What such a thread opens it closes; no other thread may.
+//! Signals of the process are not theirs: a handler would find none of its descriptors.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,16 +23,27 @@ use crate::lock::Lock;
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Between looks at that.
 const LOOK: Duration = Duration::from_secs(1);
+/// So long it must have answered before that is told: a slow one does now and then.
+const CALM: Duration = Duration::from_secs(60);
 
 /// What is written; what it failed with is its own matter.
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The disk did not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the disk under the state directory does not answer")]
 pub struct Silent {
     /// What was asked for may be done yet, when the disk answers.
     pub may_be_done: bool,
+}
+
+impl std::fmt::Display for Silent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the disk under the state directory does not answer")?;
+        if self.may_be_done {
+            f.write_str(", and a restart may find it done all the same")?;
+        }
+        Ok(())
+    }
 }
 
 impl Silent {
@@ -72,7 +84,7 @@ impl Line {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what is handed over, in its order, until nobody hands anything over any more.
+    /// Does what is handed over, in its order, until nobody hands anything over any more.
     fn write(&self) {
         let mut queue = self.queue();
         loop {
@@ -97,28 +109,21 @@ impl Line {
     }
 }
 
-/// See the module.
-pub struct State {
-    directory: PathBuf,
+/// One thread that writes, and what waits for it.
+pub struct Writer {
     line: Arc<Line>,
-    /// The thread's own one outlives it.
-    _lock: Option<Lock>,
 }
 
-impl State {
-    /// The directory, which is made if there is none, is ours from now on and until the last
-    /// thing is written.
-    pub fn open(directory: &Path) -> Result<Self, Error> {
-        std::fs::create_dir_all(directory)
-            .map_err(|cause| Error::file("create", directory, cause))?;
-        let lock = Lock::take(directory)?;
+impl Writer {
+    /// False: it has the process's own descriptors.
+    fn start(name: &str, lock: RawFd) -> Result<(Self, bool), Error> {
         let line = Arc::new(Line::default());
-        let (theirs, held) = (line.clone(), lock.descriptor());
+        let theirs = line.clone();
         let (said, is_apart) = std::sync::mpsc::channel();
         thread::Builder::new()
-            .name("state".to_owned())
+            .name(name.to_owned())
             .spawn(move || {
-                let apart = be_apart(held);
+                let apart = hear_no_signals().and_then(|()| be_apart(lock));
                 if let Err(error) = &apart {
                     tracing::warn!(
                         "no file or socket is closed before the disk has answered: {error}"
@@ -131,27 +136,7 @@ impl State {
                 action: "start a thread",
                 cause,
             })?;
-        // From here on the lock is open twice, or until the process has ended.
-        let _lock = match is_apart.recv() {
-            Ok(true) => Some(lock),
-            _ => {
-                lock.keep();
-                None
-            }
-        };
-        let state = Self {
-            directory: directory.to_owned(),
-            line,
-            _lock,
-        };
-        let noted = directory.to_owned();
-        state.push(move || Lock::note_process(&noted));
-        Ok(state)
-    }
-
-    /// Its path.
-    pub fn directory(&self) -> &Path {
-        &self.directory
+        Ok((Self { line }, is_apart.recv() == Ok(true)))
     }
 
     /// Has that done when all before it is.
@@ -161,6 +146,11 @@ impl State {
         queue.pushed += 1;
         self.line.changed.notify_all();
         Place(queue.pushed)
+    }
+
+    /// All that was handed over until now.
+    pub fn last(&self) -> Place {
+        Place(self.line.queue().pushed)
     }
 
     /// Waits until that and all before it is done, which may be in vain.
@@ -176,32 +166,37 @@ impl State {
     }
 
     /// Has that done, and waits for what it says. Nobody waits for a disk that is known not to
-    /// answer, and what has not begun by the end of the limit is not done.
+    /// answer. `body` asks before the step that cannot be taken back: by then nobody may wait
+    /// for it any more, and it is not to be taken.
     pub fn call<T: Send + 'static>(
         &self,
         limit: Duration,
-        body: impl FnOnce() -> T + Send + 'static,
+        body: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
     ) -> Result<T, Silent> {
         if self.silent_for() > ANSWER_LIMIT {
             return Err(Silent { may_be_done: false });
         }
         let call = Arc::new(Mutex::new(Call::Waits));
         let theirs = call.clone();
-        let of = |call: &Mutex<Call<T>>, next| {
-            let mut call = call.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *call, next)
-        };
         let place = self.push(move || {
-            if !matches!(of(&theirs, Call::Begun), Call::Withdrawn) {
-                let answer = body();
-                of(&theirs, Call::Done(answer));
+            if matches!(*held(&theirs), Call::Withdrawn) {
+                return;
             }
+            let answer = body(&|| {
+                let mut call = held(&theirs);
+                let is_wanted = matches!(*call, Call::Waits);
+                if is_wanted {
+                    *call = Call::Taken;
+                }
+                is_wanted
+            });
+            *held(&theirs) = Call::Done(answer);
         });
-        let waited = self.wait(place, limit);
-        match (of(&call, Call::Withdrawn), waited) {
-            (Call::Done(answer), _) => Ok(answer),
-            (Call::Waits, _) => Err(Silent { may_be_done: false }),
-            (Call::Begun | Call::Withdrawn, _) => Err(Silent { may_be_done: true }),
+        let _ = self.wait(place, limit);
+        match std::mem::replace(&mut *held(&call), Call::Withdrawn) {
+            Call::Done(answer) => Ok(answer),
+            Call::Waits | Call::Withdrawn => Err(Silent { may_be_done: false }),
+            Call::Taken => Err(Silent { may_be_done: true }),
         }
     }
 
@@ -210,16 +205,103 @@ impl State {
         let began = self.line.queue().began;
         began.map_or(Duration::ZERO, |began| began.elapsed())
     }
+}
 
-    /// Tells for ever when it does not answer, and when it does again.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.line.queue().is_over = true;
+        self.line.changed.notify_all();
+    }
+}
+
+fn held<T>(call: &Mutex<Call<T>>) -> MutexGuard<'_, Call<T>> {
+    call.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+enum Call<T> {
+    Waits,
+    /// The step is taken that cannot be taken back.
+    Taken,
+    /// Nobody waits for it any more.
+    Withdrawn,
+    Done(T),
+}
+
+/// See the module.
+pub struct State {
+    directory: PathBuf,
+    /// Of files that are written as a whole, each of which waits for the disk.
+    pub files: Writer,
+    /// Of ledgers, which do not: what is in them outlasts the daemon, if not the host.
+    pub ledgers: Writer,
+    /// The last ledger that was, or is to be, retired.
+    retired: Mutex<Option<Place>>,
+    /// The threads' own ones outlive it.
+    _lock: Option<Lock>,
+}
+
+impl State {
+    /// The directory, which is made if there is none, is ours from now on and until the last
+    /// thing is written.
+    pub fn open(directory: &Path) -> Result<Self, Error> {
+        // To try to make one that is there waits for a disk that does not answer.
+        if !directory.is_dir() {
+            std::fs::create_dir_all(directory)
+                .map_err(|cause| Error::file("create", directory, cause))?;
+        }
+        let lock = Lock::take(directory)?;
+        let (files, files_apart) = Writer::start("state", lock.descriptor())?;
+        let (ledgers, ledgers_apart) = Writer::start("ledgers", lock.descriptor())?;
+        // From here on the lock is open more than once, or until the process has ended.
+        let _lock = if files_apart && ledgers_apart {
+            Some(lock)
+        } else {
+            lock.keep();
+            None
+        };
+        let noted = directory.to_owned();
+        files.push(move || Lock::note_process(&noted));
+        Ok(Self {
+            directory: directory.to_owned(),
+            files,
+            ledgers,
+            retired: Mutex::default(),
+            _lock,
+        })
+    }
+
+    /// Its path.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Has a ledger put aside.
+    pub fn retire(&self, job: impl FnOnce() + Send + 'static) {
+        let place = self.ledgers.push(job);
+        *self.retired.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+    }
+
+    /// Until no ledger is to be put aside any more.
+    pub fn wait_for_retired(&self, limit: Duration) -> Result<(), Silent> {
+        let last = *self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        last.map_or(Ok(()), |place| self.ledgers.wait(place, limit))
+    }
+
+    /// How long the disk has not answered.
+    pub fn silent_for(&self) -> Duration {
+        self.files.silent_for().max(self.ledgers.silent_for())
+    }
+
+    /// Tells for ever when it does not answer, and when it has for a while.
     pub async fn watch(self: Arc<Self>) {
-        let mut silent_since = None;
+        // When it was silent first and last.
+        let mut silent: Option<(Instant, Instant)> = None;
         loop {
             tokio::time::sleep(LOOK).await;
-            let silent_for = self.silent_for();
-            match silent_since {
+            let (now, silent_for) = (Instant::now(), self.silent_for());
+            match &mut silent {
                 None if silent_for > ANSWER_LIMIT => {
-                    silent_since = Some(Instant::now() - silent_for);
+                    silent = Some((now - silent_for, now));
                     tracing::error!(
                         "the disk under the state directory does not answer: ledgers, accounts \
                          and changes of the fleet are not written, guests are served; next: \
@@ -227,12 +309,13 @@ impl State {
                         self.directory.display()
                     );
                 }
-                Some(since) if silent_for < ANSWER_LIMIT => {
-                    silent_since = None;
+                Some((_, last)) if silent_for > ANSWER_LIMIT => *last = now,
+                Some((since, last)) if last.elapsed() > CALM => {
                     tracing::info!(
                         "the disk under the state directory answers again, after {} s",
-                        since.elapsed().as_secs()
+                        last.duration_since(*since).as_secs()
                     );
+                    silent = None;
                 }
                 _ => {}
             }
@@ -240,19 +323,28 @@ impl State {
     }
 }
 
-impl Drop for State {
-    fn drop(&mut self) {
-        self.line.queue().is_over = true;
-        self.line.changed.notify_all();
+/// Whoever sends a signal means the threads that wait for signals. What a thread does to itself
+/// (a defect) still ends the process.
+fn hear_no_signals() -> io::Result<()> {
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: filled before it is read; the set lives until the end.
+    let status = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for own in [
+            libc::SIGBUS,
+            libc::SIGSEGV,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGABRT,
+        ] {
+            libc::sigdelset(all.as_mut_ptr(), own);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut())
+    };
+    match status {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
     }
-}
-
-enum Call<T> {
-    Waits,
-    Begun,
-    /// Nobody waits for it any more.
-    Withdrawn,
-    Done(T),
 }
 
 /// The calling thread has descriptors of its own from now on: the standard ones, and that one.
@@ -287,7 +379,7 @@ mod tests {
     fn freeze(state: &State) -> Sender<()> {
         let (thaws, frozen) = channel::<()>();
         let (began, begun) = channel();
-        state.push(move || {
+        state.files.push(move || {
             began.send(()).unwrap();
             let _ = frozen.recv();
         });
@@ -302,12 +394,16 @@ mod tests {
         let path = directory.path().join("file");
         for text in ["one", "two", "three"] {
             let path = path.clone();
-            state.push(move || std::fs::write(path, text).unwrap());
+            state
+                .files
+                .push(move || std::fs::write(path, text).unwrap());
         }
-        let found = state.call(LONG, move || std::fs::read_to_string(path).unwrap());
+        let found = state
+            .files
+            .call(LONG, move |_| std::fs::read_to_string(path).unwrap());
         assert_eq!(found.as_deref(), Ok("three"));
-        state.push(|| panic!("a defect"));
-        assert_eq!(state.call(LONG, || 7), Ok(7), "the others go on");
+        state.files.push(|| panic!("a defect"));
+        assert_eq!(state.files.call(LONG, |_| 7), Ok(7), "the others go on");
         let noted = std::fs::read_to_string(directory.path().join("lock")).unwrap();
         assert_eq!(noted.trim(), std::process::id().to_string());
     }
@@ -322,28 +418,65 @@ mod tests {
             let path = path.to_owned();
             move || std::fs::write(path, "").unwrap()
         };
-        let withdrawn = state.call(SHORT, write(&path));
+        let write_it = write(&path);
+        let withdrawn = state.files.call(SHORT, move |_| write_it());
         assert_eq!(withdrawn, Err(Silent { may_be_done: false }));
-        let last = state.push(write(&path.with_extension("pushed")));
-        assert!(state.wait(last, SHORT).is_err());
+        let last = state.files.push(write(&path.with_extension("pushed")));
+        assert!(state.files.wait(last, SHORT).is_err());
         assert!(state.silent_for() >= 2 * SHORT);
         drop(thaws);
-        state.wait(last, LONG).unwrap();
+        state.files.wait(last, LONG).unwrap();
         assert!(!path.exists());
         assert!(path.with_extension("pushed").exists());
         assert_eq!(state.silent_for(), Duration::ZERO);
     }
 
     #[test]
-    fn what_has_begun_may_be_done_yet() {
+    fn what_is_withdrawn_in_time_is_not_done_and_what_is_not_may_be() {
         let directory = tempfile::tempdir().unwrap();
         let state = State::open(directory.path()).unwrap();
-        let (thaws, frozen) = channel::<()>();
-        let begun = state.call(Duration::from_millis(200), move || {
-            let _ = frozen.recv();
-        });
-        assert_eq!(begun, Err(Silent { may_be_done: true }));
-        drop(thaws);
+        let limit = Duration::from_millis(200);
+        for asks_first in [true, false] {
+            let (thaws, frozen) = channel::<()>();
+            let (said, was_wanted) = channel();
+            let begun = state.files.call(limit, move |is_wanted| {
+                let wait = || {
+                    let _ = frozen.recv();
+                };
+                if !asks_first {
+                    wait();
+                }
+                said.send(is_wanted()).unwrap();
+                if asks_first {
+                    wait();
+                }
+            });
+            let may_be_done = asks_first;
+            assert_eq!(begun, Err(Silent { may_be_done }));
+            drop(thaws);
+            assert_eq!(was_wanted.recv().unwrap(), asks_first);
+            state.files.wait(state.files.last(), LONG).unwrap();
+        }
+    }
+
+    #[test]
+    fn signals_are_for_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = State::open(directory.path()).unwrap();
+        for writer in [&state.files, &state.ledgers] {
+            let status = writer.call(LONG, |_| {
+                std::fs::read_to_string("/proc/thread-self/status").unwrap()
+            });
+            let status = status.unwrap();
+            let blocked = status
+                .lines()
+                .find_map(|line| line.strip_prefix("SigBlk:\t"));
+            let blocked = u64::from_str_radix(blocked.unwrap(), 16).unwrap();
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGCHLD] {
+                assert!(blocked >> (signal - 1) & 1 == 1, "{signal}: {status}");
+            }
+            assert!(blocked >> (libc::SIGBUS - 1) & 1 == 0);
+        }
     }
 
     #[test]
@@ -351,7 +484,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let other = std::fs::File::open("/dev/null").unwrap();
         let state = State::open(directory.path()).unwrap();
-        let own = state.call(LONG, || {
+        let own = state.files.call(LONG, |_| {
             let own = std::fs::read_dir("/proc/thread-self/fd").unwrap();
             own.map(|entry| entry.unwrap().path())
                 .filter_map(|path| std::fs::read_link(path).ok())

@@ -80,13 +80,14 @@ impl Store {
         Ok(changes)
     }
 
-    /// As [`write_whole`].
-    pub fn write(&self, changes: &Changes) -> io::Result<()> {
+    /// As [`write_whole`]. Nothing has changed if they are not wanted any more when they could
+    /// take the place of what is there.
+    pub fn write(&self, changes: &Changes, is_wanted: &dyn Fn() -> bool) -> io::Result<()> {
         let changes = Changes {
             version: VERSION,
             ..changes.clone()
         };
-        write_whole(&self.path, &changes)
+        write_whole_if(&self.path, &changes, is_wanted)
     }
 }
 
@@ -110,23 +111,34 @@ pub fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
 /// All or nothing, whenever the machine stops. What was begun and could not be ended takes no
 /// room that others need.
 pub fn write_whole(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    write_whole_if(path, value, &|| true)
+}
+
+fn write_whole_if(
+    path: &Path,
+    value: &impl Serialize,
+    is_wanted: &dyn Fn() -> bool,
+) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(value)?;
     text.push(b'\n');
     let fresh = path.with_extension("new");
-    let written = replace(path, &fresh, &text);
+    let written = replace(path, &fresh, &text, is_wanted);
     if written.is_err() {
         let _ = fs::remove_file(&fresh);
     }
     written
 }
 
-fn replace(path: &Path, fresh: &Path, text: &[u8]) -> io::Result<()> {
+fn replace(path: &Path, fresh: &Path, text: &[u8], is_wanted: &dyn Fn() -> bool) -> io::Result<()> {
     // A pipe of that name is not waited for.
     let mut file = (OpenOptions::new().write(true).create(true).truncate(true))
         .custom_flags(libc::O_NONBLOCK)
         .open(fresh)?;
     file.write_all(text)?;
     file.sync_all()?;
+    if !is_wanted() {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
     fs::rename(fresh, path)?;
     if let Some(directory) = path.parent() {
         File::open(directory)?.sync_all()?;
@@ -160,10 +172,10 @@ mod tests {
             }),
             vms: vec![Description::parse("a,socket=/s,fmem=/f,weight=3").unwrap()],
         };
-        store.write(&changes).unwrap();
+        store.write(&changes, &|| true).unwrap();
         assert_eq!(store.read().unwrap(), changes);
         changes.vms.clear();
-        store.write(&changes).unwrap();
+        store.write(&changes, &|| true).unwrap();
         assert_eq!(store.read().unwrap(), changes);
     }
 
@@ -192,10 +204,25 @@ mod tests {
         assert!(store.read().is_err());
         fs::remove_file(&store.path).unwrap();
         make(&store.path.with_extension("new"));
-        assert!(store.write(&Changes::default()).is_err());
+        assert!(store.write(&Changes::default(), &|| true).is_err());
         // It was in the way of what is ours.
-        store.write(&Changes::default()).unwrap();
+        store.write(&Changes::default(), &|| true).unwrap();
         assert!(store.read().is_ok());
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path());
+        let mut changes = Changes {
+            version: VERSION,
+            ..Changes::default()
+        };
+        store.write(&changes, &|| true).unwrap();
+        changes.vms = vec![Description::parse("a,socket=/s,fmem=/f").unwrap()];
+        assert!(store.write(&changes, &|| false).is_err());
+        assert!(store.read().unwrap().vms.is_empty());
+        assert!(!store.path.with_extension("new").exists());
     }
 
     #[test]

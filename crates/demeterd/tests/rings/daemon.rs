@@ -43,12 +43,10 @@ impl Daemon {
     /// With these options beside the control interface's and the state's.
     pub fn in_directory(directory: tempfile::TempDir, options: Vec<String>) -> Self {
         let at = |name: &str| directory.path().join(name).display().to_string();
-        let mut words = vec![
-            "--control".to_owned(),
-            at("control"),
-            "--state-dir".to_owned(),
-            at("state"),
-        ];
+        let mut words = vec!["--control".to_owned(), at("control")];
+        if !options.iter().any(|word| word == "--state-dir") {
+            words.extend(["--state-dir".to_owned(), at("state")]);
+        }
         words.extend(options);
         let child = spawn(&words, directory.path());
         let daemon = Self {
