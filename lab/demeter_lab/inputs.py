@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from demeter_lab.results import ResultError
@@ -32,7 +33,7 @@ def inputs_of(demeter: Path, modules: Sequence[str] = (MODULE,)) -> dict[str, st
         ResultError: ``testbed.json`` is damaged.
 
     """
-    return {name: _sha256(path) for name, path in _files(demeter, modules) if path.is_file()}
+    return {name: sha256_of(path) for name, path in _files(demeter, modules) if path.is_file()}
 
 
 def _files(demeter: Path, modules: Sequence[str]) -> Iterator[tuple[str, Path]]:
@@ -79,6 +80,13 @@ def _module(demeter: Path, release: str, name: str) -> Path:
     return next((path for path in paths if path.is_file()), paths[0])
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, which is read again only once it is another one."""
+    about = path.stat()
+    return _sha256(path, about.st_mtime_ns, about.st_size)
+
+
+@cache
+def _sha256(path: Path, mtime_ns: int, size: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

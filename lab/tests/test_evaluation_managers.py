@@ -50,24 +50,47 @@ def test_those_below_the_guest_are_told_apart(tmp_path: Path) -> None:
     assert below == {"none": False, "mine": False, "tpp-h": True}
 
 
+def module_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    """Return a module where a guest of the command in `tmp_path` would have it from."""
+    testbed = {"guest_root": "/none", "qemu": {"argv": []}, "kernels": [{"release": "6.12"}]}
+    (tmp_path / "testbed.json").write_text(json.dumps(testbed))
+    monkeypatch.setenv("DEMETER_CACHE", str(tmp_path))
+    module = tmp_path / "build/modules/6.12" / name
+    module.parent.mkdir(parents=True)
+    return module
+
+
 def test_a_module_is_part_of_the_key_whatever_the_row_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row `mine-fast` of `demeter_own.ko`: what it did is void with another of that."""
     told(tmp_path, {"row": "mine-fast", "module": "demeter_own.ko", "published": True})
-    testbed = {"guest_root": "/none", "qemu": {"argv": []}, "kernels": [{"release": "6.12"}]}
-    (tmp_path / "testbed.json").write_text(json.dumps(testbed))
-    monkeypatch.setenv("DEMETER_CACHE", str(tmp_path))
-    module = tmp_path / "build/modules/6.12/demeter_own.ko"
-    module.parent.mkdir(parents=True)
+    module = module_of(tmp_path, monkeypatch, "demeter_own.ko")
     run = Run("X", "compare", ("{demeter}", "vm"), {"system": "mine-fast"})
     keys = []
-    for text in ("1", "2"):
+    for text in ("1", "12"):
         module.write_text(text)
-        execute._guest_inputs.cache_clear()
         keys.append(execute.task_of(run, tmp_path).key)
-    execute._guest_inputs.cache_clear()
     assert keys[0] != keys[1]
     gone = Run("X", "compare", ("{demeter}", "vm"), {"system": "gone"})
     with pytest.raises(execute.RunError, match="no manager gone"):
         execute.task_of(gone, tmp_path)
+
+
+def test_a_build_during_the_evaluation_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ran under another build than its key says is not kept, nor what began under one."""
+    told(tmp_path)
+    module = module_of(tmp_path, monkeypatch, "demeter.ko")
+    module.write_text("1")
+
+    def task(script: str) -> execute.Task:
+        words = ("sh", "-c", f"{script} echo n=1", "{demeter}")
+        return execute.task_of(Run("X", "text", words, {}, {"n": "n=1"}), tmp_path)
+
+    before, during, after = task(""), task(f"echo 2 >>{module};"), task(":;")
+    assert not execute.execute(before, tmp_path).failure
+    for one in (during, after):
+        assert "has another 6.12 demeter.ko" in execute.execute(one, tmp_path).failure
+    assert not execute.execute(task(":;"), tmp_path).failure

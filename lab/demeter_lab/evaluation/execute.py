@@ -25,7 +25,7 @@ from demeter_lab.evaluation.records import (
     Run,
     managers_of,
 )
-from demeter_lab.inputs import MODULE, inputs_of
+from demeter_lab.inputs import MODULE, inputs_of, sha256_of
 
 #: Part of every key: another one makes all that was kept void.
 FORMAT = 1
@@ -94,6 +94,8 @@ def execute(task: Task, root: Path = ROOT, record: Path | None = None) -> Outcom
         # Asked where it runs: another machine may have another build.
         _same(task.inputs, _inputs(task.run, root))
         files = _kept(task.run, _command(task, root, place / "out", record), place / "out")
+        # And again: of two builds its outcome is that of neither.
+        _same(task.inputs, _inputs(task.run, root))
     except (RunError, RecordError, OSError, ValueError, KeyError, TypeError) as error:
         failure = str(error) or repr(error)
     finally:
@@ -208,23 +210,21 @@ def _same(wanted: dict[str, str], here: dict[str, str]) -> None:
     odd = sorted(name for name in wanted.keys() | here.keys() if wanted.get(name) != here.get(name))
     if odd:
         raise RunError(
-            f"{platform.node()} has another {', '.join(odd)} than the one that asked; "
-            "copy target/, build/ and the cache there from one place"
+            f"{platform.node()} has another {', '.join(odd)} than the one that asked; if it was "
+            "built anew start again, else copy target/, build/ and the cache there from one place"
         )
 
 
 def _inputs(run: Run, root: Path) -> dict[str, str]:
     if run.kind == "text" and "{demeter}" not in run.argv:
         paths = sorted(path for glob in run.sources for path in root.glob(glob) if path.is_file())
-        return {
-            str(path.relative_to(root)): _sha256(path, path.stat().st_mtime_ns) for path in paths
-        }
+        return {str(path.relative_to(root)): sha256_of(path) for path in paths}
     demeter = root / DEMETER
     if run.needs is not None:
         of_record = task_of(run.needs, root).key
-        return {"demeter": _sha256(demeter, demeter.stat().st_mtime_ns), ACCESSES: of_record}
+        return {"demeter": sha256_of(demeter), ACCESSES: of_record}
     module = None if run.system is None else _module_of(demeter, run.system)
-    return _guest_inputs(demeter, _MODULES if module is None else (*_MODULES, module))
+    return inputs_of(demeter, _MODULES if module is None else (*_MODULES, module))
 
 
 def _module_of(demeter: Path, row: str) -> str | None:
@@ -238,13 +238,3 @@ def _module_of(demeter: Path, row: str) -> str | None:
 @cache
 def _managers(demeter: Path, mtime_ns: int) -> dict[str, Manager]:
     return managers_of(demeter)
-
-
-@cache
-def _guest_inputs(demeter: Path, modules: tuple[str, ...]) -> dict[str, str]:
-    return inputs_of(demeter, modules)
-
-
-@cache
-def _sha256(path: Path, mtime_ns: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
