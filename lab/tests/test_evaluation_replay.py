@@ -168,6 +168,19 @@ def test_a_guest_that_dies_is_why_its_replays_are_not_there(grid: Grid) -> None:
     assert not grid.result().failures
 
 
+def test_a_replay_that_cannot_be_kept_is_a_failure_and_the_rest_goes_on(grid: Grid) -> None:
+    class Full(Store):
+        def put(self, of: Task, outcome: Outcome) -> None:
+            if outcome.files and of.key == grid.tasks[0].key:
+                raise OSError(28, "No space left on device")
+            super().put(of, outcome)
+
+    grid.store = Full(grid.root / "out")
+    assert grid.make() == (1, 0)
+    assert "No space left" in str(grid.store.failure(grid.tasks[0].key))
+    assert sum(grid.store.files(task.key) is not None for task in grid.tasks) == 5
+
+
 def test_a_replay_that_fails_says_why(grid: Grid) -> None:
     grid.make()
     odd = replace(grid.tasks[0].run, argv=("sh", "-c", "echo no record at all >&2; exit 2"))

@@ -87,29 +87,29 @@ def execute(task: Task, root: Path = ROOT, record: Path | None = None) -> Outcom
 
     """
     began = time.monotonic()
-    place = _place()
     files: dict[str, bytes] = {}
     failure = ""
     try:
         # Asked where it runs: another machine may have another build.
         _same(task.inputs, _inputs(task.run, root))
-        files = _kept(task.run, _command(task, root, place / "out", record), place / "out")
+        with _place() as place:
+            out = Path(place) / "out"
+            files = _kept(task.run, _command(task, root, out, record), out)
         # And again: of two builds its outcome is that of neither.
         _same(task.inputs, _inputs(task.run, root))
     except (RunError, RecordError, OSError, ValueError, KeyError, TypeError) as error:
-        failure = str(error) or repr(error)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        files, failure = {}, str(error) or repr(error)
     return Outcome(task.key, files, failure, time.monotonic() - began, platform.node())
 
 
-def _place() -> Path:
+def _place() -> tempfile.TemporaryDirectory:
     """Return a new folder of this process, after clearing away those of killed ones."""
     base = Path(tempfile.gettempdir())
     for left in base.glob(f"{_PLACE}*-*"):
         if not alive(left.name.removeprefix(_PLACE).partition("-")[0]):
             shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PLACE}{os.getpid()}-"))
+    prefix = f"{_PLACE}{os.getpid()}-"
+    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
 
 
 def alive(pid: str) -> bool:

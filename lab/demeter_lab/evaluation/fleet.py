@@ -70,19 +70,7 @@ def run_all(
             # Whatever became of it, the rest goes on.
             outcome = Outcome(task.key, failure=f"{type(error).__name__}: {error}")
         future.release()
-        try:
-            store.put(task, outcome)
-        except OSError as error:
-            outcome = Outcome(task.key, failure=f"its result could not be kept: {error}")
-            _note(store, task, outcome)
+        outcome = store.put_or_note(task, outcome)
         failed += bool(outcome.failure)
         told(task, outcome)
     return failed
-
-
-def _note(store: Store, task: Task, outcome: Outcome) -> None:
-    """Record a failure if there is still room for that."""
-    try:
-        store.put(task, outcome)
-    except OSError:
-        return

@@ -35,8 +35,8 @@ def play_all(
             pool.submit(execute, task, root, store.place(record_of(task))): task for task in todo
         }
         for future in as_completed(futures):
-            task, outcome = futures[future], future.result()
-            store.put(task, outcome)
+            task = futures[future]
+            outcome = store.put_or_note(task, future.result())
             failed += bool(outcome.failure)
             told(task, outcome)
     finally:

@@ -2,9 +2,12 @@
 """Results by key. What is here is whole: it is written beside its place and then renamed."""
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -32,9 +35,26 @@ class Plan:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file that is never seen half-written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    with _gone_if_it_fails(path.with_name(f".{path.name}.{os.getpid()}")) as temporary:
+        temporary.write_text(text)
+        temporary.replace(path)
+
+
+@contextmanager
+def _gone_if_it_fails(path: Path) -> Iterator[Path]:
+    """Leave nothing at a path whose writer fails: a disk that is full would stay so."""
+    try:
+        yield path
+    except BaseException:
+        _remove(path)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 class Store:
@@ -45,9 +65,12 @@ class Store:
         self.directory = directory
         for name in ("runs", "failed", "tmp"):
             (directory / name).mkdir(parents=True, exist_ok=True)
-        for left in (directory / "tmp").iterdir():
-            if not alive(left.name.rpartition(".")[2]):
-                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+        # Of `write_text`: of the plan, the document and the pages, and of what those use.
+        texts = itertools.chain(directory.glob(".*.*"), directory.glob("*/.*.*"))
+        for left in itertools.chain((directory / "tmp").iterdir(), texts):
+            pid = left.name.rpartition(".")[2]
+            if pid.isdigit() and not alive(pid):
+                _remove(left)
 
     def keep(self, plan: Plan) -> None:
         """Say what is to be run."""
@@ -106,23 +129,34 @@ class Store:
             "host_s": round(outcome.host_s, 3),
         }
         if outcome.failure:
-            path = self._temporary(task.key)
-            path.write_text(_json({**about, "reason": outcome.failure}))
-            path.replace(self.directory / "failed" / f"{task.key}.json")
+            with _gone_if_it_fails(self._temporary(task.key)) as path:
+                path.write_text(_json({**about, "reason": outcome.failure}))
+                path.replace(self.directory / "failed" / f"{task.key}.json")
             return
-        place = self._temporary(task.key)
-        place.mkdir()
-        for name, content in outcome.files.items():
-            (place / name).write_bytes(content)
-        (place / _ABOUT).write_text(_json({**about, "sha256": _digests(outcome.files)}))
-        final = self.directory / "runs" / task.key
-        if final.exists():
-            # Damaged, or it would not have been done again.
-            damaged = self._temporary(f"{task.key}-damaged")
-            final.rename(damaged)
-            shutil.rmtree(damaged)
-        place.rename(final)
+        with _gone_if_it_fails(self._temporary(task.key)) as place:
+            place.mkdir()
+            for name, content in outcome.files.items():
+                (place / name).write_bytes(content)
+            (place / _ABOUT).write_text(_json({**about, "sha256": _digests(outcome.files)}))
+            final = self.directory / "runs" / task.key
+            if final.exists():
+                # Damaged, or it would not have been done again.
+                damaged = self._temporary(f"{task.key}-damaged")
+                final.rename(damaged)
+                shutil.rmtree(damaged)
+            place.rename(final)
         (self.directory / "failed" / f"{task.key}.json").unlink(missing_ok=True)
+
+    def put_or_note(self, task: Task, outcome: Outcome) -> Outcome:
+        """Keep what came of a task, or note why it cannot be kept; return what came of it then."""
+        try:
+            self.put(task, outcome)
+        except OSError as error:
+            outcome = Outcome(task.key, failure=f"its result could not be kept: {error}")
+            # If there is still room for that.
+            with suppress(OSError):
+                self.put(task, outcome)
+        return outcome
 
     def _temporary(self, name: str) -> Path:
         path = self.directory / "tmp" / f"{name}.{os.getpid()}"
