@@ -115,6 +115,20 @@ fn shells_and_man_know_every_verb() {
 }
 
 /// The evaluation and its report ask for rows by this, not by how help is laid out.
+/// Results of guests are kept under the digest of the program: a commit alone makes them no others.
+#[test]
+fn no_commit_is_in_the_program() {
+    let head = Command::new("git")
+        .args(["rev-parse", "--short=12", "HEAD"])
+        .output();
+    let Some(head) = head.ok().filter(|head| head.status.success()) else {
+        return; // No checkout: there is no commit that could be in it.
+    };
+    let program = std::fs::read(env!("CARGO_BIN_EXE_demeter")).unwrap();
+    let digits = &head.stdout[..12];
+    assert!(!program.windows(12).any(|bytes| bytes == digits));
+}
+
 #[test]
 fn managers_are_told_to_programs() {
     let output = demeter(&["vm", "managers", "--json"]);

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use demeter_agent::protocol::Run;
@@ -40,7 +42,7 @@ pub struct Sources<'a> {
 pub struct Manifest {
     format: u32,
     demeter_version: &'static str,
-    git_state: &'static str,
+    git_state: String,
     qemu_version: String,
     qemu_arguments: Vec<String>,
     plugin_sha256: String,
@@ -67,7 +69,9 @@ pub fn manifest(sources: &Sources<'_>) -> Result<Manifest, Error> {
     Ok(Manifest {
         format: 1,
         demeter_version: env!("CARGO_PKG_VERSION"),
-        git_state: env!("DEMETER_GIT_STATE"),
+        git_state: (std::env::current_exe().ok())
+            .and_then(|exe| git_state(exe.parent()?))
+            .unwrap_or_else(|| "unknown".to_owned()),
         qemu_version: sources.testbed.qemu.version.clone(),
         qemu_arguments: sources
             .arguments
@@ -87,4 +91,49 @@ pub fn manifest(sources: &Sources<'_>) -> Result<Manifest, Error> {
         host_s: sources.host_s,
         host: sources.cost.clone(),
     })
+}
+
+/// The state of the source tree that a directory lies in, if git knows one. Asked at run time:
+/// compiled in, each commit would make another program, whose guests are others to the evaluation.
+fn git_state(directory: &Path) -> Option<String> {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(directory)
+        .args(["describe", "--always", "--dirty", "--abbrev=12"])
+        // Guests side by side ask at once: none may hold the index' lock for that.
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_asked_when_it_runs() {
+        let place = tempfile::tempdir().unwrap();
+        let git = |arguments: &[&str]| {
+            let done = Command::new("git")
+                .current_dir(&place)
+                .args(["-c", "user.name=x", "-c", "user.email=x"])
+                .args(arguments)
+                .output()
+                .unwrap();
+            assert!(done.status.success(), "{done:?}");
+        };
+        let below = place.path().join("target/release");
+        std::fs::create_dir_all(&below).unwrap();
+        assert_eq!(git_state(&below), None);
+        std::fs::write(place.path().join("a.c"), "1").unwrap();
+        git(&["init", "-q"]);
+        git(&["add", "a.c"]);
+        git(&["commit", "-q", "-m", "x"]);
+        let clean = git_state(&below).unwrap();
+        assert_eq!(clean.len(), 12, "{clean}");
+        std::fs::write(place.path().join("a.c"), "12").unwrap();
+        assert_eq!(git_state(&below).unwrap(), format!("{clean}-dirty"));
+    }
 }
