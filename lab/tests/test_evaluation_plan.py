@@ -3,6 +3,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import replace
 from functools import cache
 
@@ -204,6 +205,26 @@ def test_a_guest_without_a_balloon_is_that_of_other_records() -> None:
 
 def tuned(run: Run) -> bool:
     return run.labels.get("tuning") == "eager"
+
+
+def test_sources_of_a_test_are_there_and_all_of_it() -> None:
+    """A glob without files decides nothing; of a crate those that it depends on decide as well."""
+    every = [run for record in records.load(SYSTEMS, True) for run in record.runs]
+    tests = {run.record: run for run in every if run.sources}
+    assert set(tests) == {"N1", "T2"}
+    for run in tests.values():
+        for glob in run.sources:
+            assert any(path.is_file() for path in ROOT.glob(glob)), f"{run.record}: {glob}"
+    needed, todo = {"Cargo.toml", "Cargo.lock"}, ["crates/machine"]
+    while todo:
+        crate = todo.pop()
+        needed |= {f"{crate}/Cargo.toml", f"{crate}/**/*.rs"}
+        manifest = tomllib.loads((ROOT / crate / "Cargo.toml").read_text())
+        for table in ("dependencies", "dev-dependencies", "build-dependencies"):
+            for of in manifest.get(table, {}).values():
+                if isinstance(of, dict) and "path" in of:
+                    todo.append(f"crates/{of['path'].removeprefix('../')}")
+    assert needed <= set(tests["T2"].sources)
 
 
 def test_quick_runs_stay_two_hours() -> None:
