@@ -120,7 +120,7 @@ def _execute(tasks: Sequence[Task], store: Store, scheduler: str | None, workers
     failed = 0
     if others:
         with fleet.client_of(scheduler, workers) as client:
-            failed = fleet.run_all(client, others, store, told)
+            failed = fleet.run_all(client, others, store, told, warned=_warned)
     if replays:
         more, waiting = replay.play_all(replays, store, workers, _told_if_failed)
         failed += more
@@ -128,6 +128,10 @@ def _execute(tasks: Sequence[Task], store: Store, scheduler: str | None, workers
         if waiting:
             typer.echo(f"evaluation: {waiting} replays wait for what was not recorded", err=True)
     return failed
+
+
+def _warned(text: str) -> None:
+    typer.echo(f"evaluation: {text}", err=True)
 
 
 def _told_if_failed(task: Task, outcome: Outcome) -> None:

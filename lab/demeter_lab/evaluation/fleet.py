@@ -7,9 +7,10 @@ a run; nothing is shared but the network.
 """
 
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from distributed import Client, LocalCluster, as_completed
 
@@ -47,11 +48,15 @@ def run_all(
     store: Store,
     told: Callable[[Task, Outcome], None],
     work: Callable[[Task], Outcome] = execute,
+    *,
+    warned: Callable[[str], None] = print,
+    patience_s: float = 30.0,
 ) -> int:
     """Do what has not been done; return how many failed.
 
     A task whose worker vanishes is given to another one; after Dask's number of attempts
-    (``distributed.scheduler.allowed-failures``) it has failed.
+    (``distributed.scheduler.allowed-failures``) it has failed. While no worker is there it waits
+    for one, and says so after ``patience_s`` and then ever more rarely.
     """
     todo = {task.key: task for task in tasks if store.files(task.key) is None}
     # A key of its own for each call: a scheduler that still has the failure of an earlier one
@@ -62,15 +67,46 @@ def run_all(
         for key, task in todo.items()
     }
     failed = 0
-    for future in as_completed(list(futures)):
-        task = futures.pop(future)
-        try:
-            outcome = future.result()
-        except Exception as error:
-            # Whatever became of it, the rest goes on.
-            outcome = Outcome(task.key, failure=f"{type(error).__name__}: {error}")
-        future.release()
-        outcome = store.put_or_note(task, outcome)
-        failed += bool(outcome.failure)
-        told(task, outcome)
+    with _minded(client, warned, patience_s):
+        for future in as_completed(list(futures)):
+            task = futures.pop(future)
+            try:
+                outcome = future.result()
+            except Exception as error:
+                # Whatever became of it, the rest goes on.
+                outcome = Outcome(task.key, failure=f"{type(error).__name__}: {error}")
+            future.release()
+            outcome = store.put_or_note(task, outcome)
+            failed += bool(outcome.failure)
+            told(task, outcome)
     return failed
+
+
+@contextmanager
+def _minded(client: Client, warned: Callable[[str], None], patience_s: float) -> Iterator[None]:
+    """Say meanwhile that there is no worker: a scheduler alone would be waited for in silence."""
+    done = threading.Event()
+
+    def mind() -> None:
+        wait_s = patience_s
+        while not done.wait(wait_s):
+            # A scheduler that does not answer is no news of its workers.
+            with suppress(OSError):
+                if client.scheduler_info()["workers"]:
+                    wait_s = patience_s
+                    continue
+                address = client.scheduler.address
+                warned(
+                    f"no worker is connected to {address}; start one where this commit is built: "
+                    f"PYTHONPATH=lab dask worker {address} --nthreads 1"
+                )
+            wait_s *= 2
+
+    thread = threading.Thread(target=mind, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        # One that asks a scheduler which does not answer may be left behind.
+        thread.join(5)
