@@ -10,9 +10,12 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -43,6 +46,8 @@ _TAIL_CHARACTERS = 2000
 _CONSOLE_CHARACTERS = 6000
 #: The guest ends first: it says where it was.
 _GUEST_SHARE_OF_LIMIT = 0.95
+#: Of the commands that this process runs now.
+_GROUPS: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -122,19 +127,19 @@ def _command(task: Task, root: Path, out: Path, record: Path | None) -> str:
     argv = list(_limited(task))
     for name, value in words.items():
         argv = [word.replace(name, value) for word in argv]
-    # Who started it may vanish: then it has to end as well.
-    guard = ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
     try:
-        done = subprocess.run(
-            [*guard, *argv],
-            cwd=root,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=task.limit_s,
-            check=False,
-        )
+        with _group() as group:
+            done = subprocess.run(
+                argv,
+                cwd=root,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=task.limit_s,
+                check=False,
+                process_group=group,
+            )
     except subprocess.TimeoutExpired:
         raise RunError(f"was not done after {task.limit_s:.0f} s") from None
     if done.returncode != 0:
@@ -143,6 +148,29 @@ def _command(task: Task, root: Path, out: Path, record: Path | None) -> str:
         reason = f"exit status {done.returncode}: {said.replace(str(out), 'OUT')}"
         raise RunError(f"{_last_words(out)}{reason}")
     return done.stdout
+
+
+@contextmanager
+def _group() -> Iterator[int]:
+    """Have a group of processes that all end with it, and with this process, killed or not.
+
+    The first of them waits for the end of its input, which only this process could write to.
+    """
+    words = ["sh", "-c", "read -r _; kill 0"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0) as first:
+        _GROUPS.add(first.pid)
+        try:
+            yield first.pid
+        finally:
+            _GROUPS.discard(first.pid)
+            os.killpg(first.pid, signal.SIGKILL)
+
+
+def stop() -> None:
+    """End the commands of this process: they are not in its group, which a terminal interrupts."""
+    for group in tuple(_GROUPS):
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def _last_words(out: Path) -> str:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Recorded accesses, played under other parameters: here, as that takes less than sending them."""
 
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from demeter_lab.evaluation.execute import ACCESSES, Outcome, Task, execute
+from demeter_lab.evaluation.execute import ACCESSES, Outcome, Task, execute, stop
 from demeter_lab.evaluation.records import ROOT
 from demeter_lab.evaluation.store import Store
 
@@ -29,6 +30,8 @@ def play_all(
     there = {key for key in map(record_of, tasks) if store.files(key) is not None}
     todo = [task for task in tasks if record_of(task) in there]
     failed = 0
+    # Polars has a handler of its own, after which a thread that waits would wait on.
+    signal.siginterrupt(signal.SIGINT, True)
     pool = ThreadPoolExecutor(workers)
     try:
         futures = {
@@ -40,6 +43,8 @@ def play_all(
             failed += bool(outcome.failure)
             told(task, outcome)
     finally:
-        # Interrupted, it ends with those that are being played.
-        pool.shutdown(cancel_futures=True)
+        # Interrupted, it ends what is being played.
+        pool.shutdown(wait=False, cancel_futures=True)
+        stop()
+        pool.shutdown()
     return failed, len(tasks) - len(todo)
