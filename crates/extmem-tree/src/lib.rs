@@ -4,11 +4,13 @@
 //! The runner opens it, every program of the tree inherits it by descriptor: a path would
 //! be out of reach for those that change their user, their root or their namespaces.
 
+mod cgroup;
 mod claim;
 mod handed;
 mod ledger;
 mod lock;
 mod named;
+mod node;
 mod place;
 mod place_error;
 mod printable;
@@ -20,13 +22,14 @@ mod trial;
 pub use handed::Handed;
 pub use ledger::{Account, Clerk, FLOOR_PAGES, Ledger};
 pub use named::NamedPlace;
+pub use node::{MemoryOfNode, Node};
 pub use place::{LEAST_BYTES, MOST_SLOTS, SLOT_BYTES, largest_file_bytes};
 pub use place_error::{Errno, PlaceError, Size};
 pub use printable::{Printable, escaped};
 pub use promises::Promises;
 pub use settings::{SWAP_VARIABLES, SwapVariables};
 pub use swap_file::{MOST_PARTS, PARTS, SwapFile, part_words, parts};
-pub use trial::time_reads;
+pub use trial::{time_copies, time_reads};
 
 /// Descriptors that programs leave alone: so many below the soft limit.
 pub const DESCRIPTORS: i32 = 64;

@@ -12,7 +12,7 @@ use crate::place::{MOST_SLOTS, SLOT_BYTES};
 pub enum PlaceError {
     /// Nothing is at the path.
     #[error(
-        "it does not exist; next: name a directory, a block device, or a file made with `fallocate -l SIZE`"
+        "it does not exist; next: name a directory, a block device, a file made with `fallocate -l SIZE`, or a memory node (node:1)"
     )]
     Missing,
     /// The path cannot be used.
@@ -30,6 +30,57 @@ pub enum PlaceError {
     /// It is neither directory, file nor block device.
     #[error("it is neither a directory, a file nor a block device; next: name one of these")]
     Kind,
+    /// It begins as a memory node and goes on as none.
+    #[error(
+        "it names no memory node; next: give one number, as in node:1, or a path, as in ./node:x, for a file of such a name"
+    )]
+    NodeName,
+    /// The kernel tells of no nodes.
+    #[error(
+        "this kernel tells of no memory nodes; next: mount /sys, use a kernel with CONFIG_NUMA, or name a directory"
+    )]
+    NoNodes,
+    /// There is no such node, or it is not online.
+    #[error(
+        "there is no such node here, or it is offline; next: name one of those in /sys/devices/system/node/has_memory"
+    )]
+    NoNode,
+    /// The node has CPUs or devices only.
+    #[error(
+        "that node has no memory; next: name one of those in /sys/devices/system/node/has_memory, or bring its memory online (`daxctl online-memory`)"
+    )]
+    NodeWithoutMemory,
+    /// The cpuset leaves the node out.
+    #[error(
+        "this process may not use memory of that node; next: add it to the cpuset (cpuset.mems), or name another place"
+    )]
+    NodeForbidden,
+    /// The program's memory is there anyway.
+    #[error(
+        "the program's own memory lies on that node, so nothing would be saved; next: name another node, or keep the program off its CPUs (`numactl --cpunodebind`, `taskset`)"
+    )]
+    OwnNode,
+    /// The kernel, or who confines this process, lets nobody say where memory lies.
+    #[error(
+        "memory of a node cannot be asked for (mbind: {}); next: allow mbind and move_pages (containers do with CAP_SYS_NICE), or name a directory",
+        Errno(*errno)
+    )]
+    NodeRefused {
+        /// Error number.
+        errno: i32,
+    },
+    /// Swap in memory counts in the cgroup, which has less left.
+    #[error(
+        "it counts as memory of this cgroup, which has {} left beside the program's DRAM where {} are needed; next: raise its memory.max, or give less by --swap-size",
+        Size(*available_bytes),
+        Size(*needed_bytes)
+    )]
+    Cgroup {
+        /// What is left.
+        available_bytes: u64,
+        /// Room asked for.
+        needed_bytes: u64,
+    },
     /// It holds something that would be lost.
     #[error(
         "it holds data that swapping would destroy; next: empty it (`wipefs -a`, or a new file from `fallocate`), or name a directory"

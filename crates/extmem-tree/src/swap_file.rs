@@ -5,12 +5,16 @@
 //! when it first needs it, under a lock on that part's range of slots that goes with the
 //! program and its forks. A part that nobody holds may have disk space left, from whoever
 //! had it before: the next to take it uses that, or [`SwapFile::give_back`] frees it.
+//!
+//! On a memory node it is the same, and "disk space" is that node's memory.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use crate::cgroup;
+use crate::node::Node;
 use crate::place::{
     LEAST_BYTES, MOST_SLOTS, SLOT_BYTES, free_bytes, largest_file_bytes, open_direct,
 };
@@ -83,38 +87,60 @@ impl SwapFile {
         let device = file.metadata()?.dev();
         let promised_bytes = promises.on(device);
         let available_bytes = free_bytes(&file)?.saturating_sub(promised_bytes);
-        let limit_bytes = largest_file_bytes();
-        let wanted_bytes = capacity_bytes
-            .unwrap_or_else(|| {
-                (dram_bytes.saturating_mul(DRAM_MULTIPLE))
-                    .min(available_bytes / 10 * 9)
-                    .min(limit_bytes)
-                    .min(MOST_SLOTS * SLOT_BYTES)
-            })
-            .max(LEAST_BYTES);
-        if wanted_bytes > limit_bytes {
-            return Err(PlaceError::Limited {
-                limit_bytes,
-                needed_bytes: wanted_bytes,
-            });
-        }
-        if wanted_bytes > available_bytes {
-            return Err(PlaceError::TooSmall {
-                available_bytes,
-                promised_bytes,
-                needed_bytes: wanted_bytes,
-            });
-        }
-        if wanted_bytes > MOST_SLOTS * SLOT_BYTES {
-            return Err(PlaceError::TooLarge {
-                needed_bytes: wanted_bytes,
-            });
-        }
+        let wanted_bytes = wanted(capacity_bytes, dram_bytes, available_bytes, promised_bytes)?;
         promises.add(device, wanted_bytes);
         Ok(Self {
             file,
             slots: wanted_bytes / SLOT_BYTES,
             direct,
+        })
+    }
+
+    /// The same in memory of a node, whose room is also that of this process's cgroup, where what is
+    /// in DRAM counts as well.
+    ///
+    /// # Errors
+    /// The node cannot be used, or has no such room.
+    pub fn create_on(
+        node: Node,
+        capacity_bytes: Option<u64>,
+        dram_bytes: u64,
+        promises: &mut Promises,
+    ) -> Result<Self, PlaceError> {
+        node.check()?;
+        let of_cgroup = cgroup::room_bytes().map_or(u64::MAX, |bytes| {
+            (bytes.saturating_sub(dram_bytes)).saturating_sub(promises.on(Promises::CGROUP))
+        });
+        let made = Self::sized_on(node, capacity_bytes, dram_bytes, of_cgroup)?;
+        promises.add(Promises::CGROUP, made.slots * SLOT_BYTES);
+        Ok(made)
+    }
+
+    /// On a node that may be used.
+    fn sized_on(
+        node: Node,
+        capacity_bytes: Option<u64>,
+        dram_bytes: u64,
+        of_cgroup_bytes: u64,
+    ) -> Result<Self, PlaceError> {
+        let of_node_bytes = node.room_bytes()?;
+        let available_bytes = of_node_bytes.min(of_cgroup_bytes);
+        let wanted_bytes = match wanted(capacity_bytes, dram_bytes, available_bytes, 0) {
+            Err(PlaceError::TooSmall { needed_bytes, .. }) if needed_bytes <= of_node_bytes => {
+                return Err(PlaceError::Cgroup {
+                    available_bytes,
+                    needed_bytes,
+                });
+            }
+            outcome => outcome?,
+        };
+        let file = node.create_file()?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o666))?;
+        node.bind(&file, wanted_bytes)?;
+        Ok(Self {
+            file,
+            slots: wanted_bytes / SLOT_BYTES,
+            direct: false,
         })
     }
 
@@ -157,6 +183,43 @@ impl SwapFile {
             .metadata()
             .map_or(0, |about| about.blocks() * BLOCK_BYTES)
     }
+}
+
+/// The size of a file where so much is left: what is asked for, or a multiple of DRAM.
+fn wanted(
+    capacity_bytes: Option<u64>,
+    dram_bytes: u64,
+    available_bytes: u64,
+    promised_bytes: u64,
+) -> Result<u64, PlaceError> {
+    let limit_bytes = largest_file_bytes();
+    let wanted_bytes = capacity_bytes
+        .unwrap_or_else(|| {
+            (dram_bytes.saturating_mul(DRAM_MULTIPLE))
+                .min(available_bytes / 10 * 9)
+                .min(limit_bytes)
+                .min(MOST_SLOTS * SLOT_BYTES)
+        })
+        .max(LEAST_BYTES);
+    if wanted_bytes > limit_bytes {
+        return Err(PlaceError::Limited {
+            limit_bytes,
+            needed_bytes: wanted_bytes,
+        });
+    }
+    if wanted_bytes > available_bytes {
+        return Err(PlaceError::TooSmall {
+            available_bytes,
+            promised_bytes,
+            needed_bytes: wanted_bytes,
+        });
+    }
+    if wanted_bytes > MOST_SLOTS * SLOT_BYTES {
+        return Err(PlaceError::TooLarge {
+            needed_bytes: wanted_bytes,
+        });
+    }
+    Ok(wanted_bytes)
 }
 
 /// Locks or unlocks a part, without waiting.
@@ -225,6 +288,42 @@ mod tests {
         drop(other);
         assert!(swap.give_back());
         assert_eq!(swap.taken_bytes(), 0);
+    }
+
+    /// Of any node: that it is our own is not asked here.
+    #[test]
+    fn a_file_on_a_node_is_like_one_in_a_directory() {
+        let node = Node::named(Path::new("node:0")).unwrap().unwrap();
+        if Node::all().is_empty() {
+            assert_eq!(node.check(), Err(PlaceError::NoNodes));
+            return;
+        }
+        let made =
+            |bytes, of_cgroup_bytes| SwapFile::sized_on(node, bytes, 16 * MIB, of_cgroup_bytes);
+        let swap = match made(Some(64 * MIB), u64::MAX) {
+            // A container that allows no mbind().
+            Err(PlaceError::NodeRefused { .. }) => return,
+            made => made.unwrap(),
+        };
+        assert_eq!((swap.slots, swap.taken_bytes()), (16384, 0));
+        swap.file.write_all_at(&[1; 8192], 5 * MIB).unwrap();
+        assert_eq!(swap.taken_bytes(), 8192);
+        let time = crate::time_copies(&swap.file, swap.slots).unwrap();
+        assert!(time < std::time::Duration::from_millis(100), "{time:?}");
+        assert!(swap.give_back());
+        assert_eq!(swap.taken_bytes(), 0);
+        // Without a size four times DRAM; no more than the cgroup leaves.
+        assert_eq!(made(None, u64::MAX).unwrap().slots, 16384);
+        assert_eq!(made(None, 20 * MIB).unwrap().slots, 18 * 256);
+        assert_eq!(
+            made(Some(64 * MIB), 20 * MIB).unwrap_err(),
+            PlaceError::Cgroup {
+                available_bytes: 20 * MIB,
+                needed_bytes: 64 * MIB
+            }
+        );
+        let refused = made(Some(1 << 60), u64::MAX).unwrap_err();
+        assert!(matches!(refused, PlaceError::TooSmall { .. }), "{refused}");
     }
 
     #[test]

@@ -35,6 +35,25 @@ const MOST_TIME: Duration = Duration::from_secs(1);
 /// # Errors
 /// Those of the system; all parts are in use.
 pub fn time_reads(file: &File, start_bytes: u64, slots: u64, sparse: bool) -> io::Result<Duration> {
+    time(file, start_bytes, slots, sparse, false)
+}
+
+/// The same of a file in memory of a node. The CPU's caches would tell of themselves, so what is
+/// read is taken out of them before.
+///
+/// # Errors
+/// Those of the system; all parts are in use.
+pub fn time_copies(file: &File, slots: u64) -> io::Result<Duration> {
+    time(file, 0, slots, true, true)
+}
+
+fn time(
+    file: &File,
+    start_bytes: u64,
+    slots: u64,
+    sparse: bool,
+    in_memory: bool,
+) -> io::Result<Duration> {
     // The lock of a range excludes others only through a description of one's own.
     let open = |flags| {
         OpenOptions::new()
@@ -53,7 +72,7 @@ pub fn time_reads(file: &File, start_bytes: u64, slots: u64, sparse: bool) -> io
         .min(part_bytes)
         .min(WRITTEN_BYTES);
     let start = start_bytes + first;
-    let tried = |file: &File| write_and_read(file, start, bytes, MOST_TIME);
+    let tried = |file: &File| write_and_read(file, start, bytes, MOST_TIME, in_memory);
     let outcome = match open(libc::O_DIRECT).and_then(|past| tried(&past)) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => tried(&own),
         outcome => outcome,
@@ -82,6 +101,7 @@ fn write_and_read(
     start: u64,
     bytes: u64,
     most_time: Duration,
+    in_memory: bool,
 ) -> io::Result<Vec<Duration>> {
     let mut piece = Aligned::new();
     let mut noise = 1u64;
@@ -116,6 +136,7 @@ fn write_and_read(
     };
     // Nothing is to be read ahead of what is asked for.
     advise(libc::POSIX_FADV_RANDOM);
+    let mapped = in_memory.then(|| Mapped::of(file, start, bytes)).flatten();
     let mut times = Vec::with_capacity(READS);
     let begun = Instant::now();
     while times.len() < LEAST_READS || (times.len() < READS && begun.elapsed() < most_time) {
@@ -123,6 +144,9 @@ fn write_and_read(
         let page = (noise >> 32) % (bytes / SLOT_BYTES);
         // In a cache are what was written, and pages that were read before.
         advise(libc::POSIX_FADV_DONTNEED);
+        if let Some(mapped) = &mapped {
+            mapped.flush(page);
+        }
         let asked = Instant::now();
         file.read_exact_at(
             &mut piece.bytes()[..SLOT_BYTES as usize],
@@ -167,6 +191,57 @@ impl Drop for Aligned {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout.
         unsafe { std::alloc::dealloc(self.0, Self::LAYOUT) };
+    }
+}
+
+/// Part of a file in memory as the CPU sees it.
+struct Mapped {
+    at: *mut libc::c_void,
+    bytes: usize,
+}
+
+impl Mapped {
+    /// None where it cannot be mapped.
+    fn of(file: &File, start: u64, bytes: u64) -> Option<Self> {
+        // SAFETY: a new mapping.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes as usize,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                start as libc::off_t,
+            )
+        };
+        (at != libc::MAP_FAILED).then_some(Self {
+            at,
+            bytes: bytes as usize,
+        })
+    }
+
+    /// Takes a page out of the caches, where the CPU can.
+    fn flush(&self, page: u64) {
+        let first = (page * SLOT_BYTES) as usize;
+        debug_assert!(first + SLOT_BYTES as usize <= self.bytes);
+        #[cfg(target_arch = "x86_64")]
+        for line in (first..first + SLOT_BYTES as usize).step_by(64) {
+            // SAFETY: inside the mapping, whose pages were written and are cut off by nobody; all
+            // of these processors have the instruction.
+            unsafe { std::arch::x86_64::_mm_clflush(self.at.cast::<u8>().add(line)) };
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::x86_64::_mm_mfence();
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: ours.
+        unsafe { libc::munmap(self.at, self.bytes) };
     }
 }
 
@@ -216,7 +291,7 @@ mod tests {
                 .open(&path)
                 .unwrap_or_else(|_| file.try_clone().unwrap());
             let before = read_bytes();
-            let times = write_and_read(&opened, SLOT_BYTES, BYTES, Duration::MAX).unwrap();
+            let times = write_and_read(&opened, SLOT_BYTES, BYTES, Duration::MAX, false).unwrap();
             assert_eq!(times.len(), READS);
             let read = read_bytes() - before;
             if read == 0 && flags != 0 {
@@ -242,7 +317,7 @@ mod tests {
             .truncate(true)
             .open(folder.path().join("swap"))
             .unwrap();
-        let slow = write_and_read(&file, 0, WRITTEN_BYTES, Duration::ZERO).unwrap();
+        let slow = write_and_read(&file, 0, WRITTEN_BYTES, Duration::ZERO, false).unwrap();
         assert_eq!(slow.len(), LEAST_READS);
         assert_eq!(file.metadata().unwrap().len(), PIECE_BYTES as u64);
     }
