@@ -550,6 +550,9 @@ impl Pager {
             Some(Obstacle::Limit) => fatal!(
                 "the limit on the size of files (ulimit -f) keeps swap from growing while writing page {address:#x}; next: raise that limit, or name a block device"
             ),
+            Some(Obstacle::Node) => fatal!(
+                "the memory node for swap is full while writing page {address:#x}; next: free memory of that node, or name another place beside it"
+            ),
             None => {}
         }
         fatal!(

@@ -9,7 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::path::Path;
 
 use demeter_extmem_tree::{
-    Handed, LEAST_BYTES, MOST_SLOTS, NamedPlace, Printable, Promises, SwapFile, largest_file_bytes,
+    Handed, LEAST_BYTES, MOST_SLOTS, NamedPlace, Node, Printable, Promises, SwapFile,
+    largest_file_bytes,
 };
 
 use super::{SLOT_BYTES, SwapError};
@@ -40,14 +41,16 @@ pub struct Backing {
     pub shared: Shared,
     /// Disk space is taken part by part.
     pub sparse: bool,
-    /// "file", "block device" or "unnamed file".
+    /// It lies in memory of this node.
+    pub node: Option<Node>,
+    /// "file", "block device", "unnamed file" or "memory node".
     pub kind: &'static str,
     /// Its path, or that of its directory, for who reads of a failure.
     pub place: &'static str,
 }
 
 impl Backing {
-    /// Opens `path` for `capacity_bytes`, or for what is there, or in a directory for
+    /// Opens `path` for `capacity_bytes`, or for what is there, or in a directory or on a node for
     /// a multiple of `dram_bytes`, of what nobody was promised.
     pub fn open(
         path: &Path,
@@ -57,8 +60,12 @@ impl Backing {
     ) -> Result<Self, SwapError> {
         let place = shown(path);
         let failed = |cause| SwapError::Place { place, cause };
-        if path.is_dir() {
-            let made = SwapFile::create(path, capacity_bytes, dram_bytes, promises);
+        let node = Node::named(path).transpose().map_err(failed)?;
+        if node.is_some() || path.is_dir() {
+            let made = match node {
+                Some(node) => SwapFile::create_on(node, capacity_bytes, dram_bytes, promises),
+                None => SwapFile::create(path, capacity_bytes, dram_bytes, promises),
+            };
             let made = made.map_err(failed)?;
             return Ok(Self {
                 file: made.file,
@@ -67,7 +74,8 @@ impl Backing {
                 direct: made.direct,
                 shared: Shared::Alone,
                 sparse: true,
-                kind: "unnamed file",
+                node,
+                kind: kind_of_unnamed(node),
                 place,
             });
         }
@@ -79,6 +87,7 @@ impl Backing {
             direct: opened.direct,
             shared: Shared::ByName,
             sparse: false,
+            node: None,
             kind: match opened.is_device {
                 true => "block device",
                 false => "file",
@@ -87,7 +96,7 @@ impl Backing {
         })
     }
 
-    /// The file of the run in `directory`, if that was handed on and is still there.
+    /// The file of the run in `directory` or on a node, if that was handed on and is still there.
     pub fn inherited(handed: &Handed, directory: &Path) -> Option<Self> {
         if !handed.is_there() || handed.detail == 0 || handed.detail > MOST_SLOTS {
             return None;
@@ -97,6 +106,7 @@ impl Backing {
         if slots < LEAST_BYTES / SLOT_BYTES as u64 {
             return None;
         }
+        let node = Node::named(directory).and_then(Result::ok);
         let descriptor = descriptor::inherit(handed.descriptor);
         // SAFETY: plain descriptors.
         let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
@@ -108,7 +118,8 @@ impl Backing {
             direct: flags & libc::O_DIRECT != 0,
             shared: Shared::WithTree,
             sparse: true,
-            kind: "unnamed file",
+            node,
+            kind: kind_of_unnamed(node),
             place: shown(directory),
         })
     }
@@ -123,6 +134,7 @@ impl Backing {
             direct: false,
             shared: Shared::Alone,
             sparse: false,
+            node: None,
             kind: "nothing",
             place: "nowhere",
         }
@@ -144,6 +156,13 @@ impl Backing {
     /// The descriptor.
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()
+    }
+}
+
+fn kind_of_unnamed(node: Option<Node>) -> &'static str {
+    match node {
+        Some(_) => "memory node",
+        None => "unnamed file",
     }
 }
 

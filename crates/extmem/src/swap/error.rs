@@ -19,7 +19,9 @@ pub enum SwapError {
         cause: PlaceError,
     },
     /// No place is given.
-    #[error("no swap place is given; next: name a directory, a file or a block device")]
+    #[error(
+        "no swap place is given; next: name a directory, a file, a block device or a memory node (node:1)"
+    )]
     Nowhere,
     /// All places together have more slots than can be numbered.
     #[error(

@@ -12,6 +12,7 @@ mod checks;
 mod error;
 mod family;
 mod inject;
+mod node_memory;
 mod obstacle;
 mod parts;
 mod plain;
@@ -82,9 +83,9 @@ pub enum EngineChoice {
 pub struct SwapPlace<'a> {
     /// The file of the run, handed on by whoever started this program.
     pub handed: Option<Handed>,
-    /// Directory, file or block device.
+    /// Directory, file or block device, or `node:N`.
     pub path: &'a Path,
-    /// Size; None takes all of a file or device, four times DRAM in a directory.
+    /// Size; None takes all of a file or device, four times DRAM in a directory or on a node.
     pub capacity_bytes: Option<u64>,
 }
 
@@ -290,7 +291,7 @@ impl SwapStore {
         })
     }
 
-    /// Of each file or device "unnamed file", "file" or "block device".
+    /// Of each what it is, for people.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.spans.iter().map(|span| span.backing.kind)
     }
@@ -317,7 +318,7 @@ impl SwapStore {
             iov_len: pages as usize * SLOT_BYTES,
         };
         let transfer = Transfer::new(Direction::Read, first, &raw const piece, 1);
-        if pages > 1 || !self.uses_uring() {
+        if pages > 1 || !self.uses_uring() || self.is_copied(&transfer) {
             // SAFETY: the caller vouches for the memory; the piece outlives the call.
             return unsafe { self.run_plain(&transfer) };
         }
@@ -376,11 +377,16 @@ impl SwapStore {
         let mut outcome = Ok(());
         let mut next = 0;
         loop {
-            while let Some(transfer) = batch.get(next) {
+            while let Some(transfer) = batch.get_mut(next) {
                 if !ring.has_room() {
                     break;
                 }
-                if let Some(failure) = self.injector.next(transfer.direction) {
+                if self.is_copied(transfer) {
+                    // SAFETY: the caller vouches for the memory.
+                    let result = unsafe { self.run_plain(transfer) };
+                    transfer.done = result.is_ok();
+                    outcome = outcome.and(result);
+                } else if let Some(failure) = self.injector.next(transfer.direction) {
                     outcome = outcome.and(self.injected(transfer, failure));
                     // SAFETY: as above; the token is the index.
                 } else if !unsafe { self.push(&mut ring, transfer, next as u64) } {
@@ -461,6 +467,12 @@ impl SwapStore {
             span.checks.note(&local);
             ring.push(span.index, span.backing.start_bytes, &local, token)
         }
+    }
+
+    /// Whether a transfer is a copy that the thread itself makes: there is no device to be
+    /// waited for, and a ring would give it to another thread.
+    fn is_copied(&self, transfer: &Transfer) -> bool {
+        self.spans.of(transfer.first).0.backing.node.is_some()
     }
 
     /// Where a transfer goes, and the same counted from there.

@@ -9,4 +9,6 @@ pub enum Obstacle {
     Disk = 1,
     /// It lies above the limit on the size of files.
     Limit = 2,
+    /// The memory node that it would lie on has no room for it.
+    Node = 3,
 }

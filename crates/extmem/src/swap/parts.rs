@@ -21,6 +21,7 @@ use demeter_extmem_tree::{MOST_PARTS, PARTS, PlaceError, largest_file_bytes, par
 
 use super::backing::{Backing, Shared};
 use super::backoff::Backoff;
+use super::node_memory::NodeMemory;
 use super::obstacle::Obstacle;
 use super::{SLOT_BYTES, SwapError};
 use crate::region::{Region, carved_bytes};
@@ -40,6 +41,8 @@ pub struct Parts {
     /// Where locks are taken; None: nobody else uses the file.
     locks: Option<RawFd>,
     sparse: bool,
+    /// Where space is memory of a node.
+    node: Option<NodeMemory>,
     /// Bytes of all parts; the last one may be smaller.
     total_bytes: u64,
     part_words: usize,
@@ -89,6 +92,7 @@ impl Parts {
             start_bytes: backing.start_bytes,
             locks,
             sparse: backing.sparse,
+            node: backing.node.map(NodeMemory::new),
             total_bytes: backing.slots * SLOT_BYTES as u64,
             part_words: part_words(backing.slots),
             count: parts(backing.slots),
@@ -116,7 +120,7 @@ impl Parts {
     /// What keeps the store from growing, if that is not the size given.
     pub fn obstacle(&self) -> Option<Obstacle> {
         let seen = self.obstacle.load(Ordering::Relaxed);
-        [Obstacle::Disk, Obstacle::Limit]
+        [Obstacle::Disk, Obstacle::Limit, Obstacle::Node]
             .into_iter()
             .find(|&one| one as u8 == seen)
     }
@@ -287,6 +291,13 @@ impl Parts {
         // The program may have set a limit since. To run into it is a signal that kills.
         if self.start_bytes + start + bytes > largest_file_bytes() {
             return Err(Obstacle::Limit);
+        }
+        if let Some(node) = &self.node {
+            let part = self.start_bytes + start..self.start_bytes + start + bytes;
+            return match node.take(self.file, part) {
+                true => Ok(()),
+                false => Err(Obstacle::Node),
+            };
         }
         let result = loop {
             // SAFETY: no pointers.
