@@ -4,6 +4,7 @@
 use super::machine::{kernel_release, meminfo_bytes, word};
 use super::{Check, Checks};
 use crate::{testbed, userfaultfd};
+use demeter_extmem_tree::{Node, Size};
 
 /// Linux's own default of `vm.max_map_count`; the pager splits mappings, so less is little.
 const MAPPINGS: u64 = 65_530;
@@ -52,5 +53,18 @@ pub fn checks() -> Checks {
         "memory",
         format!("{} MiB available", meminfo_bytes("MemAvailable") >> 20),
     ));
+    checks.push(Check::ok("memory nodes", nodes()));
     checks
+}
+
+/// Which can be swapped to.
+fn nodes() -> String {
+    let usable: Vec<_> = (Node::all().into_iter())
+        .filter(|node| node.check().is_ok())
+        .filter_map(|node| Some(format!("{node} ({} free)", Size(node.room_bytes().ok()?))))
+        .collect();
+    match usable.is_empty() {
+        true => "none to swap to beside the program's own".to_owned(),
+        false => format!("--swap may name {}", usable.join(", ")),
+    }
 }

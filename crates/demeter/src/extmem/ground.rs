@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use demeter_extmem_tree::Node;
+
 /// Loop devices on loop devices, at most.
 const DEPTH: usize = 8;
 
@@ -23,6 +25,8 @@ enum What {
     Device(u64),
     /// A file or directory: its file system, and its number there.
     Inode(u64, u64),
+    /// A memory node.
+    Node(u32),
 }
 
 impl Ground {
@@ -39,7 +43,7 @@ impl Ground {
         for _ in 0..DEPTH {
             let below = match ground.what {
                 What::Device(number) => loop_of(path, number),
-                What::Inode(..) => None,
+                What::Inode(..) | What::Node(_) => None,
             };
             let Some(below) = below else {
                 break;
@@ -47,6 +51,14 @@ impl Ground {
             ground = ground.on(below);
         }
         Ok(ground)
+    }
+
+    /// A memory node.
+    pub fn of_node(node: Node) -> Self {
+        Self {
+            what: What::Node(node.number()),
+            bytes: 0..u64::MAX,
+        }
     }
 
     /// Whether some of the bytes are the same.

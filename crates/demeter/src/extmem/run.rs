@@ -69,12 +69,12 @@ pub struct Arguments {
     /// DRAM that each of these programs may take, in place of --dram
     #[arg(long, value_parser = size::parse, value_name = "SIZE", conflicts_with = "dram")]
     dram_each: Option<u64>,
-    /// Directory, file or block device for what does not fit; up to eight times: what finds no
-    /// room in one goes to the next [old name: $SWAPDIR]
-    #[arg(long, value_name = "PATH")]
+    /// Directory, file or block device for what does not fit, or node:N, memory of NUMA node N (CXL);
+    /// up to eight times: what finds no room in one goes to the next [old name: $SWAPDIR]
+    #[arg(long, value_name = "PLACE")]
     swap: Vec<PathBuf>,
     /// Swap to use there, once for all or once for each --swap; default: all of a file or device,
-    /// four times --dram in a directory
+    /// four times --dram in a directory or on a node
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     swap_size: Vec<u64>,
     /// Which of several is filled first
@@ -292,7 +292,7 @@ fn swap_paths(arguments: &Arguments) -> Result<Vec<PathBuf>, Error> {
         Some(path) => Ok(vec![path.into()]),
         None => Err(refuse(
             "--swap is missing",
-            "name a directory, a file or a block device",
+            "name a directory, a file, a block device or a memory node (node:1)",
         )),
     }
 }
@@ -374,6 +374,10 @@ mod tests {
                 "more than can be managed",
             ),
             ("--dram 1G --swap /nowhere -- true", "does not exist"),
+            (
+                "--dram 1G --swap node:one -- true",
+                "node:one: it names no memory node",
+            ),
             (
                 "--dram 1G --swap /tmp --swap /tmp -- true",
                 "are the same place",

@@ -9,17 +9,26 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, refuse};
 use demeter_agent::size;
-use demeter_extmem_tree::{NamedPlace, SWAP_VARIABLES};
+use demeter_extmem_tree::{NamedPlace, Node, PlaceError, SWAP_VARIABLES};
 
 use super::ground::Ground;
 
-/// A directory, file or block device.
+/// A directory, file, block device or memory node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Absolute.
+    /// Absolute, or the name of the node.
     pub path: PathBuf,
-    /// How much of it; None: all, or in a directory four times DRAM.
+    /// The node.
+    pub node: Option<Node>,
+    /// How much of it; None: all, or in a directory or on a node four times DRAM.
     pub bytes: Option<u64>,
+}
+
+/// Of a place that was looked at.
+pub fn unusable(path: &Path, error: PlaceError) -> Error {
+    let text = error.to_string();
+    let (cause, next) = text.split_once("; next: ").unwrap_or((&text, ""));
+    refuse(format!("swap place {}: {cause}", path.display()), next)
 }
 
 /// The places named, each with its size: none, one for all, or one each.
@@ -44,8 +53,17 @@ pub fn places(paths: &[PathBuf], sizes: &[u64]) -> Result<Vec<Place>, Error> {
     let mut found = Vec::<(Place, Ground)>::new();
     for (at, path) in paths.iter().enumerate() {
         let bytes = sizes.get(at).or_else(|| sizes.first()).copied();
-        let path = check(path, bytes)?;
-        let ground = Ground::of(&path).map_err(|error| Error::file("look at", &path, error))?;
+        let node = Node::named(path).transpose();
+        let node = node.map_err(|error| unusable(path, error))?;
+        let (path, ground) = match node {
+            Some(node) => (node.into(), Ground::of_node(node)),
+            None => {
+                let path = check(path, bytes)?;
+                let ground = Ground::of(&path);
+                let ground = ground.map_err(|error| Error::file("look at", &path, error))?;
+                (path, ground)
+            }
+        };
         if let Some((other, _)) = found.iter().find(|(_, one)| one.meets(&ground)) {
             return Err(refuse(
                 format!(
@@ -56,7 +74,7 @@ pub fn places(paths: &[PathBuf], sizes: &[u64]) -> Result<Vec<Place>, Error> {
                 "name it once",
             ));
         }
-        found.push((Place { path, bytes }, ground));
+        found.push((Place { path, node, bytes }, ground));
     }
     Ok(found.into_iter().map(|(place, _)| place).collect())
 }
@@ -67,7 +85,7 @@ fn check(path: &Path, size_bytes: Option<u64>) -> Result<PathBuf, Error> {
     let about = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => refuse(
             format!("swap path {shown} does not exist"),
-            "name a directory, a block device, or a file made with `fallocate -l SIZE`",
+            "name a directory, a block device, a file made with `fallocate -l SIZE`, or a memory node (node:1)",
         ),
         _ => refuse(
             format!("cannot look at swap path {shown}: {error}"),
@@ -181,5 +199,28 @@ mod tests {
         assert!(said(&[&a, &b], &[1, 2, 3]).contains("3 times where --swap is given 2"));
         assert!(said(&[&b, &a, &link], &[]).contains("are the same place"));
         assert!(said(&[&a; 9], &[]).contains("--swap is given 9 times"));
+    }
+
+    #[test]
+    fn a_memory_node_is_a_place_by_its_number() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let found = places(&paths(&["node:01", "node:2"]), &[4096, 8192]).unwrap();
+        let shown: Vec<_> = (found.iter())
+            .map(|place| (place.path.to_str().unwrap(), place.bytes))
+            .collect();
+        assert_eq!(shown, [("node:1", Some(4096)), ("node:2", Some(8192))]);
+        assert!(found.iter().all(|place| place.node.is_some()));
+        let said = |names: &[&str]| places(&paths(names), &[]).unwrap_err();
+        let twice = said(&["node:1", "/tmp", "node:1"]).to_string();
+        assert!(twice.contains("are the same place"), "{twice}");
+        for name in ["node:", "node:x", "node:0-1", "node:5000"] {
+            let error = said(&[name]);
+            assert_eq!(error.status(), 2);
+            let told = error.to_string();
+            assert!(told.contains(&format!("swap place {name}: ")), "{told}");
+            assert!(told.contains("; next: give one number"), "{told}");
+        }
+        // A file of such a name has its folder before it.
+        assert!(said(&["./node:1"]).to_string().contains("does not exist"));
     }
 }

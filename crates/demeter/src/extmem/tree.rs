@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! What all programs of a run share: statistics, DRAM, and in each directory one swap file.
+//! What all programs of a run share: statistics, DRAM, and in each directory, and on each memory
+//! node, one swap file.
 //!
 //! They get these by descriptor. Whatever ends a program, the kernel drops its locks on
 //! its share of DRAM and on parts of the swap file, and both are freed from here.
@@ -12,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use demeter_extmem_statistics::{Board, BoardError};
 use demeter_extmem_tree::{
-    Clerk, Handed, Ledger, NamedPlace, PlaceError, Promises, SWAP_VARIABLES, SwapFile,
-    SwapVariables, largest_file_bytes, lowest_descriptor, time_reads,
+    Clerk, Handed, Ledger, NamedPlace, Promises, SWAP_VARIABLES, SwapFile, SwapVariables,
+    largest_file_bytes, lowest_descriptor, time_copies, time_reads,
 };
 
 use super::order;
-use super::swap::Place;
+use super::swap::{Place, unusable as unusable_place};
 use crate::error::{Error, refuse};
 
 /// How often space of programs that ended is freed while others run.
@@ -45,7 +46,7 @@ impl Dram {
     }
 }
 
-/// A place for swap, with the file that all programs have in it if it is a directory.
+/// A place for swap, with the file that all programs have in it if it is a directory or a node.
 pub struct SwapPlace {
     place: Place,
     file: Option<(SwapFile, Handed)>,
@@ -60,6 +61,9 @@ impl SwapPlace {
     /// How long a page takes from there; None where that cannot be found out.
     fn time_reads(&self) -> Option<Duration> {
         if let Some((swap, _)) = &self.file {
+            if self.place.node.is_some() {
+                return time_copies(&swap.file, swap.slots).ok();
+            }
             return time_reads(&swap.file, 0, swap.slots, true).ok();
         }
         // What cannot be used the library refuses, and says why; it is not to be overwritten
@@ -117,16 +121,20 @@ impl Tree {
             })
         };
         let mut promises = Promises::default();
-        for place in &swap {
+        for place in swap.iter().filter(|place| place.node.is_none()) {
             NamedPlace::promise_missing(&place.path, place.bytes, &mut promises)
                 .map_err(|error| unusable_place(&place.path, error))?;
         }
         let mut open_swap = |place: Place| {
-            if !place.path.is_dir() {
+            if place.node.is_none() && !place.path.is_dir() {
                 return Ok(SwapPlace { place, file: None });
             }
-            let made = SwapFile::create(&place.path, place.bytes, dram.bytes(), &mut promises)
-                .map_err(|error| unusable_place(&place.path, error))?;
+            let (bytes, dram_bytes) = (place.bytes, dram.bytes());
+            let made = match place.node {
+                Some(node) => SwapFile::create_on(node, bytes, dram_bytes, &mut promises),
+                None => SwapFile::create(&place.path, bytes, dram_bytes, &mut promises),
+            };
+            let made = made.map_err(|error| unusable_place(&place.path, error))?;
             let handed = hand_on(&made.file, made.slots)?;
             let file = Some((made, handed));
             Ok(SwapPlace { place, file })
@@ -263,12 +271,6 @@ fn soft_limit() -> u64 {
     // SAFETY: fills one rlimit, or leaves it.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     limit.rlim_cur
-}
-
-fn unusable_place(path: &Path, error: PlaceError) -> Error {
-    let text = error.to_string();
-    let (cause, next) = text.split_once("; next: ").unwrap_or((&text, ""));
-    refuse(format!("swap place {}: {cause}", path.display()), next)
 }
 
 /// What all programs share is in files, some of them in memory. To run into the limit is a
