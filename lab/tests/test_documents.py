@@ -30,6 +30,11 @@ def test_no_block_is_empty(document: Path) -> None:
     assert all(block.strip() for block in blocks)
 
 
+def test_every_miss_of_the_evaluation_is_explained() -> None:
+    shown = (ROOT / "docs/evaluation.md").read_text()
+    assert "| missed |" in shown and "not explained yet" not in shown
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_links_lead_somewhere(document: Path) -> None:
     """A page that was moved, or a part that has another heading by now."""

@@ -418,6 +418,7 @@ mod tests {
 
     /// As the disk has it when all is written.
     fn open(state: &Arc<State>) -> Ledger {
+        settle(state);
         Ledger::open(Some(state.clone()), "a").unwrap()
     }
 

@@ -37,7 +37,7 @@ place of nine, fewer points. They show that the path works, not how far things g
 eight modelled seconds, short for managers that need seconds of hint faults to know anything. In
 guests this small the kernel refuses most huge pages that TPP and HeMem would have in FMEM, and
 Nomad promotes hardly any, for want of a whole free one; with base pages TPP pays for a
-fault at each look: what they could do in larger ones is not shown here. Counts of rivals
+fault at each look ([no better in one of four times the memory](results/peers.md)). Counts of rivals
 that follow the guest's size are scaled to these guests. In T1, F6 to F8, F10 and F11 the fastest of
 a rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for
 short runs (`eager` in [common.toml](../lab/evaluation/common.toml)). Some of these ways are of
