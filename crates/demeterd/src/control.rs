@@ -122,7 +122,7 @@ impl From<FleetError> for Failure {
                 "look after the state directory and its disk, then ask again".to_owned(),
             ),
             FleetError::Start(error) => (StatusCode::CONFLICT, error.next()),
-            FleetError::Store(_) => (
+            FleetError::Store(_) | FleetError::Silent(_) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "check --state-dir, its permissions and its space".to_owned(),
             ),

@@ -66,6 +66,9 @@ pub enum FleetError {
     /// It would be forgotten.
     #[error("cannot remember it: {0}")]
     Store(#[from] io::Error),
+    /// Who would come in the place of others could not be served.
+    #[error(transparent)]
+    Silent(#[from] Silent),
 }
 
 impl FleetError {
@@ -73,6 +76,7 @@ impl FleetError {
     pub fn is_silence(&self) -> bool {
         match self {
             Self::Store(cause) | Self::Start(Error::File { cause, .. }) => Silent::is(cause),
+            Self::Silent(_) => true,
             _ => false,
         }
     }
@@ -264,7 +268,7 @@ impl Fleet {
         });
         if let Err(error) = kept {
             // What it was asked for meanwhile is nothing to the next one of its name.
-            vm.ledger.retire();
+            vm.ledger.abandon();
             self.end(&vm.spec.name);
             return Err(error.into());
         }
@@ -305,11 +309,6 @@ impl Fleet {
     /// touched. Machines of the control interface stay.
     pub fn reload(&self, settings: Settings) -> Result<(), FleetError> {
         let mut stored = self.stored();
-        // Nobody is taken away whose successor could not be served.
-        if let Some(state) = &self.state {
-            let answers = state.ledgers.call(ANSWER_LIMIT, |_| ());
-            answers.map_err(io::Error::from)?;
-        }
         let fresh: BTreeMap<String, spec::Vm> = (settings.vms.into_iter())
             .map(|vm| (vm.name.clone(), vm))
             .collect();
@@ -329,8 +328,22 @@ impl Fleet {
                 }
             }
         }
+        // Nobody is taken away whose successor could not be served.
+        if let Some(state) = self.state.as_ref().filter(|_| !gone.is_empty()) {
+            let directory = state.directory().to_owned();
+            let look = move |_: &dyn Fn() -> bool| std::fs::read_dir(directory).map(drop);
+            state.reads.call(ANSWER_LIMIT, look)??;
+        }
         for name in &gone {
             self.end(name);
+        }
+        if let Some(state) = self.state.as_ref().filter(|_| !gone.is_empty())
+            && let Err(silent) = state.ledgers.wait(state.ledgers.last(), ANSWER_LIMIT)
+        {
+            tracing::error!(
+                "who comes in the place of {} may begin with older sizes: {silent}",
+                gone.join(", ")
+            );
         }
         let mut failed = None;
         for (name, spec) in fresh {
@@ -470,9 +483,13 @@ impl Fleet {
         let ledgers = state.ledgers.last();
         let files = state.files.push(move || accounts.write_at_stop());
         let kept = state.files.wait(files, limit);
-        let left = end.saturating_duration_since(Instant::now());
-        let are_written = state.ledgers.wait(ledgers, left);
+        let left = || end.saturating_duration_since(Instant::now());
+        let are_written = state.ledgers.wait(ledgers, left());
         let vms = self.vms();
+        if are_written.is_ok() && vms.iter().any(|vm| vm.ledger.is_behind()) {
+            // Guests go on.
+            let _ = state.ledgers.wait(state.ledgers.last(), left());
+        }
         let behind = vms.iter().filter(|vm| vm.ledger.is_behind());
         let names: Vec<&str> = behind.map(|vm| vm.spec.name.as_str()).collect();
         let mut lost = Vec::new();
@@ -481,6 +498,9 @@ impl Fleet {
         }
         if !names.is_empty() {
             lost.push(format!("the last sizes of {}", names.join(", ")));
+        }
+        if lost.is_empty() && are_written.is_err() {
+            lost.push("who was removed".to_owned());
         }
         if lost.is_empty() {
             return;

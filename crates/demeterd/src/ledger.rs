@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use demeter_balloon::wire::Outcome;
 use serde::{Deserialize, Serialize};
 
-use crate::state::{ANSWER_LIMIT, Place, Silent, State};
+use crate::state::{ANSWER_LIMIT, Place, State};
 
 /// A file larger than this becomes the old file.
 const ROTATE_BYTES: u64 = 8 << 20;
@@ -119,6 +119,8 @@ struct Inner {
     /// When they will be.
     queued: Option<Place>,
     is_writing: bool,
+    /// Nothing was there when it was opened.
+    is_new: bool,
     /// More waited than are remembered.
     left_out: usize,
     /// Why it is not written just now was told.
@@ -140,17 +142,22 @@ pub struct Ledger {
 
 impl Ledger {
     /// In memory only if there is no directory. A disk that does not answer keeps nobody from
-    /// serving who can read what was there: not so where another one of its name is to be
-    /// retired there first.
+    /// serving who can read what was there: not so where a ledger is to be put aside there
+    /// first.
     pub fn open(state: Option<Arc<State>>, vm: &str) -> std::io::Result<Self> {
         let name = format!("{vm}.jsonl");
         let path = (state.as_ref()).map_or_else(PathBuf::new, |state| state.directory().join(name));
         let mut recent = VecDeque::new();
         if let Some(state) = &state {
             state.wait_for_retired(ANSWER_LIMIT)?;
-            for line in lines(&rotated(&path)).chain(lines(&path)) {
-                remember(&mut recent, line);
-            }
+            let found = path.clone();
+            recent = state.reads.call(ANSWER_LIMIT, move |_| {
+                let mut recent = VecDeque::new();
+                for line in lines(&rotated(&found)).chain(lines(&found)) {
+                    remember(&mut recent, line);
+                }
+                recent
+            })?;
             let found = path.clone();
             // Who cannot write there is told so at the start.
             let make = move |_: &dyn Fn() -> bool| append_to(&found).map(drop);
@@ -159,6 +166,7 @@ impl Ledger {
             }
         }
         let inner = Inner {
+            is_new: recent.is_empty(),
             recent,
             ..Inner::default()
         };
@@ -187,6 +195,22 @@ impl Ledger {
         });
     }
 
+    /// It was begun in vain: nothing of it stays. What was there before does.
+    pub fn abandon(&self) {
+        let Some(state) = &self.state else {
+            return;
+        };
+        let mut inner = self.lines.inner();
+        inner.is_retired = true;
+        inner.waiting.clear();
+        if inner.is_new {
+            let lines = self.lines.clone();
+            state.retire(move || {
+                let _ = fs::remove_file(&lines.path);
+            });
+        }
+    }
+
     /// One more line. That the disk is full must not stop the guests: it is told
     /// once, and with each further entry it is tried again. Nor must a disk that does not answer:
     /// of what waits for it at most as many as are remembered are written, and the last sizes.
@@ -213,12 +237,15 @@ impl Ledger {
         Some(place)
     }
 
-    /// The same of what is to be written before something is done. Not for ever: it is done
-    /// even so where the disk does not answer.
-    pub fn add_first(&self, entry: Entry) -> Result<(), Silent> {
+    /// The same of what is to be written before something is done. Not for ever: that is done
+    /// even so. False: it is not written, as the disk is full or does not answer.
+    pub fn add_first(&self, entry: Entry) -> bool {
         match (&self.state, self.add_at(entry)) {
-            (Some(state), Some(place)) => state.ledgers.wait(place, FIRST_LIMIT),
-            _ => Ok(()),
+            (Some(state), Some(place)) => {
+                let waited = state.ledgers.wait(place, FIRST_LIMIT);
+                waited.is_ok() && !self.lines.inner().is_given_up
+            }
+            _ => true,
         }
     }
 
@@ -259,6 +286,9 @@ impl Lines {
     fn write_down(&self) {
         let mut inner = self.inner();
         inner.queued = None;
+        if inner.waiting.is_empty() {
+            return;
+        }
         inner.is_writing = true;
         let waiting = std::mem::take(&mut inner.waiting);
         let left_out = std::mem::take(&mut inner.left_out);
@@ -289,9 +319,6 @@ impl Lines {
         waiting: &VecDeque<Entry>,
         is_anew: bool,
     ) -> std::io::Result<()> {
-        if waiting.is_empty() {
-            return Ok(());
-        }
         let mut file = append_to(&self.path)?;
         let mut bytes = file.metadata()?.len();
         if is_anew {
@@ -610,12 +637,12 @@ mod tests {
         assert!(ledger.is_behind());
         assert_eq!(ledger.lines.inner().waiting.len(), REMEMBERED);
         let began = std::time::Instant::now();
-        assert!(ledger.add_first(taken_out("port7")).is_err());
+        assert!(!ledger.add_first(taken_out("port7")));
         assert!(began.elapsed() >= FIRST_LIMIT);
         drop(thaws);
         settle(&state);
         assert!(!ledger.is_behind());
-        assert!(ledger.add_first(Entry::now(What::PutIn)).is_ok());
+        assert!(ledger.add_first(Entry::now(What::PutIn)));
         let again = open(&state);
         let wanted = [
             ("smem".to_owned(), 5),
@@ -639,6 +666,39 @@ mod tests {
         assert!(directory.path().join("a.removed").exists());
         ledger.add(asked("fmem", 9));
         assert!(open(&state).recent().is_empty());
+    }
+
+    #[test]
+    fn what_was_begun_in_vain_leaves_what_was_there_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = state(&directory);
+        let path = directory.path().join("a.jsonl");
+        let ledger = open(&state);
+        ledger.add(asked("fmem", 7));
+        ledger.abandon();
+        settle(&state);
+        assert!(!path.exists());
+        open(&state).add(asked("fmem", 8));
+        let again = open(&state);
+        again.add(asked("fmem", 9));
+        again.abandon();
+        let sizes = open(&state).last_balloons();
+        assert_eq!(sizes[0].0, "fmem");
+        assert!([8, 9].contains(&sizes[0].1), "{sizes:?}");
+        assert!(!directory.path().join("a.removed").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_written_first_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = state(&directory);
+        let ledger = open(&state);
+        settle(&state);
+        let path = directory.path().join("a.jsonl");
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        assert!(!ledger.add_first(taken_out("port7")));
+        assert!(ledger.is_behind());
     }
 
     #[test]

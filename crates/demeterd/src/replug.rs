@@ -178,11 +178,12 @@ fn mend(vm: &Vm, qmp: &mut Qmp) -> Result<bool, QmpError> {
         }
         return Ok(false);
     }
-    if let Err(silent) = vm.ledger.add_first(entry(&plug, What::TakenOut)) {
+    if !vm.ledger.add_first(entry(&plug, What::TakenOut)) {
         tracing::warn!(
             vm = vm.spec.name,
-            "its device is put in anew, and {silent}: should the daemon end before it is in, \
-             the next one does not know; next then: demeter balloon replug --socket PATH --bus {}",
+            "its device is put in anew, and that is not noted, as the disk under the state \
+             directory is full or does not answer: should the daemon end before it is in, the \
+             next one does not know; next then: demeter balloon replug --socket PATH --bus {}",
             plug.bus
         );
     }

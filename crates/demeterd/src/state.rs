@@ -234,6 +234,8 @@ pub struct State {
     pub files: Writer,
     /// Of ledgers, which do not: what is in them outlasts the daemon, if not the host.
     pub ledgers: Writer,
+    /// Of what is read: a disk may let itself be read and not be written.
+    pub reads: Writer,
     /// The last ledger that was, or is to be, retired.
     retired: Mutex<Option<Place>>,
     /// The threads' own ones outlive it.
@@ -252,8 +254,9 @@ impl State {
         let lock = Lock::take(directory)?;
         let (files, files_apart) = Writer::start("state", lock.descriptor())?;
         let (ledgers, ledgers_apart) = Writer::start("ledgers", lock.descriptor())?;
+        let (reads, reads_apart) = Writer::start("reads", lock.descriptor())?;
         // From here on the lock is open more than once, or until the process has ended.
-        let _lock = if files_apart && ledgers_apart {
+        let _lock = if files_apart && ledgers_apart && reads_apart {
             Some(lock)
         } else {
             lock.keep();
@@ -265,6 +268,7 @@ impl State {
             directory: directory.to_owned(),
             files,
             ledgers,
+            reads,
             retired: Mutex::default(),
             _lock,
         })
@@ -277,19 +281,23 @@ impl State {
 
     /// Has a ledger put aside.
     pub fn retire(&self, job: impl FnOnce() + Send + 'static) {
-        let place = self.ledgers.push(job);
-        *self.retired.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        *retired = Some(self.ledgers.push(job));
     }
 
     /// Until no ledger is to be put aside any more.
     pub fn wait_for_retired(&self, limit: Duration) -> Result<(), Silent> {
         let last = *self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        last.map_or(Ok(()), |place| self.ledgers.wait(place, limit))
+        let waited = last.map_or(Ok(()), |place| self.ledgers.wait(place, limit));
+        waited.map_err(|_| Silent { may_be_done: false })
     }
 
     /// How long the disk has not answered.
     pub fn silent_for(&self) -> Duration {
-        self.files.silent_for().max(self.ledgers.silent_for())
+        [&self.files, &self.ledgers, &self.reads]
+            .map(Writer::silent_for)
+            .into_iter()
+            .fold(Duration::ZERO, Duration::max)
     }
 
     /// Tells for ever when it does not answer, and when it has for a while.
@@ -463,7 +471,7 @@ mod tests {
     fn signals_are_for_others() {
         let directory = tempfile::tempdir().unwrap();
         let state = State::open(directory.path()).unwrap();
-        for writer in [&state.files, &state.ledgers] {
+        for writer in [&state.files, &state.ledgers, &state.reads] {
             let status = writer.call(LONG, |_| {
                 std::fs::read_to_string("/proc/thread-self/status").unwrap()
             });

@@ -134,8 +134,9 @@ fn a_disk_that_does_not_answer_holds_up_neither_guests_nor_the_end() {
     assert_eq!(status, 503, "{answer}");
     assert!(began.elapsed() < Duration::from_secs(4));
     assert_eq!(daemon.call("GET /v1/policy", "")["name"], "guaranteed");
+    // It can be read: nobody is taken away for nothing.
     let (status, answer) = daemon.status("POST /v1/reload", "");
-    assert_eq!(status, 503, "{answer}");
+    assert_eq!(status, 200, "{answer}");
     assert_eq!(daemon.view("b")["stage"], "driven");
     let began = Instant::now();
     daemon.signal(libc::SIGTERM);
