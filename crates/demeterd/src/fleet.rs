@@ -321,8 +321,7 @@ impl Fleet {
                 }
                 match fresh.get(name) {
                     Some(spec) if member.vm.is_at(spec) => {
-                        member.vm.set_share(spec.share.clone());
-                        same.push(name.clone());
+                        same.push((member.vm.clone(), spec.share.clone()));
                     }
                     _ => gone.push(name.clone()),
                 }
@@ -333,6 +332,9 @@ impl Fleet {
             let directory = state.directory().to_owned();
             let look = move |_: &dyn Fn() -> bool| std::fs::read_dir(directory).map(drop);
             state.reads.call(ANSWER_LIMIT, look)??;
+        }
+        for (vm, share) in &same {
+            vm.set_share(share.clone());
         }
         for name in &gone {
             self.end(name);
@@ -347,7 +349,7 @@ impl Fleet {
         }
         let mut failed = None;
         for (name, spec) in fresh {
-            if !same.contains(&name)
+            if !same.iter().any(|(vm, _)| vm.spec.name == name)
                 && let Err(error) = self.begin(spec, None)
             {
                 tracing::error!(vm = name, "cannot be served: {error}");

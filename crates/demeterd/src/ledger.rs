@@ -182,32 +182,35 @@ impl Ledger {
     /// The guest is gone for good: the next one of its name starts without its sizes. Its
     /// entries stay, as `NAME.removed`, until the next removal.
     pub fn retire(&self) {
-        let Some(state) = &self.state else {
-            return;
-        };
-        let mut inner = self.lines.inner();
-        inner.is_retired = true;
-        inner.waiting.clear();
-        let lines = self.lines.clone();
-        state.retire(move || {
-            let _ = fs::rename(&lines.path, lines.path.with_extension("removed"));
-            let _ = fs::remove_file(rotated(&lines.path));
+        self.close();
+        self.put_aside(|path| {
+            let _ = fs::rename(path, path.with_extension("removed"));
+            let _ = fs::remove_file(rotated(path));
         });
     }
 
     /// It was begun in vain: nothing of it stays. What was there before does.
     pub fn abandon(&self) {
-        let Some(state) = &self.state else {
-            return;
-        };
+        let is_new = self.close();
+        if is_new {
+            self.put_aside(|path| {
+                let _ = fs::remove_file(path);
+            });
+        }
+    }
+
+    /// Nothing more is written of it. Whether nothing was there when it was opened.
+    fn close(&self) -> bool {
         let mut inner = self.lines.inner();
         inner.is_retired = true;
         inner.waiting.clear();
-        if inner.is_new {
+        inner.is_new
+    }
+
+    fn put_aside(&self, body: impl FnOnce(&Path) + Send + 'static) {
+        if let Some(state) = &self.state {
             let lines = self.lines.clone();
-            state.retire(move || {
-                let _ = fs::remove_file(&lines.path);
-            });
+            state.retire(move || body(&lines.path));
         }
     }
 
