@@ -10,6 +10,7 @@ mod gain;
 mod groups;
 mod judge;
 mod pace;
+pub mod peers;
 mod plan;
 mod ranges;
 mod rank;
