@@ -5,7 +5,8 @@
 //! record of line fills by page and window of progress can be timed anew for any
 //! placement. The manager that decides on it is `core/`'s classifier, ranking, planner
 //! and pace, as in the kernel module, with the module's parameters; what the module does
-//! around them is modelled here (`manager.rs`, `relocate.rs`). `docs/simulator.md` says
+//! around them is modelled here (`managers/epochs.rs`, `relocate.rs`). Published managers are
+//! beside it, by their pure parts in `core/peers/`. `docs/simulator.md` says
 //! what is left out.
 //!
 //! One pass over a record serves any number of [`Simulation`]s, in bounded memory: a
@@ -16,7 +17,7 @@ mod header;
 mod host;
 mod ideal;
 mod ledger;
-mod manager;
+mod managers;
 mod memory;
 mod params;
 mod player;
@@ -31,12 +32,13 @@ pub use costs::Costs;
 pub use header::Header;
 pub use host::{Host, Stay, Tenant, host};
 pub use ideal::Tally;
+pub use managers::{HememParams, Manager, MemtisParams, NimbleParams};
 pub use params::Params;
 pub use player::Player;
 pub use pool::{PoolStay, Pooled, pool};
 pub use replay::{Replayed, Variant, replay};
 pub use report::{Placed, Report};
-pub use simulation::{Manager, Simulation};
+pub use simulation::Simulation;
 
 /// Why there is no result.
 #[derive(Debug, thiserror::Error)]

@@ -86,6 +86,8 @@ pub struct Unit {
 #[derive(Clone, Debug, Default)]
 pub struct Space {
     chunks: BTreeMap<u64, Chunk>,
+    /// Had a huge page ever: else, where the system makes them, it wants none.
+    pub has_huge: bool,
     /// By tier.
     pub resident: [u64; 2],
 }
@@ -94,6 +96,11 @@ impl Space {
     /// The chunk of a page.
     pub fn chunk_mut(&mut self, page: u64) -> &mut Chunk {
         self.chunks.entry(page >> HUGE_SHIFT).or_default()
+    }
+
+    /// Whether the 2 MiB that a page lies in are one.
+    pub fn is_huge(&self, page: u64) -> bool {
+        (self.chunks.get(&(page >> HUGE_SHIFT))).is_some_and(|chunk| chunk.huge)
     }
 
     /// Chunks so far.
@@ -127,6 +134,7 @@ impl Space {
             }
         }
         if first.huge {
+            self.has_huge = true;
             chunk.huge = added == HUGE_PAGES;
             chunk.recorded_huge = true;
         }
@@ -225,6 +233,8 @@ pub struct Memory {
     /// By number.
     pub spaces: BTreeMap<u64, Space>,
     fmem_pages: u64,
+    /// Beside them, free FMEM that Linux did not give away.
+    left_pages: u64,
     /// FMEM is of another size than when it was recorded: who comes first has it.
     by_order: bool,
 }
@@ -235,6 +245,7 @@ impl Memory {
         Self {
             spaces: BTreeMap::new(),
             fmem_pages,
+            left_pages: 0,
             by_order,
         }
     }
@@ -245,6 +256,20 @@ impl Memory {
             .map(|space| space.resident[FMEM])
             .sum();
         self.fmem_pages.saturating_sub(used)
+    }
+
+    /// FMEM that Linux did not give away when it put pages into SMEM: what it keeps for the
+    /// kernel, or pieces in which a huge page finds no room.
+    pub fn left_pages(&self) -> u64 {
+        self.left_pages
+    }
+
+    /// FMEM that holds nothing, with what Linux did not give away.
+    pub fn unused_pages(&self) -> u64 {
+        let used: u64 = (self.spaces.values())
+            .map(|space| space.resident[FMEM])
+            .sum();
+        (self.fmem_pages + self.left_pages).saturating_sub(used)
     }
 
     /// More FMEM: from now on who comes first has it, whatever was recorded.
@@ -317,7 +342,9 @@ impl Memory {
     /// Linux has put a page into SMEM: so what is left of FMEM, it does not give away.
     fn refused(&mut self) {
         if !self.by_order {
-            self.fmem_pages -= self.free_pages();
+            let left_pages = self.free_pages();
+            self.fmem_pages -= left_pages;
+            self.left_pages += left_pages;
         }
     }
 
@@ -433,6 +460,7 @@ mod tests {
         memory.populate(&resident);
         assert_eq!(memory.spaces[&1].resident, [0, 10]);
         assert_eq!(memory.free_pages(), 0, "Linux gave no more");
+        assert_eq!((memory.left_pages(), memory.unused_pages()), (6, 6));
         let mut memory = Memory::new(6, false);
         assert!(!memory.first_touch(first(false, false)).slow);
         assert!(memory.first_touch(first(false, true)).slow);

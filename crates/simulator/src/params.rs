@@ -3,57 +3,86 @@
 
 use crate::Error;
 
+/// Parameters with their defaults and bounds, all numbers.
 macro_rules! params {
-    ($($(#[$doc:meta])* $name:ident = $value:expr, $least:expr, $most:expr;)*) => {
-        /// Parameters of demeter.ko that a simulation heeds; see `docs/abi`.
+    (
+        $(#[$about:meta])* $params:ident;
+        $($(#[$doc:meta])* $name:ident = $value:expr, $least:expr, $most:expr;)*
+    ) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct Params {
+        pub struct $params {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        impl Default for Params {
+        impl Default for $params {
             fn default() -> Self {
                 Self { $($name: $value,)* }
             }
         }
 
-        impl Params {
-            /// Sets one by name.
-            ///
-            /// # Errors
-            /// There is none of that name here, or the value is none for it.
-            pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
-                let wrong = |reason: String| Error::Parameter {
-                    name: name.to_owned(),
-                    reason,
-                };
+        impl $params {
+            /// Names of all.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            fn set_number(&mut self, name: &str, value: &str) -> Result<(), crate::Error> {
                 match name {
                     $(stringify!($name) => {
-                        self.$name = (value.parse().ok())
-                            .filter(|value| ($least..=$most).contains(value))
-                            .ok_or_else(|| wrong(format!(
-                                "takes a number from {} to {}, not `{value}`",
-                                $least, $most,
-                            )))?;
+                        self.$name = crate::params::number(name, value, $least, $most)?;
                     })*
-                    "latency_threshold_ns" => return Err(wrong(
-                        "is decided when accesses are recorded".into(),
-                    )),
-                    _ => return Err(wrong(format!(
-                        "is not simulated; these are: {}",
-                        [$(stringify!($name)),*].join(", "),
-                    ))),
-                }
-                if !self.granule_bytes.is_power_of_two() {
-                    return Err(wrong("is no power of two".into()));
+                    _ => return Err(crate::params::not_simulated(name, Self::NAMES)),
                 }
                 Ok(())
             }
         }
     };
 }
+pub(crate) use params;
+
+/// A parameter that is wrong.
+pub(crate) fn wrong(name: &str, reason: String) -> Error {
+    Error::Parameter {
+        name: name.to_owned(),
+        reason,
+    }
+}
+
+pub(crate) fn not_simulated(name: &str, names: &[&str]) -> Error {
+    wrong(
+        name,
+        format!("is not simulated; these are: {}", names.join(", ")),
+    )
+}
+
+pub(crate) fn number(name: &str, value: &str, least: u64, most: u64) -> Result<u64, Error> {
+    (value.parse().ok())
+        .filter(|value| (least..=most).contains(value))
+        .ok_or_else(|| {
+            let reason = format!("takes a number from {least} to {most}, not `{value}`");
+            wrong(name, reason)
+        })
+}
+
+impl Params {
+    /// Sets one by name.
+    ///
+    /// # Errors
+    /// There is none of that name here, or the value is none for it.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        if name == "latency_threshold_ns" {
+            return Err(wrong(name, "is decided when accesses are recorded".into()));
+        }
+        self.set_number(name, value)?;
+        if !self.granule_bytes.is_power_of_two() {
+            return Err(wrong(name, "is no power of two".into()));
+        }
+        Ok(())
+    }
+}
 
 params! {
+    /// Parameters of demeter.ko that a simulation heeds; see `docs/abi`.
+    Params;
     /// Accesses that one sample stands for.
     sample_period = 4093, 1u64, 1u64 << 31;
     /// A tick, the shortest epoch.

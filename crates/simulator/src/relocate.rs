@@ -213,6 +213,17 @@ mod tests {
         collapse_ns: 10,
         sample_ns: 0,
         epoch_ns: 0,
+        record_ns: 0,
+        wake_ns: 0,
+        count_ns: 0,
+        count_base_ns: 0,
+        look_ns: 0,
+        look_base_ns: 0,
+        migrate_ns: 0,
+        migrate_huge_ns: 0,
+        age_huge_ns: 0,
+        age_ns: 0,
+        refused_ns: 0,
     };
 
     fn entry(chunk: u64) -> RankEntry {

@@ -6,8 +6,8 @@ use std::path::Path;
 use demeter_machine::MachineConfig;
 use demeter_recording::{Block, Reader, Window};
 
-use crate::simulation::{Manager, Simulation, dearer_ps};
-use crate::{Error, Header, PAGE_SHIFT, Report, Tally};
+use crate::simulation::{Simulation, dearer_ps};
+use crate::{Error, Header, Manager, PAGE_SHIFT, Report, Tally};
 
 /// What differs from the recorded guest.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,20 +5,11 @@ use demeter_core::{FMEM, SMEM, digest_add};
 use demeter_machine::MachineConfig;
 use demeter_recording::{Resident, Row, Window};
 
-use crate::manager::{Epochs, Ground, Sample};
+use crate::managers::{self, Known, Manager, Managing, Sample};
 use crate::memory::{Chunk, Memory};
 use crate::report::{Placed, Report};
 use crate::sampler::Sampler;
-use crate::{Costs, Error, HUGE_SHIFT, Header, PAGE_SHIFT, Params};
-
-/// Who manages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manager {
-    /// Nobody: first touch.
-    None,
-    /// demeter.ko, with these parameters and costs.
-    Demeter(Params, Costs),
-}
+use crate::{Costs, Error, HUGE_SHIFT, Header, PAGE_SHIFT};
 
 /// What a fill costs more from SMEM than from FMEM: a random one, and one of a stream.
 #[must_use]
@@ -59,7 +50,7 @@ pub struct Figures {
 pub struct Simulation {
     dearer_ps: [u64; 2],
     memory: Memory,
-    epochs: Option<Epochs>,
+    manager: Option<Box<dyn Managing>>,
     sampler: Sampler,
     period: u64,
     sample_ps: u64,
@@ -69,7 +60,6 @@ pub struct Simulation {
     evacuated: (u64, u64),
     evacuated_pages: u64,
     now_ps: u64,
-    next_tick_ps: u64,
     at: Mark,
     /// The mark before each window: what the last quarter began with.
     marks: Vec<Mark>,
@@ -96,38 +86,22 @@ impl Simulation {
         seed: u64,
     ) -> Self {
         let dearer_ps = dearer_ps(machine);
-        let node_bytes =
-            (header.node_bytes[FMEM] + fmem_bytes).saturating_sub(header.tier_bytes[FMEM]);
-        let (epochs, sample_ns) = match manager {
-            Manager::None => (None, 0),
-            Manager::Demeter(params, costs) => {
-                let ground = Ground {
-                    params,
-                    costs,
-                    huge_pages: header.huge_pages,
-                    gap_ps: dearer_ps[0],
-                    node_pages: node_bytes >> PAGE_SHIFT,
-                };
-                (Some(Epochs::new(&ground)), costs.sample_ns)
-            }
-        };
-        let period = epochs.as_ref().map_or(u64::MAX, Epochs::period);
-        let tick_ns = epochs.as_ref().map_or(0, Epochs::tick_ns);
+        let managing = managers::begin(header, fmem_bytes, dearer_ps[0], manager);
+        let period = managing.as_ref().map_or(u64::MAX, |one| one.period());
         Self {
             dearer_ps,
             memory: Memory::new(
                 fmem_bytes >> PAGE_SHIFT,
                 fmem_bytes != header.tier_bytes[FMEM],
             ),
-            epochs,
+            manager: managing,
             sampler: Sampler::new(period, seed),
             period,
-            sample_ps: sample_ns * 1000,
+            sample_ps: manager.sample_ns() * 1000,
             move_ps: Costs::testbed(machine).move_ns * 1000,
             evacuated: (0, 0),
             evacuated_pages: 0,
             now_ps: 0,
-            next_tick_ps: tick_ns * 1000,
             at: Mark::default(),
             marks: vec![Mark::default()],
             digest: 0,
@@ -144,7 +118,7 @@ impl Simulation {
     /// # Errors
     /// The core refused something.
     pub fn window(&mut self, window: &Window, eligible: u64) -> Result<(), Error> {
-        if self.epochs.is_some() {
+        if self.manager.is_some() {
             self.sampler.begin(eligible, self.period);
         }
         // What a fill of a base page costs more for its walk than one of a huge page.
@@ -172,13 +146,16 @@ impl Simulation {
                     let space = self.memory.spaces.entry(number).or_default();
                     chunk = space.chunk_mut(first.page);
                 }
+                if let Some(manager) = &mut self.manager {
+                    manager.accessed(number, chunk.huge, own);
+                }
                 for row in own {
                     sum.add(chunk, row, walk_ps);
                     before += u64::from(row.eligible);
                     for _ in 0..self.sampler.picked(before) {
                         samples += 1;
-                        if let Some(epochs) = &mut self.epochs {
-                            epochs.sample(Sample {
+                        if let Some(manager) = &mut self.manager {
+                            manager.sample(Sample {
                                 space: number,
                                 page: row.page,
                                 tier: usize::from(chunk.is_slow(row.page)),
@@ -222,25 +199,19 @@ impl Simulation {
     }
 
     fn ticks(&mut self) -> Result<(), Error> {
-        let Some(epochs) = &mut self.epochs else {
+        let Some(manager) = &mut self.manager else {
             return Ok(());
         };
-        if self.now_ps < self.next_tick_ps {
-            return Ok(());
+        while manager.due_ps() <= self.now_ps {
+            let cost_ns = manager.turn(&mut self.memory, self.now_ps)?;
+            self.now_ps += cost_ns * 1000;
+            let period = manager.period();
+            if period != self.period {
+                self.period = period;
+                self.sampler.restart(period);
+            }
+            self.digest = digest_add(self.digest, self.now_ps);
         }
-        let cost_ns = epochs.tick(&mut self.memory, self.now_ps / 1000)?;
-        self.now_ps += cost_ns * 1000;
-        let tick_ps = epochs.tick_ns() * 1000;
-        self.next_tick_ps += tick_ps;
-        if self.next_tick_ps <= self.now_ps {
-            self.next_tick_ps = self.now_ps + tick_ps;
-        }
-        let period = epochs.period();
-        if period != self.period {
-            self.period = period;
-            self.sampler.restart(period);
-        }
-        self.digest = digest_add(self.digest, self.now_ps);
         Ok(())
     }
 
@@ -254,11 +225,11 @@ impl Simulation {
     #[must_use]
     pub fn figures(&self) -> Figures {
         let pages = |tier| (self.memory.spaces.values()).map(move |space| space.resident[tier]);
-        let epochs = self.epochs.as_ref();
+        let manager = self.manager.as_ref();
         Figures {
             resident_pages: [FMEM, SMEM].map(|tier| pages(tier).sum()),
-            hot_pages: epochs.map(|epochs| epochs.hot_pages(&self.memory)),
-            tier_samples: epochs.map_or([0; 2], |epochs| epochs.counts.tier_samples),
+            hot_pages: manager.and_then(|manager| manager.hot_pages(&self.memory)),
+            tier_samples: manager.map_or([0; 2], |manager| manager.counts().tier_samples),
         }
     }
 
@@ -296,14 +267,17 @@ impl Simulation {
                 }
             }
         }
-        let counts = self
-            .epochs
-            .as_ref()
-            .map(|epochs| epochs.counts)
-            .unwrap_or_default();
-        match &self.epochs {
-            Some(epochs) => {
-                for (space, start, end, rate) in epochs.ranges() {
+        let manager = self.manager.as_ref();
+        let counts = manager.map(|manager| manager.counts()).unwrap_or_default();
+        match manager.and_then(|manager| manager.ranges()) {
+            Some(ranges) => {
+                for range in ranges {
+                    let Known {
+                        space,
+                        start,
+                        end,
+                        rate,
+                    } = range;
                     let pages = self.memory.spaces.get(&space).map_or([0; 2], |space| {
                         space.count(&(start >> PAGE_SHIFT..end >> PAGE_SHIFT))
                     });

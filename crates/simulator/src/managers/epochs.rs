@@ -9,6 +9,7 @@ use demeter_core::{
     RangesParams, Ranking, SMEM, Step,
 };
 
+use super::{Counts, Known, Managing, Sample};
 use crate::ledger::{Epoch, Ledger};
 use crate::memory::Memory;
 use crate::relocate::{Cursors, Moved, Mover};
@@ -35,17 +36,7 @@ const HEADROOM_SHIFT: u32 = 6;
 const FORGET_EPOCHS: u64 = 64;
 /// Log2 of the most ticks of an epoch.
 const MOST_PACE: u32 = 3;
-
-/// One sampled load.
-#[derive(Clone, Copy, Debug)]
-pub struct Sample {
-    /// Address space.
-    pub space: u64,
-    /// Page.
-    pub page: u64,
-    /// Tier that served it.
-    pub tier: usize,
-}
+const PS_PER_MS: u64 = 1_000_000_000;
 
 struct Target {
     ranges: Ranges,
@@ -54,26 +45,7 @@ struct Target {
     samples: u64,
 }
 
-/// Counts since the beginning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Samples that fell into a range.
-    pub samples: u64,
-    /// The same by tier.
-    pub tier_samples: [u64; 2],
-    /// Epochs ended.
-    pub epochs: u64,
-    /// Ranges now.
-    pub ranges: u64,
-    /// Pages moved.
-    pub moved: Moved,
-    /// Times that moving was stopped, as it did not pay.
-    pub stops: u64,
-    /// Digest of all plans.
-    pub plans: u64,
-}
-
-/// The manager of a guest.
+/// demeter.ko of a guest.
 pub struct Epochs {
     params: Params,
     costs: Costs,
@@ -91,8 +63,9 @@ pub struct Epochs {
     swap_cost_ns: u64,
     move_cost_ns: u64,
     splits: u64,
-    /// What it has come to.
-    pub counts: Counts,
+    /// Of the next tick, on the guest's clock.
+    due_ps: u64,
+    counts: Counts,
 }
 
 /// What a guest's manager is told once.
@@ -128,23 +101,13 @@ impl Epochs {
             swap_cost_ns: FIRST_SWAP_COST_NS,
             move_cost_ns: FIRST_MOVE_COST_NS,
             splits: 0,
+            due_ps: ground.params.epoch_ms * PS_PER_MS,
             counts: Counts::default(),
         }
     }
 
-    /// Loads that one sample stands for at the present pace.
-    pub fn period(&self) -> u64 {
-        self.pace.period(self.params.sample_period)
-    }
-
-    /// Nanoseconds between ticks.
-    pub fn tick_ns(&self) -> u64 {
+    fn tick_ns(&self) -> u64 {
         self.params.epoch_ms * 1_000_000
-    }
-
-    /// A sample has been taken.
-    pub fn sample(&mut self, sample: Sample) {
-        self.pending.push(sample);
     }
 
     fn ranges_params(&self) -> RangesParams {
@@ -184,7 +147,7 @@ impl Epochs {
     }
 
     /// A tick of the worker at `now_ns`; what it cost.
-    pub fn tick(&mut self, memory: &mut Memory, now_ns: u64) -> Result<u64, Error> {
+    fn tick(&mut self, memory: &mut Memory, now_ns: u64) -> Result<u64, Error> {
         self.refresh(memory)?;
         let mut tick = PaceTick {
             resident_pages: (memory.spaces.values())
@@ -349,14 +312,50 @@ impl Epochs {
         self.ledger.book(plan, ranking, &booked, now_ns + 1);
         sum
     }
+}
+
+impl Managing for Epochs {
+    /// At the present pace.
+    fn period(&self) -> u64 {
+        self.pace.period(self.params.sample_period)
+    }
+
+    fn due_ps(&self) -> u64 {
+        self.due_ps
+    }
+
+    fn sample(&mut self, sample: Sample) {
+        self.pending.push(sample);
+    }
+
+    fn turn(&mut self, memory: &mut Memory, now_ps: u64) -> Result<u64, Error> {
+        let cost_ns = self.tick(memory, now_ps / 1000)?;
+        let now_ps = now_ps + cost_ns * 1000;
+        let tick_ps = self.params.epoch_ms * PS_PER_MS;
+        self.due_ps += tick_ps;
+        if self.due_ps <= now_ps {
+            self.due_ps = now_ps + tick_ps;
+        }
+        Ok(cost_ns)
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts
+    }
 
     /// Resident pages of hot ranges: those at least as dense as all together
     /// (`guest/tmm/provider.c`).
-    pub fn hot_pages(&self, memory: &Memory) -> u64 {
+    fn hot_pages(&self, memory: &Memory) -> Option<u64> {
         let (mut all_rate, mut all_pages) = (0u64, 0u64);
         let mut counts = Vec::new();
-        for (number, start, end, rate) in self.ranges() {
-            let pages = memory.spaces.get(&number).map_or(0, |space| {
+        for Known {
+            space,
+            start,
+            end,
+            rate,
+        } in self.ranges()?
+        {
+            let pages = memory.spaces.get(&space).map_or(0, |space| {
                 let pages = space.count(&(start >> PAGE_SHIFT..end >> PAGE_SHIFT));
                 pages[FMEM] + pages[SMEM]
             });
@@ -370,15 +369,19 @@ impl Epochs {
             let share = u128::from(rate) * u128::from(all_pages);
             share.checked_div(u128::from(all_rate)) >= Some(u128::from(pages))
         };
-        counts.iter().filter(hot).map(|(_, pages)| pages).sum()
+        Some(counts.iter().filter(hot).map(|(_, pages)| pages).sum())
     }
 
-    /// Ranges of all address spaces by address, each with its rate.
-    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64, u64, u64)> {
-        self.targets.iter().flat_map(|(&space, target)| {
-            (target.ranges.as_slice().iter())
-                .map(move |range| (space, range.start, range.end, range.rate))
-        })
+    fn ranges(&self) -> Option<Vec<Known>> {
+        let ranges = self.targets.iter().flat_map(|(&space, target)| {
+            (target.ranges.as_slice().iter()).map(move |range| Known {
+                space,
+                start: range.start,
+                end: range.end,
+                rate: range.rate,
+            })
+        });
+        Some(ranges.collect())
     }
 }
 
