@@ -2,6 +2,7 @@
 //! `demeter sim`: a record of accesses under other managers, parameters and machines.
 
 mod host;
+mod peers;
 mod pool;
 
 use std::io::Write;
@@ -42,10 +43,10 @@ pub struct Arguments {
     /// Set a parameter of demeter.ko (see docs/abi), for example epoch_ms=100
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parse_pair)]
     set: Vec<(String, String)>,
-    /// Set a number of a hypervisor, as of `vm run`, for example tpp-h.scan_size_mb=20
+    /// Set a number of a published manager, as of `vm run`, for example hemem.period=10007
     #[arg(long = "peer-set", value_name = "ROW.NAME=VALUE", value_parser = parse_pair)]
     peer_set: Vec<(String, String)>,
-    /// One row for each value: of a parameter of demeter.ko, of fmem or of smem-latency
+    /// One row for each value: of a parameter of the manager, of fmem or of smem-latency
     #[arg(long, value_name = "NAME=V1,V2,...", value_parser = parse_pair)]
     sweep: Option<(String, String)>,
     /// Print all figures as JSON, with where the pages are in the end
@@ -59,12 +60,12 @@ enum Tmm {
     None,
     Demeter,
     Ideal,
-    /// A hypervisor that places the pages of all guests.
+    /// A published manager: a hypervisor that places the pages of all guests, or a module.
     Peer(Peer),
 }
 
 static TMMS: LazyLock<Vec<Tmm>> = LazyLock::new(|| {
-    let peers = Peer::all().filter(|peer| peer.module().is_none());
+    let peers = Peer::all().filter(|&peer| peer.module().is_none() || peers::are_played(peer));
     let own = [Tmm::None, Tmm::Demeter, Tmm::Ideal];
     own.into_iter().chain(peers.map(Tmm::Peer)).collect()
 });
@@ -106,7 +107,10 @@ struct Row<'a> {
 /// Carries the verb out.
 pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     if let Tmm::Peer(peer) = arguments.tmm {
-        return pool::execute(arguments, peer);
+        if peer.module().is_none() {
+            return pool::execute(arguments, peer);
+        }
+        peers::check(arguments, peer)?;
     }
     if arguments.hosting.are_given(arguments.record.len()) {
         return host::execute(arguments);
@@ -197,6 +201,7 @@ fn variant(
     swept: Option<(&str, &str)>,
 ) -> Result<Variant, demeter_simulator::Error> {
     let mut params = Params::default();
+    let mut own = None;
     for (name, value) in DEMETER_SCALED {
         params.set(name, value)?;
     }
@@ -220,11 +225,14 @@ fn variant(
                 .map(|ns| ns * 1000)
                 .ok_or_else(|| invalid(name, format!("takes nanoseconds, not `{value}`")))?;
         }
+        Some(pair) if matches!(arguments.tmm, Tmm::Peer(_)) => own = Some(pair),
         Some((name, value)) => params.set(name, value)?,
     }
+    let costs = Costs::testbed(&machine);
     let manager = match arguments.tmm {
-        Tmm::Demeter => Manager::Demeter(params, Costs::testbed(&machine)),
-        Tmm::None | Tmm::Ideal | Tmm::Peer(_) => Manager::None,
+        Tmm::Demeter => Manager::Demeter(params, costs),
+        Tmm::Peer(peer) => peers::manager(peer, &arguments.peer_set, own, costs)?,
+        Tmm::None | Tmm::Ideal => Manager::None,
     };
     Ok(Variant {
         fmem_bytes,

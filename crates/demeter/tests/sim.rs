@@ -54,6 +54,13 @@ fn hosts_that_cannot_be_are_refused_before_a_record_is_read() {
         ("--guests 2 --sweep fmem=1M,2M", "one guest by itself"),
         ("--guests 2 --tmm ideal", "does not change"),
         ("--tmm tpp-h --policy static", "by itself"),
+        ("--tmm hemem --guests 2", "one guest by itself"),
+        ("--tmm memtis --policy static", "one guest by itself"),
+        ("--tmm nimble --set epoch_ms=5", "--peer-set nimble"),
+        (
+            "--tmm memtis --peer-set memtis.nonsense=1",
+            "no knob 'nonsense'",
+        ),
     ] {
         let words = ["sim", "/no/such/record"]
             .into_iter()
@@ -73,9 +80,13 @@ fn number(of: &Value, field: &str) -> f64 {
 }
 
 fn assert_close(what: &str, simulated: f64, live: f64) {
+    assert_within(0.05, what, simulated, live);
+}
+
+fn assert_within(share: f64, what: &str, simulated: f64, live: f64) {
     println!("{what}: simulated {simulated:.4}, live {live:.4}");
     assert!(
-        (simulated - live).abs() <= 0.05 * live.abs(),
+        (simulated - live).abs() <= share * live.abs(),
         "{what}: {simulated} in the simulator, {live} in the guest"
     );
 }
@@ -174,4 +185,44 @@ fn simulated_and_live_hypervisor_agree() {
         number(&live, "/last_quarter/fmem_share"),
     ];
     assert!((shares[0] / shares[1] - 1.0).abs() <= 0.1, "{shares:?}");
+}
+
+/// Modules of a guest's kernel, live and played, with small pages: with huge ones HeMem finds no
+/// room in this guest's FMEM, which is in pieces, and moves nothing, and when Memtis does is chance
+/// (docs/results/simulator.md). What Memtis gains is only within a tenth.
+#[test]
+#[ignore = "boots guests: tests/suites/vm"]
+fn published_managers_agree() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let options = "--json --roi self --kernel 6.12 --fmem 64M --smem 288M";
+    let gups =
+        "-- /demeter/workloads gups --footprint 280M --hot 20M --updates 24000000 --pages small";
+    let words = |head: &[&str]| {
+        let rest = [options, gups].map(|words| words.split_whitespace());
+        let rest = rest.into_iter().flatten();
+        json(&demeter(
+            &head.iter().copied().chain(rest).collect::<Vec<_>>(),
+        ))
+    };
+    let record = path("record");
+    let recorded_s = number(&words(&["vm", "record", &record]), "/time_s");
+    for (tmm, within) in [("hemem", 0.05), ("memtis", 0.1)] {
+        let live = words(&["vm", "run", "--tmm", tmm, "--out", &path(tmm)]);
+        let sim = ["sim", &record, "--tmm", tmm, "--json"];
+        let simulated = json(&demeter(&sim));
+        let row = simulated.pointer("/rows/0").unwrap();
+        assert_within(
+            within,
+            &format!("{tmm}: gain"),
+            number(row, "/none_s") - number(row, "/time_s"),
+            recorded_s - number(&live, "/whole/time_s"),
+        );
+        assert_close(
+            &format!("{tmm}: last quarter's fills from FMEM"),
+            number(row, "/fmem_share_last_quarter"),
+            number(&live, "/last_quarter/fmem_share"),
+        );
+        assert_eq!(json(&demeter(&sim)), simulated);
+    }
 }
