@@ -188,8 +188,8 @@ fn simulated_and_live_hypervisor_agree() {
 }
 
 /// Modules of a guest's kernel, live and played, with small pages: with huge ones HeMem finds no
-/// room in this guest's FMEM, which is in pieces, and moves nothing, and when Memtis does is chance
-/// (docs/results/simulator.md). What Memtis gains is only within a tenth.
+/// room in this guest's FMEM, which is in pieces, and moves nothing, and a few free pages decide when
+/// Memtis does (docs/results/simulator.md). What Memtis gains is only within a tenth.
 #[test]
 #[ignore = "boots guests: tests/suites/vm"]
 fn published_managers_agree() {

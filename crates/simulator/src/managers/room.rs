@@ -14,9 +14,8 @@ const SCALE_DIVISOR: u64 = 1000;
 /// What of the fast node the kernel has for itself before it counts pages.
 const KERNEL_PAGES: u64 = 11_500;
 /// And what it takes afterwards, when FMEM is measured already: the module, lists of free pages of
-/// its CPU, what starts the program. Fitted: with less than 860 a live Memtis would not have brought
-/// all of GUPS's hot THPs, with more than 896 a live HeMem would have demoted.
-const TAKEN_PAGES: u64 = 880;
+/// its CPU, what starts the program. Fitted: with more than 819 a live HeMem would have demoted.
+const TAKEN_PAGES: u64 = 800;
 /// Pages of the zone for old devices, and the part of the others that it keeps back.
 const DMA_PAGES: u64 = 4096;
 const DMA_DIVISOR: u64 = 256;
