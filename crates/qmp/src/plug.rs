@@ -91,14 +91,19 @@ impl Plug {
                 kind: kind.clone(),
             });
         }
-        let bus = text(property("parent_bus")?)
-            .and_then(|path| path.rsplit('/').next().map(str::to_owned))
-            .or_else(|| place.bus.clone());
-        let chardev = text(property("chardev")?).unwrap_or_else(|| place.chardev.clone());
+        let (mut bus, mut chardev) = (place.bus.clone(), place.chardev.clone());
         let mut properties = PROPERTIES.to_vec();
-        for (name, value) in &mut properties {
-            if let Some(told) = property(name)?.ok().and_then(|told| told.as_u64()) {
-                *value = told;
+        // Somebody may put it in between two questions: who was told that it is out must not
+        // learn from what is in now where it was, and take that out.
+        if is.is_some() {
+            bus = text(property("parent_bus")?)
+                .and_then(|path| path.rsplit('/').next().map(str::to_owned))
+                .or(bus);
+            chardev = text(property("chardev")?).unwrap_or(chardev);
+            for (name, value) in &mut properties {
+                if let Some(told) = property(name)?.ok().and_then(|told| told.as_u64()) {
+                    *value = told;
+                }
             }
         }
         let list = qmp.execute("query-chardev", &json!({}))?;
@@ -267,6 +272,32 @@ mod tests {
         assert!(
             said.ends_with(&["chardev-add".into(), "device_add".into()]),
             "{said:?}"
+        );
+    }
+
+    #[test]
+    fn what_somebody_puts_in_while_one_looks_is_not_taken_for_ones_own() {
+        let (_directory, mut qmp, _told) = monitor(|command| {
+            let property = command["arguments"]["property"].as_str();
+            match (command["execute"].as_str(), property) {
+                // Asked first: it is not in yet.
+                (_, Some("type")) => json!({"error": {"desc": "Device 'balloon0' not found"}}),
+                (_, Some("parent_bus")) => json!({"return": "/machine/peripheral/port0/port0"}),
+                (_, Some("chardev")) => json!({"return": "balloon-socket"}),
+                (_, Some(_)) => json!({"return": 256}),
+                _ => json!({"return": [
+                    {"label": "balloon-socket", "filename": "unix:/run/x.sock"}
+                ]}),
+            }
+        });
+        let place = Place {
+            socket: Some("/run/x.sock".into()),
+            ..Place::default()
+        };
+        let looked = Plug::look(&mut qmp, &place);
+        assert!(
+            matches!(looked, Err(QmpError::Missing { .. })),
+            "{looked:?}"
         );
     }
 
