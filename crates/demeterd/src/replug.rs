@@ -22,6 +22,10 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Between looks at a device that we took out and could not put in, the last time: each pause
 /// is twice the one before, two minutes together.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+/// A guest has heard within this that its device was put in. Who takes it out before is heard
+/// twice by a guest with ACPI hotplug: it ejects once more what was put in meanwhile, and QEMU
+/// takes that out without a word.
+const HEARD: Duration = Duration::from_secs(1);
 
 /// Looks once, in a thread of its own: a monitor may keep us waiting.
 pub fn look_after(vm: Arc<Vm>) {
@@ -100,7 +104,11 @@ fn look_once(vm: &Vm, path: &Path, tries: u32) {
         Err(QmpError::Connect { cause, .. }) if is_absent(&cause) => {
             tracing::info!(vm = vm.spec.name, "no monitor takes commands: {cause}");
         }
-        Ok(true) => tracing::info!(vm = vm.spec.name, "plugged in anew"),
+        Ok(true) => {
+            tracing::info!(vm = vm.spec.name, "plugged in anew");
+            // The next look is this thread's, too.
+            thread::sleep(HEARD);
+        }
         Ok(false) => {}
         Err(error) => tell(vm, &error),
     }
@@ -236,6 +244,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Instant;
 
     use serde_json::{Value, json};
 
@@ -263,6 +272,8 @@ mod tests {
         refuses_in: usize,
         /// It takes it out, and not while one waits.
         is_late: bool,
+        /// So many times it loses the daemon as soon as it is in.
+        deaths: usize,
     }
 
     impl State {
@@ -290,7 +301,8 @@ mod tests {
                     refused("try again")
                 }
                 ("device_add", _) => {
-                    (self.is_in, self.is_cut) = (true, false);
+                    (self.is_in, self.is_cut) = (true, self.deaths > 0);
+                    self.deaths = self.deaths.saturating_sub(1);
                     json!({"return": {}})
                 }
                 (_, Some("type")) => json!({"return": "vhost-user-test-device-pci"}),
@@ -518,6 +530,27 @@ mod tests {
         pair.carry();
         look_after(vm.clone());
         assert!(monitor.changes(&vm).is_empty());
+    }
+
+    #[test]
+    fn who_was_just_put_in_is_not_taken_out_before_the_guest_has_heard_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let state = State {
+            deaths: 1,
+            ..cut_off()
+        };
+        let monitor = Monitor::new(&path, state);
+        let vm = machine(&path);
+        look_after(vm.clone());
+        let mut told = monitor.told.iter();
+        assert_eq!(told.next().unwrap(), "device_del");
+        assert_eq!(told.next().unwrap(), "device_add port7");
+        let since = Instant::now();
+        after_death(vm.clone());
+        assert_eq!(told.next().unwrap(), "device_del");
+        assert!(since.elapsed() > HEARD / 2, "{:?}", since.elapsed());
+        assert_eq!(told.next().unwrap(), "device_add port7");
     }
 
     #[test]
