@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::extents::{Extent, Extents};
 use crate::forecast::Forecast;
 use crate::gate::Gate;
-use crate::interpose::{dispatch, filter, process};
+use crate::interpose::{dispatch, filter, process, randomisation};
 use crate::lock::Lock;
 use crate::neighbours::Neighbours;
 use crate::page::PageTable;
@@ -236,6 +236,7 @@ fn start(config: &Config) -> Result<(), Error> {
         signal: libc::SIGSYS,
         errno,
     })?;
+    randomisation::note();
     let signals = crate::pager::block_signals();
     pager.start_handlers();
     crate::pager::restore_signals(signals & !crate::signal::NEVER_BLOCKED);

@@ -141,3 +141,63 @@ fn a_static_child_is_left_alone() {
         text(&output)
     );
 }
+
+/// The C library of what is started would lie where the filter knows it.
+#[test]
+fn what_is_started_with_fixed_addresses_runs() {
+    let bench = Bench::new();
+    let script = "/bin/true && sh -c true && setarch -R true && echo ok";
+    for starts in [&["/bin/sh", "-c"][..], &["setarch", "-R", "/bin/sh", "-c"]] {
+        let plain = Command::new("setarch")
+            .args(["-R", "true"])
+            .output()
+            .unwrap();
+        assert!(plain.status.success(), "{}", text(&plain));
+        // From outside, so that the first image has them, too.
+        let output = bench
+            .paged("setarch".as_ref())
+            .args(["-R"])
+            .args(starts)
+            .arg(script)
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success() && output.stdout == b"ok\n",
+            "{starts:?}: {}",
+            text(&output)
+        );
+    }
+}
+
+#[test]
+fn who_starts_itself_for_fixed_addresses_is_told_that_there_are_none() {
+    in_every_mode("fixed", &[]);
+}
+
+#[test]
+#[ignore = "has a system without random addresses, as root: tests/suites/extmem"]
+fn nothing_is_started_where_no_addresses_are_random() {
+    let bench = Bench::new();
+    let off = bench.folder().join("off");
+    std::fs::write(&off, "0\n").unwrap();
+    let setting = "/proc/sys/kernel/randomize_va_space";
+    let script = format!(
+        "mount --bind {} {setting} && LD_PRELOAD=\"$LIBRARY\" exec /bin/sh -c 'true; /bin/true; echo status $?'",
+        off.display()
+    );
+    let mut paged = bench.paged("unshare".as_ref());
+    let library = (paged.get_envs())
+        .find_map(|(name, value)| (name == "LD_PRELOAD").then(|| value.unwrap().to_owned()))
+        .unwrap();
+    let output = paged
+        .env_remove("LD_PRELOAD")
+        .env("LIBRARY", library)
+        .args(["--mount", "/bin/sh", "-c", &script])
+        .output()
+        .unwrap();
+    let said = text(&output);
+    assert!(
+        output.stdout == b"status 126\n" && said.contains("sysctl kernel.randomize_va_space"),
+        "{said}"
+    );
+}

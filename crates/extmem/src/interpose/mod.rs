@@ -15,5 +15,6 @@ pub mod memory;
 mod pointers;
 pub mod process;
 mod program;
+pub mod randomisation;
 pub mod signals;
 pub mod transfer;
