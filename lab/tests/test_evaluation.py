@@ -259,6 +259,23 @@ def test_nothing_is_won_against_a_manager_that_moved_nothing() -> None:
     assert asked(points(tpp=(0.9, 7.0), demeter=(1.0, 0.0)), spec).state == MISSED
 
 
+def test_who_did_nothing_cannot_be_divided_by() -> None:
+    spec = {"metric": "moved_pages", "of": {"system": "demeter"}, "by": {"system": "tpp"}}
+    found = points(tpp=(2.0, 0.0), demeter=(1.0, 9.0))
+    value = asked(found, {**spec, "at_most": 1})
+    assert (value.state, value.ours) == (TOLD, None) and "tpp did none of it" in value.note
+    # Not known of one who moved nothing: that is not a run that was not made.
+    of_a_page = {**spec, "metric": "migrate_us_per_page"}
+    assert asked(found, of_a_page).state == TOLD
+    assert asked(points(tpp=(2.0, 7.0), demeter=(1.0, 9.0)), of_a_page).state == NOT_RUN
+    # Nor is another one the least, where one did none of it.
+    both = points(tpp=(2.0, 0.0), memtis=(2.0, 3.0), demeter=(1.0, 9.0))
+    least = {**spec, "by": {"system": ["tpp", "memtis"]}, "by_least": "system", "at_least": 1}
+    value = asked(both, least)
+    assert value.state == TOLD and "tpp did none of it" in value.note
+    assert value.ours == pytest.approx(3)
+
+
 def test_a_few_pages_are_none_of_a_large_fmem() -> None:
     spec = {"of": {"system": "tpp"}, "by": {"system": "demeter"}, "at_least": 1}
     few = points(tpp=(2.0, 99.0), demeter=(1.0, 900.0))

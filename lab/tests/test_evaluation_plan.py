@@ -140,8 +140,7 @@ def test_quick_guests_have_every_rival_scaled_to_them() -> None:
     assert not [run for run in published if scaled["memtis"] in " ".join(run.argv)]
 
 
-#: What `eager` sets of each rival, and where only whole runs have it: on huge pages Nomad promotes
-#: hardly any in the quick runs' guests.
+#: What `eager` sets of each rival.
 EAGER = {
     "tpp": ("tpp.watermark_scale_factor=333", "tpp.scan_size_mb=40"),
     "nomad": ("nomad.watermark_scale_factor=333", "nomad.scan_size_mb=40"),

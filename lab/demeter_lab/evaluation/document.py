@@ -40,8 +40,8 @@ Nomad promotes hardly any, for want of a whole free one; with base pages TPP pay
 fault at each look ([no better in one of four times the memory](results/peers.md)). Counts of rivals
 that follow the guest's size are scaled to these guests. In T1, F6 to F8, F10 and F11 the fastest of
 a rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for
-short runs (`eager` in [common.toml](../lab/evaluation/common.toml)). Some of these ways are of
-whole runs only: Nomad's tuning on huge pages, HeMem's on huge ones, its published values on small.
+short runs (`eager` in [common.toml](../lab/evaluation/common.toml)). Nomad and HeMem have
+small pages in whole runs only: in guests of this size they were slower with them each time.
 """
 _WHOLE = (
     "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine.\n"

@@ -260,7 +260,7 @@ def value_of(
         ours, count = scale * means[least], len(numbers)
         spread = (min(numbers), max(numbers)) if count > 1 else None
         chosen = ", ".join(filter(None, (least, _extreme(spec, groups[least]))))
-        unchecked = _unchecked(record, spec, groups)
+        unchecked = _unchecked(record, spec, found, groups)
         hollow = _hollow(record, spec, found)
     bounds = [
         (word, spec[word.replace(" ", "_")]) for word in _BOUNDS if word.replace(" ", "_") in spec
@@ -270,7 +270,9 @@ def value_of(
     said = [chosen, unchecked, hollow, told]
     if hollow and wanted and holds:
         said[2] = f"{hollow}: not checked"
-    if ours is None:
+    if ours is None and (idle := _divides_by_nothing(spec, found)):
+        state, said = TOLD, [f"{idle} none of it here: there is nothing to divide by", told]
+    elif ours is None:
         state, said = NOT_RUN, [_why(record, spec, failures, missing)]
     elif unchecked or not wanted or (hollow and holds):
         state = TOLD
@@ -352,15 +354,38 @@ def _hollow(record: Record, spec: Mapping, found: Sequence[Measured]) -> str:
     return ""
 
 
-def _unchecked(record: Record, spec: Mapping, groups: Mapping[str, Sequence[Point]]) -> str:
+def _unchecked(
+    record: Record,
+    spec: Mapping,
+    found: Sequence[Measured],
+    groups: Mapping[str, Sequence[Point]],
+) -> str:
     """Return why a number is not to be checked, or nothing."""
     if absent := _absent(record, spec):
         return f"without {', '.join(absent)}, not implemented: not checked"
+    if idle := _divides_by_nothing(spec, found):
+        return f"{idle} none of it here: not checked"
     # A mean over some workloads is not the mean over all of them.
     planned = _runs(_groups(record, spec, _planned(record, spec)))
     if 0 < (done := _runs(groups)) < planned:
         return f"only {done} of {planned} runs were made: not checked"
     return ""
+
+
+def _divides_by_nothing(spec: Mapping, found: Sequence[Measured]) -> str:
+    """Return who is to be divided by and did nothing in all of its runs, with the verb."""
+    if "by" not in spec:
+        return ""
+    metric = spec["metric"]
+    did: dict[str, list[bool]] = {}
+    for one in found:
+        # What a move costs is not known of one who moved nothing.
+        if is_point(one.labels, spec["by"]) and (
+            metric in one.numbers or one.numbers.get("moved_pages") == 0
+        ):
+            did.setdefault(one.labels.get("system", ""), []).append(bool(one.numbers.get(metric)))
+    idle = sorted(name for name, times in did.items() if name and not any(times))
+    return f"{', '.join(idle)} did" if idle else ""
 
 
 def _runs(groups: Mapping[str, Sequence[Point]]) -> int:
