@@ -269,8 +269,8 @@ def test_who_did_nothing_cannot_be_divided_by() -> None:
     assert asked(found, of_a_page).state == TOLD
     assert asked(points(tpp=(2.0, 7.0), demeter=(1.0, 9.0)), of_a_page).state == NOT_RUN
     # Nor is another one the least, where one did none of it.
-    both = points(tpp=(2.0, 0.0), memtis=(2.0, 3.0), demeter=(1.0, 9.0))
-    least = {**spec, "by": {"system": ["tpp", "memtis"]}, "by_least": "system", "at_least": 1}
+    both = points(tpp=(2.0, 0.0), nomad=(2.0, 3.0), demeter=(1.0, 9.0))
+    least = {**spec, "by": {"system": ["tpp", "nomad"]}, "by_least": "system", "at_least": 1}
     value = asked(both, least)
     assert value.state == TOLD and "tpp did none of it" in value.note
     assert value.ours == pytest.approx(3)
