@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 use std::ptr::{NonNull, null_mut};
 
-use super::sys::{self, HememList, HememPage, HememRules};
+use super::hemem_sys::{self as sys, HememList, HememPage, HememRules};
 use crate::sys::TIERS;
 use crate::{FMEM, SMEM};
 

@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Memtis: bins of hotness, thresholds, the pace of sampling, and what is split.
 
-use super::sys;
+unsafe extern "C" {
+    fn demeter_memtis_bin(units: u64) -> u32;
+    fn demeter_memtis_move(histogram: *mut Histogram, from: u32, to: u32, pages: u64);
+    fn demeter_memtis_choose(histogram: *const Histogram, fmem_pages: u64) -> Thresholds;
+    fn demeter_memtis_load_period(step: u32) -> u32;
+    fn demeter_memtis_step(step: u32, used_permille: u64, quota_permille: u64) -> u32;
+    fn demeter_memtis_skew(samples: *const u32, hot: u32) -> u32;
+    fn demeter_memtis_split_due(period: *const Period) -> bool;
+    fn demeter_memtis_split(splitting: *mut Splitting, period: *const Period) -> u64;
+}
 
 /// Bins of hotness.
 pub const BINS: usize = 16;
@@ -23,14 +32,14 @@ impl Histogram {
     /// Pages change their bin.
     pub fn shift(&mut self, from: u32, to: u32, pages: u64) {
         // SAFETY: valid for the call; bins beyond the last are [`NOWHERE`].
-        unsafe { sys::demeter_memtis_move(self, from, to, pages) }
+        unsafe { demeter_memtis_move(self, from, to, pages) }
     }
 
     /// Thresholds for a size of FMEM.
     #[must_use]
     pub fn choose(&self, fmem_pages: u64) -> Thresholds {
         // SAFETY: valid for the call.
-        unsafe { sys::demeter_memtis_choose(self, fmem_pages) }
+        unsafe { demeter_memtis_choose(self, fmem_pages) }
     }
 
     /// Pages in a bin.
@@ -77,7 +86,7 @@ impl Period {
     #[must_use]
     pub fn is_due(&self) -> bool {
         // SAFETY: valid for the call.
-        unsafe { sys::demeter_memtis_split_due(self) }
+        unsafe { demeter_memtis_split_due(self) }
     }
 }
 
@@ -94,7 +103,7 @@ impl Splitting {
     /// How many huge pages to split.
     pub fn decide(&mut self, period: &Period) -> u64 {
         // SAFETY: both are valid for the call.
-        unsafe { sys::demeter_memtis_split(self, period) }
+        unsafe { demeter_memtis_split(self, period) }
     }
 }
 
@@ -102,29 +111,32 @@ impl Splitting {
 #[must_use]
 pub fn bin(units: u64) -> u32 {
     // SAFETY: no pointers.
-    unsafe { sys::demeter_memtis_bin(units) }
+    unsafe { demeter_memtis_bin(units) }
 }
 
 /// Loads for each sample.
 #[must_use]
 pub fn load_period(step: u32) -> u32 {
     // SAFETY: no pointers.
-    unsafe { sys::demeter_memtis_load_period(step) }
+    unsafe { demeter_memtis_load_period(step) }
 }
 
 /// The step to go on with.
 #[must_use]
 pub fn step(step: u32, used_permille: u64, quota_permille: u64) -> u32 {
     // SAFETY: no pointers.
-    unsafe { sys::demeter_memtis_step(step, used_permille, quota_permille) }
+    unsafe { demeter_memtis_step(step, used_permille, quota_permille) }
 }
 
 /// How unevenly a huge page is accessed.
 #[must_use]
 pub fn skew(samples: &[u32; SPLIT_PAGES], hot: u32) -> u32 {
     // SAFETY: as many as C reads.
-    unsafe { sys::demeter_memtis_skew(samples.as_ptr(), hot) }
+    unsafe { demeter_memtis_skew(samples.as_ptr(), hot) }
 }
+
+/// As C has them, for those who pass fixed arrays.
+const _: () = assert!(BINS == 16 && SPLIT_PAGES == 512);
 
 #[cfg(test)]
 mod tests {

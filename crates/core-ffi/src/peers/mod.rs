@@ -4,6 +4,8 @@
 //! `core/include/demeter/peers/`.
 
 pub mod hemem;
+mod hemem_sys;
+#[cfg(test)]
+mod layout;
 pub mod memtis;
 pub mod nimble;
-mod sys;

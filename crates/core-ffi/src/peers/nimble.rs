@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Nimble: how much of a list is looked at, and which pages are moved how.
 
-use super::sys;
+unsafe extern "C" {
+    fn demeter_nimble_share(pages: u64, permille: u64) -> u64;
+    fn demeter_nimble_plan(lists: *const Lists) -> Plan;
+}
 
 /// Base pages that could be moved; see `struct demeter_nimble_lists`.
 #[repr(C)]
@@ -42,7 +45,7 @@ impl Lists {
         // C divides by it.
         self.huge = self.huge.max(1);
         // SAFETY: valid for the call.
-        unsafe { sys::demeter_nimble_plan(&self) }
+        unsafe { demeter_nimble_plan(&self) }
     }
 }
 
@@ -50,7 +53,7 @@ impl Lists {
 #[must_use]
 pub fn share(pages: u64, permille: u64) -> u64 {
     // SAFETY: no pointers.
-    unsafe { sys::demeter_nimble_share(pages, permille) }
+    unsafe { demeter_nimble_share(pages, permille) }
 }
 
 #[cfg(test)]
