@@ -128,6 +128,22 @@ if [ -x /root/machine ]; then
 	) | tr '\n' ' ')"
 else
 	systemctl stop demeterd
+	# systemd holds the control interface: a call starts the daemon, waits for one that is restarted,
+	# and for one that was killed.
+	listed() { demeter balloon get 2>&1 | tee /tmp/guests | grep -c '^web'; }
+	systemctl start demeterd.socket
+	check socket "$(systemctl is-active demeterd.socket demeterd | tr '\n' ' ')$(stat -c %a /run/demeterd.sock)"
+	check socket_starts "$(listed) $(systemctl is-active demeterd)"
+	old=$(pid demeterd)
+	systemctl restart demeterd &
+	check socket_waits "$(listed)"
+	wait $!
+	[ "$(pid demeterd)" != "$old" ] && check socket_restarted 1
+	kill -9 "$(pid demeterd)"
+	check socket_survives "$(listed)"
+	cat /tmp/guests
+	systemctl stop demeterd.socket demeterd
+	[ ! -e /run/demeterd.sock ] && check socket_gone 1
 fi
 
 # One program.
