@@ -54,6 +54,7 @@ extern "C" fn constructor() {
         line.emit();
         return;
     }
+    randomisation::begin_anew_if_fixed();
     let started =
         Config::from_env().and_then(|config| start(&config).inspect_err(|_| does_not_run(&config)));
     if let Err(error) = started {
@@ -236,7 +237,6 @@ fn start(config: &Config) -> Result<(), Error> {
         signal: libc::SIGSYS,
         errno,
     })?;
-    randomisation::note();
     let signals = crate::pager::block_signals();
     pager.start_handlers();
     crate::pager::restore_signals(signals & !crate::signal::NEVER_BLOCKED);

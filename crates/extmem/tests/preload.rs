@@ -4,6 +4,7 @@
 
 mod bench;
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -146,31 +147,52 @@ fn a_static_child_is_left_alone() {
 #[test]
 fn what_is_started_with_fixed_addresses_runs() {
     let bench = Bench::new();
-    let script = "/bin/true && sh -c true && setarch -R true && echo ok";
-    for starts in [&["/bin/sh", "-c"][..], &["setarch", "-R", "/bin/sh", "-c"]] {
-        let plain = Command::new("setarch")
-            .args(["-R", "true"])
-            .output()
-            .unwrap();
-        assert!(plain.status.success(), "{}", text(&plain));
-        // From outside, so that the first image has them, too.
-        let output = bench
-            .paged("setarch".as_ref())
-            .args(["-R"])
-            .args(starts)
-            .arg(script)
-            .output()
-            .unwrap();
+    let plain = Command::new("setarch")
+        .args(["-R", "true"])
+        .output()
+        .unwrap();
+    assert!(plain.status.success(), "{}", text(&plain));
+    let script = "/bin/true && sh -c true && setarch -R sort /dev/null && \
+                  env -i /usr/bin/setarch -R /usr/bin/sort /dev/null && echo ok";
+    for starts in [
+        &[][..],
+        &["setarch", "-R"],
+        &["setarch", "-R", "setarch", "-R"],
+    ] {
+        let mut words = [starts, &["/bin/sh", "-c", script]].concat().into_iter();
+        let first = words.next().unwrap();
+        let output = bench.paged(first.as_ref()).args(words).output().unwrap();
         assert!(
             output.status.success() && output.stdout == b"ok\n",
             "{starts:?}: {}",
             text(&output)
         );
     }
+    // From outside.
+    let library = library_of(&bench);
+    let output = bench
+        .paged("setarch".as_ref())
+        .env_remove("LD_PRELOAD")
+        .args(["-R", "env"])
+        .arg(format!("LD_PRELOAD={}", library.display()))
+        .args(["/bin/sh", "-c", script])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success() && output.stdout == b"ok\n",
+        "from outside: {}",
+        text(&output)
+    );
+}
+
+fn library_of(bench: &Bench) -> PathBuf {
+    (bench.paged("true".as_ref()).get_envs())
+        .find_map(|(name, value)| (name == "LD_PRELOAD").then(|| value.unwrap().into()))
+        .unwrap()
 }
 
 #[test]
-fn who_starts_itself_for_fixed_addresses_is_told_that_there_are_none() {
+fn who_starts_itself_anew_for_fixed_addresses_has_them() {
     in_every_mode("fixed", &[]);
 }
 
@@ -181,15 +203,15 @@ fn nothing_is_started_where_no_addresses_are_random() {
     let off = bench.folder().join("off");
     std::fs::write(&off, "0\n").unwrap();
     let setting = "/proc/sys/kernel/randomize_va_space";
+    let static_program = bench.compile("mapping", &["-static"]);
     let script = format!(
-        "mount --bind {} {setting} && LD_PRELOAD=\"$LIBRARY\" exec /bin/sh -c 'true; /bin/true; echo status $?'",
-        off.display()
+        "mount --bind {} {setting} && LD_PRELOAD=\"$LIBRARY\" exec /bin/sh -c '{} && nosuchprogram; /bin/true; echo status $?'",
+        off.display(),
+        static_program.display()
     );
-    let mut paged = bench.paged("unshare".as_ref());
-    let library = (paged.get_envs())
-        .find_map(|(name, value)| (name == "LD_PRELOAD").then(|| value.unwrap().to_owned()))
-        .unwrap();
-    let output = paged
+    let library = library_of(&bench);
+    let output = bench
+        .paged("unshare".as_ref())
         .env_remove("LD_PRELOAD")
         .env("LIBRARY", library)
         .args(["--mount", "/bin/sh", "-c", &script])
@@ -197,7 +219,8 @@ fn nothing_is_started_where_no_addresses_are_random() {
         .unwrap();
     let said = text(&output);
     assert!(
-        output.stdout == b"status 126\n" && said.contains("sysctl kernel.randomize_va_space"),
+        output.stdout == b"ok\nstatus 126\n"
+            && said.matches("sysctl kernel.randomize_va_space").count() == 1,
         "{said}"
     );
 }

@@ -7,7 +7,7 @@
 use demeter_extmem_image::{Image, SCRIPT_DEPTH, Tool, inspect};
 use libc::c_long;
 
-use crate::interpose::randomisation::ForExec;
+use crate::interpose::randomisation::{self, ForExec};
 use crate::interpose::transfer::{ATTEMPTS, Held, read_user};
 use crate::pager::Pager;
 use crate::{descriptor, syscall};
@@ -25,9 +25,9 @@ const PRELOAD_BYTES: usize = 512;
 pub fn perform(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     pager.counters().syscalls_trapped.add(1);
     descriptor::hand_on();
-    let [folder, path, list, environment] = match number {
-        libc::SYS_execveat => [arguments[0], arguments[1], arguments[2], 3],
-        _ => [libc::AT_FDCWD as usize, arguments[0], arguments[1], 2],
+    let [folder, path, environment] = match number {
+        libc::SYS_execveat => [arguments[0], arguments[1], 3],
+        _ => [libc::AT_FDCWD as usize, arguments[0], 2],
     };
     {
         // Memory that is on disk, of which the kernel and we shall see a path.
@@ -36,21 +36,22 @@ pub fn perform(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     }
     let mut room = [0; PATH_BYTES];
     let name = read_text(path, &mut room);
-    let is_itself = || is_own_file(folder, path) && count(list) == own_count();
-    let addresses = match ForExec::new(is_itself, name) {
-        Ok(addresses) => addresses,
-        Err(errno) => return -errno as isize,
-    };
+    let loaded = loaded(folder, path);
+    if randomisation::is_off() && has_c_library(loaded) {
+        randomisation::refuse(name);
+        return -libc::EPERM as isize;
+    }
+    let addresses = ForExec::new();
     // SAFETY: no arguments. This process may be a child by vfork.
     let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as u32;
     let departure = pager.statistics.leave(process, name);
-    let result = if tool(folder, path, name).is_none() && loads_library(folder, path) {
+    let result = if tool(folder, path, name).is_none() && loads_library(loaded) {
         reissue(pager, number, arguments)
     } else {
         reissue_without_library(pager, number, arguments, environment)
     };
     // It did not come to the exec.
-    addresses.undo();
+    drop(addresses);
     pager.statistics.stayed(process, departure);
     result
 }
@@ -96,68 +97,14 @@ fn tool(folder: usize, path: usize, name: &[u8]) -> Option<Tool> {
     tool
 }
 
-/// Whether that path is what this process runs.
-fn is_own_file(folder: usize, path: usize) -> bool {
-    let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-    let identity = |folder: usize, path: usize| {
-        // SAFETY: a path of the program's, or one that ends.
-        let file = unsafe { syscall::call(libc::SYS_openat, [folder, path, flags, 0, 0, 0]) };
-        (file >= 0).then(|| {
-            let identity = descriptor::identity(file as i32);
-            // SAFETY: ours.
-            unsafe { syscall::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]) };
-            identity
-        })
-    };
-    let own = identity(libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize);
-    own.is_some() && own == identity(folder, path)
-}
-
-/// How many arguments a list has.
-fn count(list: usize) -> usize {
-    let texts = (0..).map_while(|at| read_user(list.wrapping_add(at * size_of::<usize>())));
-    texts.take_while(|&text| text != 0).count()
-}
-
-/// How many this process was started with. Apart, for the stack's sake.
-#[inline(never)]
-fn own_count() -> usize {
-    let path = c"/proc/self/cmdline".as_ptr() as usize;
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    // SAFETY: a path that ends.
-    let file = unsafe {
-        syscall::call(
-            libc::SYS_openat,
-            [libc::AT_FDCWD as usize, path, flags, 0, 0, 0],
-        )
-    };
-    if file < 0 {
-        return 0;
-    }
-    let (mut room, mut ends) = ([0u8; 256], 0);
-    loop {
-        let into = room.as_mut_ptr() as usize;
-        // SAFETY: fills the buffer.
-        let read =
-            unsafe { syscall::call(libc::SYS_read, [file as usize, into, room.len(), 0, 0, 0]) };
-        match usize::try_from(read) {
-            Ok(bytes @ 1..) => ends += room[..bytes].iter().filter(|&&byte| byte == 0).count(),
-            _ => break,
-        }
-    }
-    // SAFETY: ours.
-    unsafe { syscall::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]) };
-    ends
-}
-
-/// Whether the program of that path can have the library. What cannot be read is given it.
-fn loads_library(folder: usize, path: usize) -> bool {
+/// What the kernel loads for that path, which may lead to an interpreter; none where that is a
+/// tool.
+fn loaded(folder: usize, path: usize) -> Option<Image> {
     let (mut folder, mut path) = (folder, path);
     // What `path` leads to, from the second round on.
     let mut interpreter;
     for _ in 0..SCRIPT_DEPTH {
         match image(folder, path) {
-            Image::OtherLibrary | Image::Sanitized => return false,
             Image::Script(next) => {
                 interpreter = next;
                 // As the kernel does: of the working directory, wherever the script lies.
@@ -166,13 +113,26 @@ fn loads_library(folder: usize, path: usize) -> bool {
                     .c_path()
                     .map_or(0, |path| path.as_ptr() as usize);
                 if tool(folder, path, interpreter.path()).is_some() {
-                    return false;
+                    return None;
                 }
             }
-            _ => return true,
+            image => return Some(image),
         }
     }
-    true
+    Some(Image::Unknown)
+}
+
+/// Whether that can have the library. What cannot be read is given it.
+fn loads_library(loaded: Option<Image>) -> bool {
+    !matches!(loaded, None | Some(Image::OtherLibrary | Image::Sanitized))
+}
+
+/// Whether that has a C library of the kind that the filter knows.
+fn has_c_library(loaded: Option<Image>) -> bool {
+    matches!(
+        loaded,
+        None | Some(Image::Dynamic | Image::Sanitized | Image::Go)
+    )
 }
 
 fn image(folder: usize, path: usize) -> Image {
