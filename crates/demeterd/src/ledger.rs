@@ -270,6 +270,21 @@ impl Ledger {
         (last.what == What::TakenOut).then(|| last.bus.clone())?
     }
 
+    /// How long ago a device was put in, by us or by who has connected then; the wall clock may
+    /// have been set since. None: never, as far as is remembered.
+    pub fn since_put_in(&self) -> Option<Duration> {
+        let inner = self.lines.inner();
+        let is_put_in = |entry: &&Entry| matches!(entry.what, What::PutIn | What::Connected);
+        let last = inner.recent.iter().rev().find(is_put_in)?;
+        let now_ms = Entry::now(What::PutIn).unix_ms;
+        Some(Duration::from_millis(now_ms.abs_diff(last.unix_ms)))
+    }
+
+    /// Its guest is gone for good.
+    pub fn is_retired(&self) -> bool {
+        self.lines.inner().is_retired
+    }
+
     /// The last balloon that was asked for on each tier, by name.
     pub fn last_balloons(&self) -> Vec<(String, u64)> {
         let inner = self.lines.inner();

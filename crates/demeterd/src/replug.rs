@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// Between looks at a device that we took out and could not put in, the last time: each pause
 /// is twice the one before, two minutes together.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// A guest has heard within this that its device was put in. Who takes it out before is heard
+/// A guest has heard within this that a device was put in. Who takes it out before is heard
 /// twice by a guest with ACPI hotplug: it ejects once more what was put in meanwhile, and QEMU
 /// takes that out without a word.
 const HEARD: Duration = Duration::from_secs(1);
@@ -50,8 +50,11 @@ fn look(vm: Arc<Vm>, tries: u32) {
         .name(format!("qmp {name}"))
         .spawn(move || {
             let mut seen = asked.replugs.load(Ordering::SeqCst);
+            // Who asks besides asks after a death, which the monitor may not have seen yet.
+            let mut tries = if seen > 1 { TRIES } else { tries };
             loop {
                 look_once(&asked, &path, tries);
+                tries = TRIES;
                 let done =
                     (asked.replugs).compare_exchange(seen, 0, Ordering::SeqCst, Ordering::SeqCst);
                 match done {
@@ -104,11 +107,7 @@ fn look_once(vm: &Vm, path: &Path, tries: u32) {
         Err(QmpError::Connect { cause, .. }) if is_absent(&cause) => {
             tracing::info!(vm = vm.spec.name, "no monitor takes commands: {cause}");
         }
-        Ok(true) => {
-            tracing::info!(vm = vm.spec.name, "plugged in anew");
-            // The next look is this thread's, too.
-            thread::sleep(HEARD);
-        }
+        Ok(true) => tracing::info!(vm = vm.spec.name, "plugged in anew"),
         Ok(false) => {}
         Err(error) => tell(vm, &error),
     }
@@ -185,6 +184,16 @@ fn mend(vm: &Vm, qmp: &mut Qmp) -> Result<bool, QmpError> {
             vm.ledger.add(entry(&plug, What::PutIn));
         }
         return Ok(false);
+    }
+    if plug.is_in {
+        thread::sleep(
+            vm.ledger
+                .since_put_in()
+                .map_or(Duration::ZERO, |since| HEARD.saturating_sub(since)),
+        );
+        if vm.ledger.is_retired() {
+            return Ok(false);
+        }
     }
     if !vm.ledger.add_first(entry(&plug, What::TakenOut)) {
         tracing::warn!(
@@ -274,6 +283,10 @@ mod tests {
         is_late: bool,
         /// So many times it loses the daemon as soon as it is in.
         deaths: usize,
+        /// Somebody puts it in when it was said to be out.
+        comes: bool,
+        /// It sees that the daemon is gone after so many questions about that.
+        is_cut_after: Option<usize>,
     }
 
     impl State {
@@ -286,6 +299,11 @@ mod tests {
                     (self.is_in, self.is_late) = (false, false);
                     refused("Device balloon0 is already in the process of unplug")
                 }
+                ("qom-get", Some("type")) if !self.is_in && self.comes => {
+                    (self.is_in, self.comes) = (true, false);
+                    json!({"error": {"class": "DeviceNotFound", "desc": "not found"}})
+                }
+                ("chardev-remove", _) if self.is_in => refused("Chardev is busy"),
                 ("qom-get" | "device_del", _) if !self.is_in => {
                     json!({"error": {"class": "DeviceNotFound", "desc": "not found"}})
                 }
@@ -310,6 +328,11 @@ mod tests {
                 (_, Some("chardev")) => json!({"return": "balloon-socket"}),
                 (_, Some(_)) => json!({"return": 256}),
                 ("query-chardev", _) if self.is_in => {
+                    if let Some(left) = self.is_cut_after.as_mut() {
+                        *left = left.saturating_sub(1);
+                        self.is_cut = *left == 0;
+                        self.is_cut_after.take_if(|left| *left == 0);
+                    }
                     let state = if self.is_cut { "disconnected:" } else { "" };
                     let filename = format!("{state}unix:/s");
                     json!({"return": [{"label": "balloon-socket", "filename": filename}]})
@@ -423,7 +446,7 @@ mod tests {
         let vm = machine(&path);
         note(&vm, What::TakenOut);
         look_after(vm.clone());
-        assert_eq!(monitor.changes(&vm), ["device_del", "device_add port7"]);
+        assert_eq!(monitor.changes(&vm), ["device_add port7"]);
         assert_eq!(vm.ledger.taken_out(), None);
     }
 
@@ -468,7 +491,12 @@ mod tests {
         let monitor = Monitor::new(&path, state);
         let vm = machine(&path);
         look_after(vm.clone());
-        let wanted = ["device_del", "device_add port7"].repeat(3);
+        let wanted = [
+            "device_del",
+            "device_add port7",
+            "device_add port7",
+            "device_add port7",
+        ];
         assert_eq!(monitor.changes(&vm), wanted);
         assert_eq!(vm.ledger.taken_out(), None);
     }
@@ -487,7 +515,7 @@ mod tests {
         note(&vm, What::TakenOut);
         look_after(vm.clone());
         let changes = monitor.changes(&vm);
-        assert_eq!(changes, ["device_del", "device_del", "device_add port7"]);
+        assert_eq!(changes, ["device_del", "device_add port7"]);
         assert_eq!(vm.ledger.taken_out(), None);
     }
 
@@ -551,6 +579,60 @@ mod tests {
         assert_eq!(told.next().unwrap(), "device_del");
         assert!(since.elapsed() > HEARD / 2, "{:?}", since.elapsed());
         assert_eq!(told.next().unwrap(), "device_add port7");
+        // Nor what somebody put in: he has connected just now.
+        let vm = machine(&path);
+        vm.ledger.add(Entry::now(What::Connected));
+        monitor.state.lock().unwrap().is_cut = true;
+        let since = Instant::now();
+        look_after(vm.clone());
+        assert_eq!(told.next().unwrap(), "device_del");
+        assert!(since.elapsed() > HEARD / 2, "{:?}", since.elapsed());
+    }
+
+    #[test]
+    fn who_was_removed_while_the_guest_hears_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let monitor = Monitor::new(&path, cut_off());
+        let vm = machine(&path);
+        vm.ledger.add(Entry::now(What::PutIn));
+        look_after(vm.clone());
+        vm.ledger.retire();
+        assert!(monitor.changes(&vm).is_empty());
+    }
+
+    #[test]
+    fn what_is_put_in_while_one_looks_is_not_taken_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let state = State {
+            comes: true,
+            ..State::default()
+        };
+        let monitor = Monitor::new(&path, state);
+        let vm = machine(&path);
+        note(&vm, What::TakenOut);
+        look_after(vm.clone());
+        assert!(monitor.changes(&vm).is_empty());
+        assert_eq!(vm.ledger.taken_out(), None, "it is in");
+    }
+
+    #[test]
+    fn a_death_that_the_monitor_sees_late_is_looked_for_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let state = State {
+            is_in: true,
+            is_cut_after: Some(4),
+            ..State::default()
+        };
+        let monitor = Monitor::new(&path, state);
+        let vm = machine(&path);
+        // A look of a start is under way when the worker dies.
+        vm.replugs.store(0, Ordering::SeqCst);
+        look_after(vm.clone());
+        after_death(vm.clone());
+        assert_eq!(monitor.changes(&vm), ["device_del", "device_add port7"]);
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::{Qmp, QmpError, Refusal};
 
 /// A guest lets go of a device within this.
 const LIMIT: Duration = Duration::from_secs(30);
+/// And QEMU the chardev of one that was taken out before.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// QEMU frees the chardev a little later than it tells.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -124,26 +126,31 @@ impl Plug {
         })
     }
 
-    /// Takes it out. The guest keeps its pages for a while.
+    /// Takes it out, if it was in when it was looked at. The guest keeps its pages for a while.
     ///
     /// # Errors
     /// QEMU or the guest does not let it go.
     pub fn take_out(&self, qmp: &mut Qmp) -> Result<(), QmpError> {
         let (id, chardev) = (&self.id, &self.chardev);
-        match qmp.try_execute("device_del", &json!({"id": id}))? {
-            Ok(_) => qmp.wait_event(|event| {
-                event["event"] == "DEVICE_DELETED" && event["data"]["device"] == *id
-            })?,
-            // Out already: an earlier attempt ended here.
-            Err(refusal) if refusal.is_not_found() => {}
-            Err(refusal) => {
-                return Err(QmpError::Stuck {
-                    id: id.clone(),
-                    refusal,
-                });
+        if self.is_in {
+            match qmp.try_execute("device_del", &json!({"id": id}))? {
+                Ok(_) => qmp.wait_event(|event| {
+                    event["event"] == "DEVICE_DELETED" && event["data"]["device"] == *id
+                })?,
+                // Out already: an earlier attempt ended here.
+                Err(refusal) if refusal.is_not_found() => {}
+                Err(refusal) => {
+                    return Err(QmpError::Stuck {
+                        id: id.clone(),
+                        refusal,
+                    });
+                }
             }
         }
-        let limit = Instant::now() + LIMIT;
+        // Of one that was out the chardev is free, or somebody has put it in meanwhile, who is to
+        // be seen.
+        let patience = if self.is_in { LIMIT } else { PATIENCE };
+        let limit = Instant::now() + patience;
         loop {
             match qmp.try_execute("chardev-remove", &json!({"id": chardev}))? {
                 Ok(_) => return Ok(()),
