@@ -25,7 +25,7 @@ pub const NOWHERE: u32 = BINS as u32;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    pages: [u64; BINS],
+    pub(super) pages: [u64; BINS],
 }
 
 impl Histogram {
@@ -94,8 +94,8 @@ impl Period {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Splitting {
-    before_permille: u64,
-    tried: bool,
+    pub(super) before_permille: u64,
+    pub(super) tried: bool,
     pub(super) off: bool,
 }
 
