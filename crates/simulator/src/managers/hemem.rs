@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use demeter_core::peers::hemem::{self as core, Page, Rules};
 use demeter_core::{FMEM, SMEM};
 
-use super::room::Room;
+use super::room::{Room, Shifted};
 use super::thread::Thread;
 use super::{Counts, Managing, Sample};
 use crate::memory::{Memory, Space};
@@ -190,11 +190,12 @@ impl Hemem {
         let mut cost_ns = self.room.costs.wake_ns + self.look(memory);
         self.pages.cool(self.params.cooling_pages);
         let mut budget = self.params.round_pages;
+        let mut in_pieces = false;
         for _ in 0..self.pages.pages(SMEM, true) {
             if budget == 0 {
                 break;
             }
-            let (moved, more) = self.next(memory, &mut cost_ns);
+            let (moved, more) = self.next(memory, &mut in_pieces, &mut cost_ns);
             budget = budget.saturating_sub(moved);
             if !more {
                 break;
@@ -203,22 +204,29 @@ impl Hemem {
         cost_ns
     }
 
-    /// One promotion, with what has to go before; whether either side has not run out.
-    fn next(&mut self, memory: &mut Memory, cost_ns: &mut u64) -> (u64, bool) {
-        let has_room = self.room.above_high(memory) >= HUGE_PAGES;
+    /// One promotion, with what has to go before; whether either side has not run out. Free
+    /// memory that had no room for a page in this round is none.
+    fn next(
+        &mut self,
+        memory: &mut Memory,
+        in_pieces: &mut bool,
+        cost_ns: &mut u64,
+    ) -> (u64, bool) {
+        let has_room = !*in_pieces && self.room.above_high(memory) >= HUGE_PAGES;
         let Some(mut next) = self.pages.choose(has_room) else {
             return (0, false);
         };
         let mut freed = 0;
         if let Some(down) = next.down {
-            freed = self.shift(memory, down, SMEM, 0, cost_ns);
+            freed = self.shift(memory, down, SMEM, 0, cost_ns).pages;
             match self.pages.choose(true) {
                 Some(now) => next = now,
                 None => return (freed, false),
             }
         }
-        let moved = self.shift(memory, next.up, FMEM, freed, cost_ns);
-        (freed + moved, true)
+        let up = self.shift(memory, next.up, FMEM, freed, cost_ns);
+        *in_pieces |= up.refusals > 0;
+        (freed + up.pages, true)
     }
 
     /// Moves what of a page is in the other tier; it is last of its list then.
@@ -229,10 +237,10 @@ impl Hemem {
         to: usize,
         freed: u64,
         cost_ns: &mut u64,
-    ) -> u64 {
+    ) -> Shifted {
         let (number, at) = self.places[page.index()];
         let Some(space) = memory.spaces.get_mut(&number) else {
-            return 0;
+            return Shifted::default();
         };
         let pages = at << HUGE_SHIFT..(at + 1) << HUGE_SHIFT;
         if to == FMEM && self.collapse && space.has_huge && space.collapse(pages.start) {
@@ -257,7 +265,7 @@ impl Hemem {
         if let Some(tier) = tier {
             self.pages.moved(page, tier);
         }
-        done.pages
+        done
     }
 }
 
