@@ -23,7 +23,8 @@ const DMA_DIVISOR: u64 = 256;
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Below this many free pages programs get SMEM.
+    /// Below this many free pages programs get SMEM, as Memtis' module reckons: without what zones
+    /// keep back from each other.
     pub low: u64,
     /// Below this many nobody may take one for a promotion.
     pub high: u64,
@@ -58,7 +59,7 @@ impl Room {
         let step = (min / 4).max(fast / SCALE_DIVISOR);
         let kept = fast.saturating_sub(DMA_PAGES) / DMA_DIVISOR;
         Self {
-            low: min + step + kept,
+            low: min + step,
             high: min + 2 * step + kept,
             loose: 0,
             left_seen: 0,
@@ -183,7 +184,7 @@ mod tests {
             ],
         });
         let mut room = Room::new([KERNEL_PAGES + 20_000, 20_000], costs);
-        assert_eq!((room.low, room.high), (512 + 128 + 62, 512 + 256 + 62));
+        assert_eq!((room.low, room.high), (512 + 128, 512 + 256 + 62));
         room.look(&memory);
         let taken = 612 + TAKEN_PAGES + room.high;
         assert_eq!(room.above_high(&memory), 4000 - taken);
