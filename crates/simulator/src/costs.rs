@@ -20,6 +20,9 @@ pub struct Costs {
     pub epoch_ns: u64,
     /// A record of the sampling unit by itself.
     pub record_ns: u64,
+    /// What perf does for such a record in the program's context, of managers that take records from
+    /// perf: its interrupt, the page's address, the record in the ring.
+    pub perf_ns: u64,
     /// A thread of a published manager that wakes, looks, and sleeps again.
     pub wake_ns: u64,
     /// A record that it takes out of perf's ring, finds the page of, and counts.
@@ -47,7 +50,9 @@ impl Costs {
     /// by pages moved, runs of `lab`'s search of parameters with and without huge pages),
     /// with this machine's cost of a record. Of collapsing, a guess: no such run had any.
     /// What follows `epoch_ns` is of
-    /// runs of GUPS under `hemem`, `memtis` and `nimble`, by their threads' time.
+    /// runs of GUPS under `hemem`, `memtis` and `nimble`, by their threads' time; `perf_ns` by the
+    /// kernel's time that is not theirs, less what it is without a manager, by record: 530 to 594 ns in
+    /// four guests under `memtis`.
     #[must_use]
     pub const fn testbed(machine: &MachineConfig) -> Self {
         Self {
@@ -58,6 +63,7 @@ impl Costs {
             sample_ns: machine.pebs_record_ns + 60,
             epoch_ns: 40_000,
             record_ns: machine.pebs_record_ns,
+            perf_ns: 570,
             wake_ns: 12_000,
             count_ns: 440,
             count_base_ns: 1_000,

@@ -214,6 +214,7 @@ mod tests {
         sample_ns: 0,
         epoch_ns: 0,
         record_ns: 0,
+        perf_ns: 0,
         wake_ns: 0,
         count_ns: 0,
         count_base_ns: 0,

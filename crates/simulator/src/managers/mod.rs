@@ -41,7 +41,7 @@ impl Manager {
         match self {
             Self::None | Self::Nimble(..) => 0,
             Self::Demeter(_, costs) => costs.sample_ns,
-            Self::Hemem(_, costs) | Self::Memtis(_, costs) => costs.record_ns,
+            Self::Hemem(_, costs) | Self::Memtis(_, costs) => costs.record_ns + costs.perf_ns,
         }
     }
 }
