@@ -20,6 +20,12 @@ use crate::error::Error;
 use crate::table;
 use crate::vm::{ACCESSES, DEMETER_SCALED, Peer, Slow, parse_pair};
 
+/// Guests of a host draw by `seed << GUEST_BITS` and their numbers.
+const GUEST_BITS: u32 = 10;
+const _: () = assert!(host::MOST_GUESTS <= 1 << GUEST_BITS);
+/// The simulator's seeds have 32 bits.
+const MOST_SEED: u64 = 999_999;
+
 /// Arguments of `sim`.
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -49,6 +55,9 @@ pub struct Arguments {
     /// One row for each value: of a parameter of the manager, of fmem or of smem-latency
     #[arg(long, value_name = "NAME=V1,V2,...", value_parser = parse_pair)]
     sweep: Option<(String, String)>,
+    /// Draw other samples: other seeds show how far a row depends on chance
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_SEED))]
+    seed: u64,
     /// Print all figures as JSON, with where the pages are in the end
     #[arg(long)]
     json: bool,
@@ -231,13 +240,16 @@ fn variant(
     let costs = Costs::testbed(&machine);
     let manager = match arguments.tmm {
         Tmm::Demeter => Manager::Demeter(params, costs),
-        Tmm::Peer(peer) => peers::manager(peer, &arguments.peer_set, own, costs)?,
+        Tmm::Peer(peer) => {
+            peers::manager(peer, &arguments.peer_set, own, costs)?
+        }
         Tmm::None | Tmm::Ideal => Manager::None,
     };
     Ok(Variant {
         fmem_bytes,
         machine,
         manager,
+        seed: arguments.seed << GUEST_BITS,
     })
 }
 

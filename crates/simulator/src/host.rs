@@ -329,7 +329,7 @@ impl<C: Fn(&Header) -> Result<Variant, Error>> Running<'_, C> {
                 size_pages << PAGE_SHIFT,
                 &variant.machine,
                 variant.manager,
-                at as u64,
+                variant.seed + at as u64,
             );
             self.guests.push(Guest {
                 at,
@@ -407,6 +407,7 @@ pub(crate) fn compare<'a>(
                     fmem_bytes: equal_bytes(pool_bytes, tenants),
                     machine: machine(header)?,
                     manager: Manager::None,
+                    seed: 0,
                 }])
             };
             let played = replay(&tenant.record, none).map_err(|error| (at, error))?;

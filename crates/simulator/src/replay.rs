@@ -18,6 +18,8 @@ pub struct Variant {
     pub machine: MachineConfig,
     /// Who manages.
     pub manager: Manager,
+    /// Of the draw of samples.
+    pub seed: u64,
 }
 
 /// What a record came to.
@@ -49,7 +51,8 @@ pub fn replay(
     let header = Header::parse(reader.header())?;
     let variants = choose(&header)?;
     let simulation = |variant: &Variant, manager| {
-        Simulation::new(&header, variant.fmem_bytes, &variant.machine, manager, 0)
+        let (fmem_bytes, machine) = (variant.fmem_bytes, &variant.machine);
+        Simulation::new(&header, fmem_bytes, machine, manager, variant.seed)
     };
     // What shares refer to: first touch, once for each machine and FMEM.
     let mut grounds: Vec<(&Variant, Simulation)> = Vec::new();

@@ -7,7 +7,8 @@ mod made_up;
 use std::path::Path;
 
 use demeter_simulator::{
-    Costs, HememParams, Manager, MemtisParams, NimbleParams, Report, Variant, replay,
+    Costs, Error, HememParams, Manager, MemtisParams, NimbleParams, Replayed, Report, Variant,
+    replay,
 };
 use made_up::{SMALL, Shape, recorded};
 
@@ -37,17 +38,25 @@ fn nimble() -> NimbleParams {
 }
 
 fn play(path: &Path, choose: impl Fn(Costs) -> Vec<Manager>) -> Vec<Report> {
-    let replayed = replay(path, |header| {
+    replayed(path, 0, choose).unwrap().reports
+}
+
+fn replayed(
+    path: &Path,
+    seed: u64,
+    choose: impl Fn(Costs) -> Vec<Manager>,
+) -> Result<Replayed, Error> {
+    replay(path, |header| {
         let managers = choose(Costs::testbed(&header.machine));
         Ok((managers.into_iter())
             .map(|manager| Variant {
                 fmem_bytes: header.tier_bytes[0],
                 machine: header.machine.clone(),
                 manager,
+                seed,
             })
             .collect())
-    });
-    replayed.unwrap().reports
+    })
 }
 
 fn all(costs: Costs) -> Vec<Manager> {
@@ -79,6 +88,19 @@ fn what_is_hot_comes_to_fmem_and_stays_within_it() {
     assert_eq!(play(&path, all), reports, "the same digits again");
     let alone = play(&path, |costs| vec![all(costs)[1]]);
     assert_eq!(alone[0], reports[1], "alone as beside others");
+}
+
+#[test]
+fn another_seed_draws_other_samples() {
+    let (_place, path) = recorded(&QUIET);
+    let draw = |seed| replayed(&path, seed, all).unwrap().reports;
+    assert_eq!(draw(0), play(&path, all));
+    let (one, other) = (draw(1), draw(2));
+    assert_eq!(one, draw(1));
+    for at in [0, 1] {
+        assert_ne!(one[at].digest, other[at].digest, "{:?}", one[at]);
+    }
+    assert_eq!(one[2], other[2], "nimble samples nothing");
 }
 
 #[test]

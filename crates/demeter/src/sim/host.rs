@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::table;
 
 /// Most guests: each keeps a file open.
-const MOST_GUESTS: u64 = 1000;
+pub const MOST_GUESTS: u64 = 1000;
 
 /// How guests share a host.
 #[derive(clap::Args)]

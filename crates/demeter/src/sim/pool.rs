@@ -47,6 +47,12 @@ pub fn execute(arguments: &Arguments, peer: Peer) -> Result<u8, Error> {
             next: "leave --sweep and --policy out".into(),
         });
     }
+    if arguments.seed > 0 {
+        return Err(Error::Usage {
+            cause: format!("{} samples no loads: nothing is drawn", peer.row()),
+            next: "leave --seed out".into(),
+        });
+    }
     let shared = Shared::new(arguments)?;
     let knobs = peer.knobs(&arguments.peer_set)?;
     let config = peer.hypervisor(&knobs, shared.pool_bytes)?;

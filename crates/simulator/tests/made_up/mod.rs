@@ -118,6 +118,7 @@ pub fn demeter(header: &Header, fmem_bytes: u64) -> Variant {
         fmem_bytes,
         machine: header.machine.clone(),
         manager: Manager::Demeter(params(), Costs::testbed(&header.machine)),
+        seed: 0,
     }
 }
 
