@@ -237,6 +237,11 @@ impl Error {
                     "record with --machine ept_2m=0, or choose another --tmm: see docs/simulator.md"
                         .into()
                 }
+                demeter_simulator::Error::Busy => {
+                    "give its threads longer periods (--peer-set), or \
+                     record with huge pages or less memory: see docs/simulator.md"
+                        .into()
+                }
                 demeter_simulator::Error::Room => "record with more --smem".into(),
                 _ => "record it again with `demeter vm record`".into(),
             },

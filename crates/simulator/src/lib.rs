@@ -63,6 +63,9 @@ pub enum Error {
     /// The record has more pages than twice the guest's memory.
     #[error("the guest's pages come and go: more than twice its memory was seen")]
     Room,
+    /// The manager's threads take longer than they sleep.
+    #[error("the manager's threads take all of the CPU: the program never goes on")]
+    Busy,
     /// The core refused.
     #[error("core: {0}")]
     Core(#[from] demeter_core::Error),

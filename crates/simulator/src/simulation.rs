@@ -28,6 +28,10 @@ pub fn dearer_ps(machine: &MachineConfig) -> [u64; 2] {
     [0, 1].map(|kind: usize| slow[kind].saturating_sub(fast[kind]))
 }
 
+/// Turns of a manager's threads, at the end of one window, that are due only by what turns before
+/// them took: with more, there is no end of them.
+const MOST_LATE_TURNS: u32 = 10_000;
+
 /// Fills by tier, and the time at which.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
@@ -116,7 +120,7 @@ impl Simulation {
     /// Plays a window, in which so many loads are eligible.
     ///
     /// # Errors
-    /// The core refused something.
+    /// The core refused something, or the manager leaves the program no time.
     pub fn window(&mut self, window: &Window, eligible: u64) -> Result<(), Error> {
         if self.manager.is_some() {
             self.sampler.begin(eligible, self.period);
@@ -202,7 +206,13 @@ impl Simulation {
         let Some(manager) = &mut self.manager else {
             return Ok(());
         };
+        let window_end_ps = self.now_ps;
+        let mut late_turns = 0;
         while manager.due_ps() <= self.now_ps {
+            late_turns += u32::from(manager.due_ps() > window_end_ps);
+            if late_turns > MOST_LATE_TURNS {
+                return Err(Error::Busy);
+            }
             let cost_ns = manager.turn(&mut self.memory, self.now_ps)?;
             self.now_ps += cost_ns * 1000;
             let period = manager.period();

@@ -103,6 +103,19 @@ fn another_seed_draws_other_samples() {
     assert_eq!(one[2], other[2], "nimble samples nothing");
 }
 
+/// Its two threads sleep 16 ms each, and work for 20 ms.
+#[test]
+fn a_manager_that_takes_all_of_the_cpu_is_refused() {
+    let (_place, path) = recorded(&QUIET);
+    let busy = |wake_ns| {
+        replayed(&path, 0, |costs| {
+            vec![Manager::Hemem(hemem(), Costs { wake_ns, ..costs })]
+        })
+    };
+    assert!(matches!(busy(20_000_000), Err(Error::Busy)));
+    busy(10_000_000).unwrap();
+}
+
 #[test]
 fn parameters_are_heeded() {
     let (_place, path) = recorded(&QUIET);
