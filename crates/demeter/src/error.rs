@@ -242,6 +242,9 @@ impl Error {
                      record with huge pages or less memory: see docs/simulator.md"
                         .into()
                 }
+                demeter_simulator::Error::Threshold { .. } => {
+                    "record it again without --set latency_threshold_ns".into()
+                }
                 demeter_simulator::Error::Room => "record with more --smem".into(),
                 _ => "record it again with `demeter vm record`".into(),
             },

@@ -241,6 +241,7 @@ fn variant(
     let manager = match arguments.tmm {
         Tmm::Demeter => Manager::Demeter(params, costs),
         Tmm::Peer(peer) => {
+            peers::check_record(peer, header)?;
             peers::manager(peer, &arguments.peer_set, own, costs)?
         }
         Tmm::None | Tmm::Ideal => Manager::None,

@@ -66,6 +66,19 @@ pub enum Error {
     /// The manager's threads take longer than they sleep.
     #[error("the manager's threads take all of the CPU: the program never goes on")]
     Busy,
+    /// Samples are of other loads than the manager's.
+    #[error(
+        "it counts loads of {recorded_ns} ns and more only; {row} samples those that miss the L3, \
+         which are of {most_ns} ns and more"
+    )]
+    Threshold {
+        /// Who manages.
+        row: String,
+        /// The record's threshold.
+        recorded_ns: u64,
+        /// The highest that all of them reach.
+        most_ns: u64,
+    },
     /// The core refused.
     #[error("core: {0}")]
     Core(#[from] demeter_core::Error),

@@ -2,11 +2,13 @@
 //! Published managers of `demeter sim` that are modules of a guest's kernel. Of some, what they
 //! decide is in `core/peers/`: those are played.
 
-use demeter_simulator::{Costs, Error as Cause, HememParams, Manager, MemtisParams, NimbleParams};
+use demeter_simulator::{
+    Costs, Error as Cause, Header, HememParams, Manager, MemtisParams, NimbleParams,
+};
 
 use super::Arguments;
 use crate::error::Error;
-use crate::vm::Peer;
+use crate::vm::{Peer, THRESHOLD_NS};
 
 /// Modules that are played.
 #[derive(Clone, Copy)]
@@ -58,6 +60,20 @@ pub fn check(arguments: &Arguments, peer: Peer) -> Result<(), Error> {
         });
     }
     peer.knobs(&arguments.peer_set).map(|_| ())
+}
+
+/// What can be told once a record's header is read. These managers sample loads that miss the L3,
+/// of either tier: with a higher threshold than the default's, those of FMEM may not be in the record.
+pub fn check_record(peer: Peer, header: &Header) -> Result<(), Cause> {
+    let samples = matches!(Module::of(peer), Some(Module::Hemem | Module::Memtis));
+    if samples && header.threshold_ns > THRESHOLD_NS {
+        return Err(Cause::Threshold {
+            row: peer.row().to_owned(),
+            recorded_ns: header.threshold_ns,
+            most_ns: THRESHOLD_NS,
+        });
+    }
+    Ok(())
 }
 
 /// A row's manager: with the row's values, then the user's, then the one that is swept.
@@ -138,6 +154,30 @@ mod tests {
             panic!("nimble is played");
         };
         assert_eq!(nimble.period_ms, 9);
+    }
+
+    #[test]
+    fn a_record_without_the_loads_of_fmem_is_refused() {
+        let header = |threshold_ns| Header {
+            command: Vec::new(),
+            tier_bytes: [0; 2],
+            node_bytes: [1 << 30; 2],
+            huge_pages: true,
+            window_ns: 1,
+            threshold_ns,
+            machine: MachineConfig::preset(Preset::Pmem),
+        };
+        for row in ["hemem", "memtis", "hemem-paper"] {
+            check_record(peer(row), &header(0)).unwrap();
+            check_record(peer(row), &header(THRESHOLD_NS)).unwrap();
+            let cause = check_record(peer(row), &header(THRESHOLD_NS + 1)).unwrap_err();
+            let path = "accesses.bin".into();
+            let error = Error::Record { path, cause };
+            assert!(error.to_string().contains(row), "{error}");
+            assert!(error.next().contains("without --set"), "{error}");
+        }
+        // It samples nothing.
+        check_record(peer("nimble"), &header(100)).unwrap();
     }
 
     #[test]

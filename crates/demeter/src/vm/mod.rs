@@ -41,6 +41,7 @@ pub use heat_view::{Picture, SHADES};
 pub use hypervisor::HostPhase;
 pub use manager::supported as manager_supported;
 pub use policy::Peer;
+pub use record::THRESHOLD_NS;
 pub use settings::{Slow, parse_pair};
 pub use tmm::{DEMETER_SCALED, Tmm};
 pub use watch::ACCESSES;

@@ -20,7 +20,7 @@ use crate::testbed::Testbed;
 
 /// Loads that demeter.ko has sampled take so long at least (`guest/tmm/main.c`), unless
 /// `--set` says otherwise: it is the one parameter that a record is made with.
-const THRESHOLD_NS: u64 = 64;
+pub const THRESHOLD_NS: u64 = 64;
 const THRESHOLD: &str = "latency_threshold_ns";
 /// As demeter.ko takes it (`guest/tmm/sysfs.c`).
 const MOST_THRESHOLD_NS: u64 = 65_535;
