@@ -14,7 +14,8 @@ const SCALE_DIVISOR: u64 = 1000;
 /// What of the fast node the kernel has for itself before it counts pages.
 const KERNEL_PAGES: u64 = 11_500;
 /// And what it takes afterwards, when FMEM is measured already: the module, lists of free pages of
-/// its CPU, what starts the program. Fitted: with more than 819 a live HeMem would have demoted.
+/// its CPU, what starts the program. Fitted to a HeMem that demoted only where no page was free: with
+/// more than 819 it would have.
 const TAKEN_PAGES: u64 = 800;
 /// Pages of the zone for old devices, and the part of the others that it keeps back.
 const DMA_PAGES: u64 = 4096;
