@@ -187,9 +187,9 @@ fn simulated_and_live_hypervisor_agree() {
     assert!((shares[0] / shares[1] - 1.0).abs() <= 0.1, "{shares:?}");
 }
 
-/// Modules of a guest's kernel, live and played, with small pages: with huge ones HeMem finds no
-/// room in this guest's FMEM, which is in pieces, and moves nothing, and a few free pages decide when
-/// Memtis does (docs/results/simulator.md). What Memtis gains is only within a tenth.
+/// Modules of a guest's kernel, live and played, with small pages: with huge ones a few free pages
+/// decide when there is room for one, and that is chance (docs/results/simulator.md). What Memtis
+/// gains is 0.6 % off in this guest; in another, which is not run here, 5.4 %.
 #[test]
 #[ignore = "boots guests: tests/suites/vm"]
 fn published_managers_agree() {
@@ -207,7 +207,7 @@ fn published_managers_agree() {
     };
     let record = path("record");
     let recorded_s = number(&words(&["vm", "record", &record]), "/time_s");
-    for (tmm, within) in [("hemem", 0.05), ("memtis", 0.1)] {
+    for (tmm, within) in [("hemem", 0.05), ("memtis", 0.06), ("nimble", 0.05)] {
         let live = words(&["vm", "run", "--tmm", tmm, "--out", &path(tmm)]);
         let sim = ["sim", &record, "--tmm", tmm, "--json"];
         let simulated = json(&demeter(&sim));
