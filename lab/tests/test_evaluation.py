@@ -259,21 +259,112 @@ def test_nothing_is_won_against_a_manager_that_moved_nothing() -> None:
     assert asked(points(tpp=(0.9, 7.0), demeter=(1.0, 0.0)), spec).state == MISSED
 
 
-def test_who_did_nothing_cannot_be_divided_by() -> None:
-    spec = {"metric": "moved_pages", "of": {"system": "demeter"}, "by": {"system": "tpp"}}
+#: By a rival's, which may be none.
+MOVED = {"metric": "moved_pages", "of": {"system": "demeter"}, "by": {"system": "tpp"}}
+
+
+def test_a_ratio_by_who_did_none_of_it_is_infinite() -> None:
     found = points(tpp=(2.0, 0.0), demeter=(1.0, 9.0))
-    value = asked(found, {**spec, "at_most": 1})
-    assert (value.state, value.ours) == (TOLD, None) and "tpp did none of it" in value.note
-    # Not known of one who moved nothing: that is not a run that was not made.
-    of_a_page = {**spec, "metric": "migrate_us_per_page"}
+    for bound in ("at_most", "below"):
+        value = asked(found, {**MOVED, bound: 1, "missed": "all of it"})
+        assert (value.state, value.ours) == (MISSED, None)
+        assert value.note == "tpp did none of it here; all of it"
+    assert asked(found, {**MOVED, "at_most": 1}).note.endswith("not explained yet")
+    for bounds in ({}, {"at_least": 1}, {"above": 1}):
+        value = asked(found, {**MOVED, **bounds})
+        assert (value.state, value.ours, value.note) == (TOLD, None, "tpp did none of it here")
+    # No other one is the least, where one did none of it.
+    both = on("silo", tpp=(2.0, 0.0), nomad=(2.0, 3.0), demeter=(1.0, 9.0))
+    least = {**MOVED, "by": RIVALS, "by_least": "system"}
+    value = asked(both, {**least, "at_most": 1, "missed": "-"})
+    assert (value.state, value.ours, value.note) == (MISSED, None, "tpp did none of it here; -")
+    assert asked(both, {**least, "at_least": 1}).state == TOLD
+    # Nor is any the most of several workloads, and that one is named.
+    other = on("btree", tpp=(2.0, 3.0), nomad=(2.0, 3.0), demeter=(1.0, 9.0))
+    most = {**least, "mean": "most", "at_most": 9, "missed": {"silo by tpp": "it starts late"}}
+    value = asked(both + other, most)
+    assert (value.state, value.ours) == (MISSED, None)
+    assert value.note == "tpp did none of it here; silo by tpp; it starts late"
+    # None by none is no more than told.
+    nobody = asked(points(tpp=(2.0, 0.0), demeter=(1.0, 0.0)), {**MOVED, "at_most": 1})
+    assert nobody.state == TOLD and "nor did who is divided" in nobody.note
+
+
+def test_none_of_it_is_what_a_rival_is_known_to_have_done_in_all_runs() -> None:
+    found = points(tpp=(2.0, 0.0), demeter=(1.0, 9.0))
+    # What a move costs is not known of one who moved nothing; any other number would be there.
+    of_a_page = {**MOVED, "metric": "migrate_us_per_page"}
+    assert asked(found, of_a_page).note == "its runs do not tell migrate_us_per_page"
+    found[1].numbers["migrate_us_per_page"] = found[1].numbers["classify_s"] = 2.0
     assert asked(found, of_a_page).state == TOLD
-    assert asked(points(tpp=(2.0, 7.0), demeter=(1.0, 9.0)), of_a_page).state == NOT_RUN
-    # Nor is another one the least, where one did none of it.
-    both = points(tpp=(2.0, 0.0), nomad=(2.0, 3.0), demeter=(1.0, 9.0))
-    least = {**spec, "by": {"system": ["tpp", "nomad"]}, "by_least": "system", "at_least": 1}
-    value = asked(both, least)
-    assert value.state == TOLD and "tpp did none of it" in value.note
-    assert value.ours == pytest.approx(3)
+    assert asked(found, {**MOVED, "metric": "classify_s"}).state == NOT_RUN
+    moved = points(tpp=(2.0, 7.0), demeter=(1.0, 9.0))
+    moved[1].numbers["migrate_us_per_page"] = 2.0
+    assert asked(moved, of_a_page).state == NOT_RUN
+    # A run that is not there could have done some; nor is it of ours, or of who never does any.
+    planned = points(tpp=(2.0, 0.0), tpp_small=(2.0, 0.0), demeter=(1.0, 9.0))
+    assert asked(found, {**MOVED, "at_most": 1}, planned).state == NOT_RUN
+    runs = tuple(text_run("true", **one.labels) for one in planned)
+    record = replace(recorded()[0].record, runs=runs)
+    spec = {"name": "x", **MOVED}
+    failed = value_of(record, spec, found, {"small tpp": "it died"}, 0, {})
+    assert (failed.state, failed.note) == (NOT_RUN, "failed: small tpp")
+    missing = value_of(record, spec, found, {}, 1, {})
+    assert (missing.state, missing.note) == (NOT_RUN, "the runs were not made")
+    for name in ("demeter", "none"):
+        still = points(tpp=(1.0, 9.0), **{name: (2.0, 0.0)})
+        value = asked(still, {**MOVED, "of": {"system": "tpp"}, "by": {"system": name}})
+        assert (value.state, value.note) == (NOT_RUN, "its runs do not tell moved_pages")
+
+
+def test_a_mean_is_told_of_the_runs_in_which_some_of_it_was_done() -> None:
+    def seeds(**pages: tuple[float, float]) -> list[Measured]:
+        return [
+            replace(one, labels=one.labels | {"seed": str(seed)})
+            for seed in (0, 1)
+            for one in points(**{name: (2.0, moved[seed]) for name, moved in pages.items()})
+        ]
+
+    found = seeds(tpp=(0.0, 3.0), demeter=(9.0, 9.0))
+    value = asked(found, {**MOVED, "at_most": 1})
+    assert (value.state, value.ours) == (TOLD, pytest.approx(3))
+    assert value.note == "of 2 of 4 runs, as tpp did none of it in others: not checked"
+    every = seeds(tpp=(0.0, 3.0), nomad=(1.0, 1.0), demeter=(9.0, 9.0))
+    value = asked(every, {**MOVED, "by": RIVALS, "by_least": "system", "at_most": 1})
+    assert (value.state, value.ours) == (TOLD, pytest.approx(9))
+    assert value.note == "of 6 of 8 runs, as tpp did none of it in others: not checked"
+    part = asked(found, MOVED, [*found, *points(tpp=(2.0, 9.0), demeter=(1.0, 9.0))])
+    assert part.state == TOLD and "only 4 of 6 runs were made" in part.note
+
+
+def test_a_headline_is_infinite_as_its_source_is() -> None:
+    record = recorded()[0].record
+    found = points(tpp=(2.0, 0.0), demeter=(1.0, 9.0))
+    bounds = {"at_most": 1, "missed": "it starts late"}
+    known = {
+        ("X", "missed"): asked(found, {**MOVED, **bounds}),
+        ("X", "told"): asked(found, MOVED),
+        ("X", "one"): asked(found, {"of": {"system": "demeter"}}),
+    }
+
+    def headline(source: str, **more: object) -> Value:
+        spec = {"name": "y", "from": {"record": "X", "name": source}, **more}
+        return value_of(record, spec, [], {}, 0, known)
+
+    late = "tpp did none of it here; it starts late"
+    one = {"record": "X", "name": "one"}
+    for value in (headline("missed"), headline("missed", at_most=0.3)):
+        assert (value.state, value.ours, value.note) == (MISSED, None, late)
+    assert headline("missed", over=one).state == MISSED
+    own = headline("missed", at_most=0.3, missed="as above")
+    assert (own.state, own.note) == (MISSED, "tpp did none of it here; as above")
+    assert headline("told", at_most=0.3, missed="as above").note == own.note
+    for value in (headline("told"), headline("told", at_least=1), headline("missed", above=1)):
+        assert (value.state, value.ours, value.note) == (TOLD, None, "tpp did none of it here")
+    by_it = headline("one", over={"record": "X", "name": "missed"}, at_most=1)
+    assert by_it.state == TOLD and "not to be divided by" in by_it.note
+    known["X", "absent"] = asked([], MOVED, found)
+    assert headline("missed", over={"record": "X", "name": "absent"}).state == NOT_RUN
 
 
 def test_a_few_pages_are_none_of_a_large_fmem() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What the paper says beside what came of it here, and whether the check is met."""
 
+import math
 import operator
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -37,6 +38,8 @@ _CHOICES = frozenset({"pages", "tuning"})
 _STILL = ("none", "fast", "ideal", "ideal-2m", "oracle")
 #: What is compared; where it moves nothing it may well lose by that.
 _OURS = "demeter"
+#: What a move costs is not known of one who moved nothing; any other number would be there.
+_OF_A_MOVE = "migrate_us_per_page"
 #: Who has moved fewer pages than this part of FMEM's has moved none.
 _NOTHING = 0.01
 #: States of a value; a record of which some values are not known is met in part.
@@ -56,13 +59,16 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Point:
-    """One of the numbers that a value is made of."""
+    """One of the numbers that a value is made of; infinite where a rival did none of it."""
 
     number: float
     #: Which one it is, in the report.
     name: str
     #: How many runs it is made of or was chosen from.
     runs: int = 1
+    #: How many of these say nothing more than that somebody did none of it, and who.
+    idle_runs: int = 0
+    idle: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,8 @@ class Value:
     told: str = ""
     #: Why it would say nothing that what is asked for holds; that it does not hold says enough.
     hollow: str = ""
+    #: Why there is no number though all was run: what it is divided by is nothing.
+    endless: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -239,29 +247,42 @@ def value_of(
         )
     record, found = _without_added(record, spec, found)
     told, unchecked, hollow, chosen = str(spec.get("note", "")), "", "", ""
+    endless, handed = "", None
     ours, spread, count = None, None, 0
     if "from" in spec:
         source = _known(record, spec["from"], known)
         ours, spread, count = source.ours, source.spread, source.points
         told = told or source.told
         unchecked, hollow, chosen = source.unchecked, source.hollow, source.chosen
+        endless, handed = source.endless, source
         if "over" in spec:
             other = _known(record, spec["over"], known)
             ours = ours / other.ours if ours is not None and other.ours else None
             spread, count = None, count + other.points
             unchecked = "; ".join(filter(None, (unchecked, other.unchecked)))
             hollow = "; ".join(filter(None, (hollow, other.hollow)))
-    elif groups := _groups(record, spec, found):
-        scale = float(spec.get("scale", 1))
-        mean = _MEANS[spec.get("mean", "geometric" if "by" in spec else "mean")]
-        means = {name: mean([point.number for point in group]) for name, group in groups.items()}
-        least = min(means, key=lambda name: (means[name], name))
-        numbers = [scale * point.number for point in groups[least]]
-        ours, count = scale * means[least], len(numbers)
-        spread = (min(numbers), max(numbers)) if count > 1 else None
-        chosen = ", ".join(filter(None, (least, _extreme(spec, groups[least]))))
-        unchecked = _unchecked(record, spec, found, groups)
-        hollow = _hollow(record, spec, found)
+            endless = _endless_over(source, other)
+            if other.endless:
+                handed, unchecked = None, "not to be divided by: not checked"
+    elif every := _groups(record, spec, found):
+        groups = _telling(spec, every)
+        least, mean = _least(spec, groups)
+        if math.isinf(mean):
+            endless = _endless(record, spec, every)
+            # What was not run could be what the value is of.
+            groups = groups if endless else _finite(every)
+            least, mean = _least(spec, groups) if groups else ("", mean)
+        if groups:
+            chosen = ", ".join(filter(None, (least, _extreme(spec, groups[least]))))
+        if endless:
+            unchecked = _neither(spec, found)
+        elif groups:
+            scale = float(spec.get("scale", 1))
+            numbers = [scale * point.number for point in groups[least]]
+            ours, count = scale * mean, len(numbers)
+            spread = (min(numbers), max(numbers)) if count > 1 else None
+            unchecked = _unchecked(record, spec, every)
+            hollow = _hollow(record, spec, found)
     bounds = [
         (word, spec[word.replace(" ", "_")]) for word in _BOUNDS if word.replace(" ", "_") in spec
     ]
@@ -270,8 +291,10 @@ def value_of(
     said = [chosen, unchecked, hollow, told]
     if hollow and wanted and holds:
         said[2] = f"{hollow}: not checked"
-    if ours is None and (idle := _divides_by_nothing(spec, found)):
-        state, said = TOLD, [f"{idle} none of it here: there is nothing to divide by", told]
+    if endless:
+        state, said = _of_endless(
+            spec, [word for word, _ in bounds], handed, [endless, chosen, unchecked, told]
+        )
     elif ours is None:
         state, said = NOT_RUN, [_why(record, spec, failures, missing)]
     elif unchecked or not wanted or (hollow and holds):
@@ -287,7 +310,7 @@ def value_of(
     return Value(
         record.id, spec["name"], spec.get("unit", ""), spec.get("paper"), spec.get("draft"),
         ours, spread, count, state, wanted, note, _about(spec), spec.get("paper_says"), unchecked,
-        chosen, told, hollow,
+        chosen, told, hollow, endless,
     )  # fmt: skip
 
 
@@ -354,38 +377,115 @@ def _hollow(record: Record, spec: Mapping, found: Sequence[Measured]) -> str:
     return ""
 
 
-def _unchecked(
-    record: Record,
-    spec: Mapping,
-    found: Sequence[Measured],
-    groups: Mapping[str, Sequence[Point]],
-) -> str:
+def _unchecked(record: Record, spec: Mapping, groups: Mapping[str, Sequence[Point]]) -> str:
     """Return why a number is not to be checked, or nothing."""
     if absent := _absent(record, spec):
         return f"without {', '.join(absent)}, not implemented: not checked"
-    if idle := _divides_by_nothing(spec, found):
-        return f"{idle} none of it here: not checked"
     # A mean over some workloads is not the mean over all of them.
-    planned = _runs(_groups(record, spec, _planned(record, spec)))
-    if 0 < (done := _runs(groups)) < planned:
+    planned, done = _runs(_groups(record, spec, _planned(record, spec))), _runs(groups)
+    if 0 < done < planned:
         return f"only {done} of {planned} runs were made: not checked"
+    if idle := sum(point.idle_runs for group in groups.values() for point in group):
+        named = ", ".join(sorted(_idle(groups)))
+        return f"of {done - idle} of {done} runs, as {named} did none of it in others: not checked"
     return ""
 
 
-def _divides_by_nothing(spec: Mapping, found: Sequence[Measured]) -> str:
-    """Return who is to be divided by and did nothing in all of its runs, with the verb."""
-    if "by" not in spec:
+def _finite(groups: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+    """Return the groups less those ratios that are infinite."""
+    finite = {
+        name: [point for point in points if math.isfinite(point.number)]
+        for name, points in groups.items()
+    }
+    return {name: points for name, points in finite.items() if points}
+
+
+def _telling(spec: Mapping, groups: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Point]]:
+    """Return of each group what its mean is told of: the finite ones, if there are."""
+    if spec.get("mean") == "most":
+        # Where one is infinite, so is the most of them.
+        return dict(groups)
+    return {**groups, **_finite(groups)}
+
+
+def _least(spec: Mapping, groups: Mapping[str, Sequence[Point]]) -> tuple[str, float]:
+    """Return which group has the least mean, and that."""
+    mean = _MEANS[spec.get("mean", "geometric" if "by" in spec else "mean")]
+    means = {
+        name: mean(numbers) if all(map(math.isfinite, numbers)) else math.inf
+        for name, points in groups.items()
+        for numbers in [[point.number for point in points]]
+    }
+    least = min(means, key=lambda name: (means[name], name))
+    return least, means[least]
+
+
+def _endless(record: Record, spec: Mapping, groups: Mapping[str, Sequence[Point]]) -> str:
+    """Return why a value is infinite, or nothing where not all was run that it is of."""
+    if _absent(record, spec):
         return ""
-    metric = spec["metric"]
-    did: dict[str, list[bool]] = {}
-    for one in found:
-        # What a move costs is not known of one who moved nothing.
-        if is_point(one.labels, spec["by"]) and (
-            metric in one.numbers or one.numbers.get("moved_pages") == 0
-        ):
-            did.setdefault(one.labels.get("system", ""), []).append(bool(one.numbers.get(metric)))
-    idle = sorted(name for name, times in did.items() if name and not any(times))
-    return f"{', '.join(idle)} did" if idle else ""
+    if _runs(groups) < _runs(_groups(record, spec, _planned(record, spec))):
+        return ""
+    return f"{', '.join(sorted(_idle(groups, whole=True)))} did none of it here"
+
+
+def _neither(spec: Mapping, found: Sequence[Measured]) -> str:
+    """Return why an infinite value is not to be checked: who is divided did none of it either."""
+    metric, of = spec["metric"], spec.get("of", {})
+    did = any(one.numbers.get(metric) for one in found if is_point(one.labels, of))
+    return "" if did else "nor did who is divided: not checked"
+
+
+def _idle(groups: Mapping[str, Sequence[Point]], whole: bool = False) -> set[str]:
+    """Return who did none of what others are divided by; ``whole``: in all runs of a point."""
+    return {
+        name
+        for points in groups.values()
+        for point in points
+        if not whole or math.isinf(point.number)
+        for name in point.idle
+    }
+
+
+def _endless_over(source: Value, other: Value) -> str:
+    """Return why there is no ratio of two values though both are known, or nothing."""
+    if any(value.ours is None and not value.endless for value in (source, other)):
+        return ""
+    return "; ".join(dict.fromkeys(filter(None, (source.endless, other.endless))))
+
+
+def _of_endless(
+    spec: Mapping, words: Sequence[str], handed: Value | None, said: list[str]
+) -> tuple[str, list[str]]:
+    """Return the state of a value that is infinite, and what is said of it.
+
+    Args:
+        spec: the value's.
+        words: of its bounds.
+        handed: the value that it is made from, if it is infinite as that one is.
+        said: who did none of it, which one it is, why it is not checked, and its note.
+
+    """
+    if handed is not None and not words:
+        return handed.state, [handed.note]
+    _, chosen, unchecked, _ = said
+    if unchecked or not {"at most", "below"} & set(words):
+        return TOLD, said
+    if why := _explained(spec, chosen):
+        return MISSED, [*said, why]
+    if handed is not None and handed.state == MISSED:
+        # It is missed as that one is, whatever the bound.
+        return MISSED, [handed.note]
+    return MISSED, [*said, "not explained yet"]
+
+
+def _did_none(metric: str, one: Measured) -> bool:
+    """Whether a rival did none of it; of a row of ours, or a still one, that is no finding."""
+    if one.labels.get("system", _OURS) in (*_STILL, _OURS):
+        return False
+    if metric in one.numbers:
+        return not one.numbers[metric]
+    return metric == _OF_A_MOVE and one.numbers.get("moved_pages") == 0
 
 
 def _runs(groups: Mapping[str, Sequence[Point]]) -> int:
@@ -462,7 +562,11 @@ def _points(spec: Mapping, of: Mapping, found: Sequence[Measured]) -> list[Point
             for run in above
         ]
     by, axis = spec["by"], spec.get("by_least")
-    below = [run for run in found if is_point(run.labels, by) and metric in run.numbers]
+    below = [
+        run
+        for run in found
+        if is_point(run.labels, by) and (metric in run.numbers or _did_none(metric, run))
+    ]
     if how := spec.get("by_mean"):
         return _by_mean(metric, of, above, below, _MEANS[how])
     fixed = {*of, *by}
@@ -474,17 +578,25 @@ def _points(spec: Mapping, of: Mapping, found: Sequence[Measured]) -> list[Point
     for run in above:
         others = bases.get(_rest(run.labels, fixed), [])
         for base in others if axis is not None else others[-1:]:
-            if not base.numbers[metric]:
-                continue
             other = "" if axis is None else base.labels[axis]
             measured = _point_name(run.labels, of)
             name = " by ".join(filter(None, (measured, other)))
-            ratio = run.numbers[metric] / base.numbers[metric]
-            chosen_from = run.chosen_from + base.chosen_from
-            points.setdefault((measured, other), []).append(Point(ratio, name, chosen_from))
+            runs = run.chosen_from + base.chosen_from
+            if _did_none(metric, base):
+                point = _infinite(name, runs, [base])
+            elif base.numbers[metric]:
+                point = Point(run.numbers[metric] / base.numbers[metric], name, runs)
+            else:
+                continue
+            points.setdefault((measured, other), []).append(point)
     if axis is None:
         return [point for of_name in points.values() for point in of_name]
     return _against_least(points)
+
+
+def _infinite(name: str, runs: int, bases: Sequence[Measured]) -> Point:
+    """Return the ratio by those who did none of it."""
+    return Point(math.inf, name, runs, runs, frozenset(one.labels["system"] for one in bases))
 
 
 def _by_mean(
@@ -501,11 +613,14 @@ def _by_mean(
     points = []
     for run in above:
         others = alike.get(_alike(run.labels), [])
-        base = mean([other.numbers[metric] for other in others]) if others else 0.0
-        behind = sum(other.chosen_from for other in others)
+        known = [other.numbers[metric] for other in others if metric in other.numbers]
+        base = mean(known) if known else 0.0
+        runs = run.chosen_from + sum(other.chosen_from for other in others)
+        name = _point_name(run.labels, of)
         if base:
-            name = _point_name(run.labels, of)
-            points.append(Point(run.numbers[metric] / base, name, run.chosen_from + behind))
+            points.append(Point(run.numbers[metric] / base, name, runs))
+        elif others and all(_did_none(metric, other) for other in others):
+            points.append(_infinite(name, runs, others))
     return points
 
 
@@ -514,9 +629,15 @@ def _alike(labels: Labels) -> tuple[str | None, ...]:
 
 
 def _of_seeds(points: Sequence[Point]) -> Point:
-    """Return the mean of points that differ in the seed alone."""
-    mean = _geometric([point.number for point in points])
-    return Point(mean, points[0].name, sum(point.runs for point in points))
+    """Return the mean of points that differ in the seed alone, of the finite ones if there are."""
+    finite = [point.number for point in points if math.isfinite(point.number)]
+    return Point(
+        _geometric(finite) if finite else math.inf,
+        points[0].name,
+        sum(point.runs for point in points),
+        sum(point.idle_runs for point in points),
+        frozenset(name for point in points for name in point.idle),
+    )
 
 
 def _against_least(points: Mapping[tuple[str, str], Sequence[Point]]) -> list[Point]:
@@ -525,10 +646,27 @@ def _against_least(points: Mapping[tuple[str, str], Sequence[Point]]) -> list[Po
     for (workload, _), group in points.items():
         one = _of_seeds(group)
         other = largest.get(workload)
-        runs = one.runs + (0 if other is None else other.runs)
-        best = one if other is None or one.number > other.number else other
-        largest[workload] = replace(best, runs=runs)
-    return list(largest.values())
+        if other is None:
+            largest[workload] = one
+            continue
+        best = one if one.number > other.number else other
+        # Of several who did none of it each is the least.
+        named = [
+            each
+            for each in (one, other)
+            if math.isfinite(best.number) or each.number == best.number
+        ]
+        largest[workload] = replace(
+            best,
+            runs=one.runs + other.runs,
+            idle_runs=one.idle_runs + other.idle_runs,
+            idle=frozenset(name for each in named for name in each.idle),
+        )
+    # Nothing is known of the others where one is infinite.
+    return [
+        point if math.isfinite(point.number) else replace(point, idle_runs=point.runs)
+        for point in largest.values()
+    ]
 
 
 def _point_name(labels: Labels, of: Mapping) -> str:
