@@ -40,8 +40,12 @@ Nomad promotes hardly any, for want of a whole free one; with base pages TPP pay
 fault at each look ([no better in one of four times the memory](results/peers.md)). Counts of rivals
 that follow the guest's size are scaled to these guests. In T1, F6 to F8, F10 and F11 the fastest of
 a rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for
-short runs (`eager` in [common.toml](../lab/evaluation/common.toml)). Nomad and HeMem have
-small pages in whole runs only: in guests of this size they were slower with them each time.
+short runs (`eager` in [common.toml](../lab/evaluation/common.toml)). Nomad, Nimble and
+HeMem have small pages in whole runs only. At db0006e each of ten quick runs of Nomad took 1.2 to
+2.3 times as long with small ones (before it woke kswapd where it finds no room, which takes some
+10 % off in two of three guests of [peers.md](results/peers.md)), and HeMem's (`eager`) 1.1 to 1.6
+times as long as its published huge ones; of Nimble none was made there. F6's quick runs have Nomad
+as published only.
 """
 _WHOLE = (
     "Guests of 640 MiB in place of the paper's 16 GiB, several seeds, one guest in place of nine.\n"
