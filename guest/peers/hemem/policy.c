@@ -173,8 +173,11 @@ static void policy_round(void)
 	tries = hemem.lists[DEMETER_SMEM][true].pages;
 	mutex_unlock(&hemem_lock);
 	while (tries-- && budget && !kthread_should_stop()) {
-		bool more = move_next(&moved, &in_pieces);
+		bool was_in_pieces = in_pieces, more = move_next(&moved, &in_pieces);
 
+		/* What found no room comes again, after something has gone. */
+		if (in_pieces && !was_in_pieces)
+			tries++;
 		budget -= min(moved, budget);
 		if (!more)
 			break;
