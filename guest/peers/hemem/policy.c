@@ -57,8 +57,12 @@ static void take(const struct hemem_granule *granule, int from, int to,
 			     from, to, HPAGE_PMD_NR, list, why);
 }
 
-/* Under no lock; the process lives. Returns 4 KiB pages moved. */
-static u64 move(struct hemem_granule *granule, enum demeter_tier to, u64 freed_pages)
+/*
+ * Under no lock; the process lives. Returns 4 KiB pages moved. @in_pieces is set where what is
+ * free has no room for it.
+ */
+static u64 move(struct hemem_granule *granule, enum demeter_tier to, u64 freed_pages,
+		bool *in_pieces)
 {
 	int from_nid = hemem_node[!to], to_nid = hemem_node[to];
 	struct demeter_refusals why = {};
@@ -77,13 +81,15 @@ static u64 move(struct hemem_granule *granule, enum demeter_tier to, u64 freed_p
 	/* Who reads it meanwhile waits, which the published system spares readers. */
 	atomic64_add(ktime_get_ns() - begin_ns, &hemem_stats.unreachable_ns);
 	note_refused(&why);
+	*in_pieces |= to == DEMETER_FMEM && why.pages[DEMETER_REFUSED_NO_ROOM];
 	atomic64_add(moved,
 		     to == DEMETER_FMEM ? &hemem_stats.promoted_pages : &hemem_stats.demoted_pages);
 	return moved;
 }
 
 /* Move a page if its process lives; it is last of its list then, wherever it is. */
-static u64 move_and_note(struct hemem_granule *granule, enum demeter_tier to, u64 freed_pages)
+static u64 move_and_note(struct hemem_granule *granule, enum demeter_tier to, u64 freed_pages,
+			 bool *in_pieces)
 {
 	struct mm_struct *mm = granule->space->mm;
 	enum demeter_tier tier = granule->page.tier;
@@ -97,7 +103,7 @@ static u64 move_and_note(struct hemem_granule *granule, enum demeter_tier to, u6
 		mutex_unlock(&hemem_lock);
 		return 0;
 	}
-	moved = move(granule, to, freed_pages);
+	moved = move(granule, to, freed_pages, in_pieces);
 	if (!demeter_scan_granule(mm, granule->start, hemem_node, &found))
 		gone = !hemem_tier_of(&found, &tier);
 	mmput_async(mm);
@@ -115,8 +121,12 @@ static bool room_for_page(void)
 	return demeter_relocate_room(hemem_node[DEMETER_FMEM]) >= HPAGE_PMD_NR;
 }
 
-/* One promotion, with what has to go before; false if either side has run out. */
-static bool move_next(u64 *moved)
+/*
+ * One promotion, with what has to go before; false if either side has run out. Free memory that
+ * had no room for a page is none: the published system's DRAM is a pool of whole pages, in which
+ * nothing is in pieces.
+ */
+static bool move_next(u64 *moved, bool *in_pieces)
 {
 	struct demeter_hemem_move next;
 	u64 freed = 0;
@@ -124,12 +134,12 @@ static bool move_next(u64 *moved)
 
 	*moved = 0;
 	mutex_lock(&hemem_lock);
-	any = demeter_hemem_choose(&hemem, room_for_page(), &next);
+	any = demeter_hemem_choose(&hemem, !*in_pieces && room_for_page(), &next);
 	mutex_unlock(&hemem_lock);
 	if (!any)
 		return false;
 	if (next.down) {
-		freed = move_and_note(granule_of(next.down), DEMETER_SMEM, 0);
+		freed = move_and_note(granule_of(next.down), DEMETER_SMEM, 0, in_pieces);
 		/* What is to go up may be another by now, or none. */
 		mutex_lock(&hemem_lock);
 		any = demeter_hemem_choose(&hemem, true, &next);
@@ -138,7 +148,7 @@ static bool move_next(u64 *moved)
 		if (!any)
 			return false;
 	}
-	*moved += move_and_note(granule_of(next.up), DEMETER_FMEM, freed);
+	*moved += move_and_note(granule_of(next.up), DEMETER_FMEM, freed, in_pieces);
 	return true;
 }
 
@@ -156,14 +166,18 @@ static void show_lists(void)
 static void policy_round(void)
 {
 	u64 tries, budget = hemem_params.round_pages, moved;
+	bool in_pieces = false;
 
 	mutex_lock(&hemem_lock);
 	demeter_hemem_cool(&hemem, hemem_params.cooling_pages);
 	tries = hemem.lists[DEMETER_SMEM][true].pages;
 	mutex_unlock(&hemem_lock);
 	while (tries-- && budget && !kthread_should_stop()) {
-		bool more = move_next(&moved);
+		bool was_in_pieces = in_pieces, more = move_next(&moved, &in_pieces);
 
+		/* What found no room comes again, after something has gone. */
+		if (in_pieces && !was_in_pieces)
+			tries++;
 		budget -= min(moved, budget);
 		if (!more)
 			break;
