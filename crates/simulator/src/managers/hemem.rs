@@ -191,11 +191,13 @@ impl Hemem {
         self.pages.cool(self.params.cooling_pages);
         let mut budget = self.params.round_pages;
         let mut in_pieces = false;
-        for _ in 0..self.pages.pages(SMEM, true) {
-            if budget == 0 {
-                break;
-            }
+        let mut tries = self.pages.pages(SMEM, true);
+        while tries > 0 && budget > 0 {
+            tries -= 1;
+            let was_in_pieces = in_pieces;
             let (moved, more) = self.next(memory, &mut in_pieces, &mut cost_ns);
+            // What found no room comes again, after something has gone.
+            tries += u64::from(in_pieces && !was_in_pieces);
             budget = budget.saturating_sub(moved);
             if !more {
                 break;
