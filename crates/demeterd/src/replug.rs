@@ -628,7 +628,6 @@ mod tests {
         let monitor = Monitor::new(&path, state);
         let vm = machine(&path);
         // A look of a start is under way when the worker dies.
-        vm.replugs.store(0, Ordering::SeqCst);
         look_after(vm.clone());
         after_death(vm.clone());
         assert_eq!(monitor.changes(&vm), ["device_del", "device_add port7"]);

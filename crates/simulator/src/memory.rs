@@ -250,12 +250,16 @@ impl Memory {
         }
     }
 
+    /// FMEM that programs' pages are in.
+    pub fn used_pages(&self) -> u64 {
+        (self.spaces.values())
+            .map(|space| space.resident[FMEM])
+            .sum()
+    }
+
     /// FMEM that holds nothing.
     pub fn free_pages(&self) -> u64 {
-        let used: u64 = (self.spaces.values())
-            .map(|space| space.resident[FMEM])
-            .sum();
-        self.fmem_pages.saturating_sub(used)
+        self.fmem_pages.saturating_sub(self.used_pages())
     }
 
     /// FMEM that Linux did not give away when it put pages into SMEM: what it keeps for the
@@ -266,10 +270,7 @@ impl Memory {
 
     /// FMEM that holds nothing, with what Linux did not give away.
     pub fn unused_pages(&self) -> u64 {
-        let used: u64 = (self.spaces.values())
-            .map(|space| space.resident[FMEM])
-            .sum();
-        (self.fmem_pages + self.left_pages).saturating_sub(used)
+        (self.fmem_pages + self.left_pages).saturating_sub(self.used_pages())
     }
 
     /// More FMEM: from now on who comes first has it, whatever was recorded.
@@ -282,10 +283,7 @@ impl Memory {
     pub fn shrink(&mut self, pages: u64) -> u64 {
         self.fmem_pages = self.fmem_pages.saturating_sub(pages);
         self.by_order = true;
-        let used: u64 = (self.spaces.values())
-            .map(|space| space.resident[FMEM])
-            .sum();
-        used.saturating_sub(self.fmem_pages)
+        self.used_pages().saturating_sub(self.fmem_pages)
     }
 
     /// Puts at least so many pages of FMEM into SMEM, whole huge pages, going round all memory

@@ -37,7 +37,7 @@ pub fn perform(pager: &Pager, number: c_long, arguments: [usize; 6]) -> isize {
     let mut room = [0; PATH_BYTES];
     let name = read_text(path, &mut room);
     let loaded = loaded(folder, path);
-    if randomisation::is_off() && has_c_library(loaded) {
+    if has_c_library(loaded) && randomisation::is_off() {
         randomisation::refuse(name);
         return -libc::EPERM as isize;
     }

@@ -31,10 +31,7 @@ impl Memtis {
 
     /// FMEM that is free or of programs.
     pub fn all_pages(&self, memory: &Memory) -> u64 {
-        let used: u64 = (memory.spaces.values())
-            .map(|space| space.resident[FMEM])
-            .sum();
-        self.room.free(memory) + used
+        self.room.free(memory) + memory.used_pages()
     }
 
     /// What is kept free: a part of FMEM, but no less than the kernel does.
