@@ -24,7 +24,7 @@ else
 	# them the modules of all kernels, which plugin loads.
 	mapfile -t suites < <(
 		{
-			[ "$folder" != tests/suites ] || printf '%s\n' modules vm rust plugin hammer
+			[ "$folder" != tests/suites ] || printf '%s\n' modules vm rust plugin touch peers packages layout
 			find "$folder" -maxdepth 1 -type f -executable -printf '%f\n' | sort
 		} | awk '!seen[$0]++'
 	)

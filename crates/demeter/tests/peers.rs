@@ -304,3 +304,73 @@ fn nimble_exchanges_active_huge_pages_for_inactive_ones() {
     assert_eq!(stat(&moves, "exchanged_huge_pages"), 0);
     assert_eq!(stat(&moves, "copy_ns"), 0);
 }
+
+/// Two guests above one hypervisor: FMEM goes to the one whose hot set is larger than its equal
+/// part, and the runs are equal, digit by digit.
+#[test]
+#[ignore = "boots guests: tests/suites/peers"]
+fn guests_of_one_hypervisor_share_fmem() {
+    let place = tempfile::tempdir().unwrap();
+    let script = place.path().join("gups.sh");
+    let text = "if [ \"$DEMETER_VM\" = 0 ]; then hot=24M; updates=6000000; \
+                else hot=1M; updates=24000000; fi\n\
+                exec /demeter/workloads gups --footprint 48M --hot $hot --hot-permille 1000 \
+                --updates $updates\n";
+    std::fs::write(&script, text).unwrap();
+    let copy = format!("{}:/tmp/gups.sh", script.display());
+    let run = |name: &str, row: &str, command: &[&str]| {
+        let out = place.path().join(name);
+        let output = Command::new(env!("CARGO_BIN_EXE_demeter"))
+            .args([
+                "vm", "run", "--json", "--roi", "self", "--vms", "2", "--tmm", row,
+            ])
+            .args([
+                "--fmem", "16M", "--smem", "48M", "--thp", "never", "--copy", &copy, "--out",
+            ])
+            .arg(&out)
+            .arg("--")
+            .args(command)
+            .output()
+            .expect("demeter starts");
+        (output, out)
+    };
+    let play = |name: &str, row: &str| {
+        let (output, out) = run(name, row, &["sh", "/tmp/gups.sh"]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let digests = ["vm0", "vm1"].map(|guest| {
+            let text = std::fs::read(out.join(guest).join("summary.json")).unwrap();
+            let summary: Value = serde_json::from_slice(&text).unwrap();
+            assert_eq!(summary["kernel_trouble"], serde_json::json!([]));
+            summary["digest"].as_str().unwrap().to_owned()
+        });
+        (summary, digests)
+    };
+    for row in ["tpp-h", "heteroos"] {
+        let (summary, digests) = play(row, row);
+        assert_eq!(summary["fmem_pool_bytes"], 32 << 20);
+        let mib =
+            |guest: usize, of: &str| summary["guests"][guest]["fmem"][of].as_u64().unwrap() >> 20;
+        assert!(mib(0, "most_bytes") >= 20, "{summary}");
+        assert!(mib(1, "last_bytes") < 16, "{summary}");
+        if row == "heteroos" {
+            assert_eq!(play("again", row).1, digests);
+        }
+    }
+    // One that ends before it was measured, and one that fails: nobody waits for them.
+    let early = "if [ \"$DEMETER_VM\" = 1 ]; then exit 3; fi; exec sh /tmp/gups.sh";
+    let (output, _) = run("early", "tpp-h", &["sh", "-c", early]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(
+        text.lines().filter(|line| line.contains("error")).count(),
+        1,
+        "{text}"
+    );
+    // A region of interest for each guest, not two.
+    let twice = "sh /tmp/gups.sh && exec sh /tmp/gups.sh";
+    let (output, _) = run("twice", "tpp-h", &["sh", "-c", twice]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("switched on again"), "{text}");
+}

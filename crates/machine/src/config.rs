@@ -341,17 +341,17 @@ pub struct NodeConfig {
 /// What a guest's clock says in the file of [`StepConfig`] when it has ended.
 pub const STEP_ENDED: u64 = u64::MAX;
 
-/// Guests whose clocks are kept in step.
+/// Guests whose clocks are kept in step, or that meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepConfig {
-    /// File of 64-bit words, one a guest, zero at first.
+    /// File of 64-bit words, one a guest and what the plugin needs behind them, zero at first.
     pub path: PathBuf,
     /// Which of them this guest is.
     pub index: usize,
     /// How many there are.
     pub guests: usize,
-    /// Modelled time that one may be ahead of another.
+    /// Modelled time that one may be ahead of another, or between two meetings.
     pub window_ns: u64,
 }
 
@@ -386,6 +386,9 @@ pub struct PluginConfig {
     /// A hypervisor that places the guest's pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<HypervisorConfig>,
+    /// Other guests that share its FMEM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<StepConfig>,
     /// Line fills to follow by page.
     #[serde(default, skip_serializing_if = "WatchConfig::is_empty")]
     pub watch: WatchConfig,
@@ -431,13 +434,27 @@ impl PluginConfig {
                 reason: "less than a microsecond",
             });
         }
-        if let Some(step) = &self.step
-            && (step.guests == 0 || step.guests > 64 || step.index >= step.guests)
-        {
+        for step in self.step.iter().chain(&self.pool) {
+            if step.guests == 0 || step.guests > 64 || step.index >= step.guests {
+                return Err(ConfigError::Value {
+                    field: "index",
+                    value: step.index as u64,
+                    reason: "not below the number of guests, of which there are 1 to 64",
+                });
+            }
+            if step.window_ns == 0 {
+                return Err(ConfigError::Value {
+                    field: "window_ns",
+                    value: 0,
+                    reason: "guests cannot always be at one time",
+                });
+            }
+        }
+        if self.pool.is_some() && self.hypervisor.is_none() {
             return Err(ConfigError::Value {
-                field: "index",
-                value: step.index as u64,
-                reason: "not below the number of guests, of which there are 1 to 64",
+                field: "pool",
+                value: 1,
+                reason: "without a hypervisor that places pages there is none",
             });
         }
         if let Some(hypervisor) = &self.hypervisor {

@@ -7,7 +7,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
 use demeter_balloon::statistics::Trigger;
 use demeter_balloon::{NodeStatistics, Statistics};
@@ -20,6 +19,7 @@ use demeter_policy::{
 use demeter_recording::Window;
 
 use crate::player::{Next, Player};
+use crate::side_by_side::side_by_side;
 use crate::simulation::Figures;
 use crate::{Error, Header, Manager, PAGE_SHIFT, Report, Simulation, Variant, replay};
 
@@ -352,27 +352,10 @@ impl<C: Fn(&Header) -> Result<Variant, Error>> Running<'_, C> {
     fn advance(&mut self, until_ps: u64) -> Result<(), (usize, Error)> {
         let tenants = self.tenants;
         let start_ps = |guest: &Guest| tenants[guest.at].start_ns * 1000;
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let each = self.guests.len().div_ceil(threads).max(1);
-        let played = thread::scope(|scope| {
-            let part = |guests: &mut [Guest]| {
-                let mut window = Window::default();
-                guests.iter_mut().try_for_each(|guest| {
-                    let start_ps = start_ps(guest);
-                    (guest.advance(start_ps, until_ps, &mut window))
-                        .map_err(|error| (guest.at, error))
-                })
-            };
-            let running: Vec<_> = (self.guests.chunks_mut(each))
-                .map(|guests| scope.spawn(move || part(guests)))
-                .collect();
-            let join = |thread: thread::ScopedJoinHandle<'_, _>| match thread.join() {
-                Ok(played) => played,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            running.into_iter().map(join).collect::<Vec<_>>()
-        });
-        played.into_iter().collect::<Result<(), _>>()?;
+        side_by_side(&mut self.guests, |guest, window| {
+            let start_ps = start_ps(guest);
+            (guest.advance(start_ps, until_ps, window)).map_err(|error| (guest.at, error))
+        })?;
         let (over, here) = std::mem::take(&mut self.guests)
             .into_iter()
             .partition(|guest: &Guest| guest.is_over);

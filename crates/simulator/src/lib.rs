@@ -26,6 +26,7 @@ mod relocate;
 mod replay;
 mod report;
 mod sampler;
+mod side_by_side;
 mod simulation;
 
 pub use costs::Costs;

@@ -2,23 +2,25 @@
 //! Several guests above one hypervisor, whose FMEM is one pool for all of them
 //! ([`demeter_machine::hypervisor`] decides and charges, as below a live guest).
 //!
-//! The hypervisor sees one table with the memory of all guests behind each other. A page's
-//! fills are visits to it, spread over the window evenly from a place on that is drawn; each
-//! visit walks to it once, and between slices of the window the host's threads run. A record
-//! has no stores and no walks of cached pages, so dirty bits and logs of page tables cannot be
-//! played.
+//! Guests meet as live ones do ([`demeter_machine::hypervisor::pool`]), and are played side by side
+//! in between. A page's fills are visits to it, spread over the window evenly from a place on that
+//! is drawn; each visit walks to it once, and between slices of the window the host's threads run.
+//! A record has no stores and no walks of cached pages, so dirty bits and logs of page tables
+//! cannot be played.
 
 use std::collections::HashMap;
 
+use demeter_machine::hypervisor::pool::{MEETING_NS, Place, Standing};
 use demeter_machine::hypervisor::{Manager, NoMemory};
 use demeter_machine::{
     Hypervisor, HypervisorConfig, HypervisorCounters, MachineConfig, MemoryLayout,
 };
-use demeter_recording::{First, Resident, Row, Window};
+use demeter_recording::{First, Row, Window};
 
 use crate::host::{Tenant, compare};
 use crate::player::{Next, Player};
 use crate::report::Report;
+use crate::side_by_side::side_by_side;
 use crate::simulation::dearer_ps;
 use crate::{Error, HUGE_PAGES, PAGE_SHIFT};
 
@@ -37,7 +39,7 @@ pub struct PoolStay {
     pub from_to_s: [f64; 2],
     /// FMEM that it had, on the mean.
     pub fmem_bytes: f64,
-    /// What it waited for the hypervisor: violations, flushes, and its part of the host's time.
+    /// What it waited for the hypervisor: violations, flushes, and the host's time for its pages.
     pub waited_s: f64,
     /// Times, fills and shares; what moved is told of the host.
     pub report: Report,
@@ -48,7 +50,7 @@ pub struct PoolStay {
 pub struct Pooled {
     /// By guest.
     pub stays: Vec<PoolStay>,
-    /// Of the hypervisor.
+    /// Of the hypervisor, for all guests.
     pub counters: HypervisorCounters,
 }
 
@@ -149,7 +151,9 @@ impl Visit {
 struct Guest {
     at: usize,
     player: Player,
+    hypervisor: Hypervisor,
     frames: Frames,
+    addresses: Addresses,
     /// Slices of the running window that are still to come.
     slice: u64,
     /// Visits of it, the last first.
@@ -176,21 +180,14 @@ impl Guest {
     }
 
     /// Reads the next window.
-    fn read(
-        &mut self,
-        window: &mut Window,
-        hypervisor: &mut Hypervisor,
-        addresses: &Addresses,
-    ) -> Result<(), Error> {
+    fn read(&mut self, window: &mut Window) -> Result<(), Error> {
         match self.player.next(window)? {
             Next::End => self.is_over = true,
             Next::Resident(resident) => {
-                // Who reads must not hold the player.
-                let resident: Resident = resident.clone();
                 for run in &resident.runs {
                     for page in run.page..run.page + run.pages {
                         let frame = self.frames.get(resident.space, page, run.first)?;
-                        hypervisor.resident(addresses.of(frame));
+                        self.hypervisor.resident(self.addresses.of(frame));
                     }
                 }
             }
@@ -206,15 +203,15 @@ impl Guest {
                     for row in &window.rows[begin..end] {
                         let first = row.first.unwrap_or_default();
                         let frame = self.frames.get(space, row.page, first)?;
-                        Visit::all(addresses.of(frame), row, self.windows, &mut self.visits);
+                        let address = self.addresses.of(frame);
+                        Visit::all(address, row, self.windows, &mut self.visits);
                     }
                     begin = end;
                 }
                 self.visits
                     .sort_by_key(|visit| std::cmp::Reverse(visit.slice));
                 self.look();
-                let fast = |frame: &&u64| hypervisor.holds_in_fmem(addresses.of(**frame));
-                self.fast_pages = self.frames.frames.values().filter(fast).count() as u64;
+                self.fast_pages = self.hypervisor.counters().fmem_pages;
             }
         }
         Ok(())
@@ -226,13 +223,13 @@ impl Guest {
     }
 
     /// Plays a slice of the window.
-    fn play(&mut self, hypervisor: &mut Hypervisor, dearer_ps: [u64; 2]) {
+    fn play(&mut self, dearer_ps: [u64; 2]) {
         let slice = SLICES - self.slice;
         self.slice -= 1;
         let (mut owed_ps, mut slower_ps) = (0, 0);
         while let Some(visit) = self.visits.pop_if(|visit| visit.slice == slice) {
-            owed_ps += hypervisor.walked(visit.address, true, false);
-            let node = hypervisor.node(visit.address);
+            owed_ps += self.hypervisor.walked(visit.address, true, false);
+            let node = self.hypervisor.node(visit.address);
             self.fills[node] += visit.random + visit.streamed;
             if node != 0 {
                 slower_ps += visit.random * dearer_ps[0] + visit.streamed * dearer_ps[1];
@@ -241,6 +238,30 @@ impl Guest {
         let own_ps = part(self.base_ps, slice, SLICES).saturating_add(slower_ps);
         self.now_ps = self.now_ps.saturating_add(own_ps);
         self.pay(owed_ps);
+    }
+
+    /// Goes on until its own clock has come so far, or it is over.
+    fn advance(
+        &mut self,
+        until_ps: u64,
+        dearer_ps: [u64; 2],
+        window: &mut Window,
+    ) -> Result<(), Error> {
+        while !self.is_over && self.now_ps < until_ps {
+            let (owed_ps, flushes) = self.hypervisor.run(self.now_ps / 1000, &NoMemory);
+            self.pay(owed_ps);
+            if let Some(flushes) = flushes {
+                self.hypervisor.flushed(flushes);
+                self.pay(flushes.ps);
+            }
+            if self.slice == 0 {
+                self.read(window)?;
+            }
+            if self.slice > 0 {
+                self.play(dearer_ps);
+            }
+        }
+        Ok(())
     }
 
     fn stay(mut self, start_ps: u64) -> PoolStay {
@@ -296,10 +317,8 @@ pub fn pool(
     config: &HypervisorConfig,
     machine_of: impl Fn(&crate::Header) -> MachineConfig,
 ) -> Result<Pooled, (usize, Error)> {
-    let count = tenants.len().max(1) as u64;
-    let mut guests = Vec::new();
+    let mut waiting = Vec::new();
     let mut machine = None;
-    let mut frames = 0;
     for (at, tenant) in tenants.iter().enumerate() {
         let wrong = |error| (at, error);
         let player = Player::open(&tenant.record).map_err(wrong)?;
@@ -310,16 +329,21 @@ pub fn pool(
             return Err(wrong(Error::Hypervisor(reason)));
         }
         let bytes: u64 = player.header.node_bytes.iter().sum();
-        let own_frames = ((ROOM * bytes) >> PAGE_SHIFT).next_multiple_of(HUGE_PAGES);
-        guests.push(Guest {
+        let frames = ((ROOM * bytes) >> PAGE_SHIFT).next_multiple_of(HUGE_PAGES);
+        let layout = MemoryLayout::new(frames << PAGE_SHIFT, 0);
+        let mut hypervisor = Hypervisor::new(config, &own, layout, 1);
+        hypervisor.resume(0);
+        waiting.push(Guest {
             at,
             player,
+            hypervisor,
             frames: Frames {
                 frames: HashMap::new(),
-                next: frames,
-                end: frames + own_frames,
+                next: 0,
+                end: frames,
                 small: 0..0,
             },
+            addresses: Addresses::new(&layout),
             slice: 0,
             visits: Vec::new(),
             windows: 0,
@@ -334,7 +358,6 @@ pub fn pool(
             looked_ps: 0,
             is_over: false,
         });
-        frames += own_frames;
     }
     let Some(machine) = machine else {
         return Ok(Pooled {
@@ -342,51 +365,31 @@ pub fn pool(
             counters: HypervisorCounters::default(),
         });
     };
-    // Each guest's monitor has a scanner of its own.
-    let config = HypervisorConfig {
-        scan_size_mb: (config.scan_size_mb * count).min(1_000_000),
-        ..config.clone()
-    };
-    let layout = MemoryLayout::new(frames << PAGE_SHIFT, 0);
-    let addresses = Addresses::new(&layout);
-    let mut hypervisor = Hypervisor::new(&config, &machine, layout, 1);
-    hypervisor.resume(0);
     let dearer_ps = dearer_ps(&machine);
-    let mut window = Window::default();
+    let mut counters = HypervisorCounters::default();
     let mut stays: Vec<Option<PoolStay>> = tenants.iter().map(|_| None).collect();
-    let start_ps = |guest: &Guest| tenants[guest.at].start_ns * 1000;
-    // Whoever is behind goes on: so the host's clock only goes forward.
-    while let Some(next) = (0..guests.len()).min_by_key(|&next| {
-        let guest = &guests[next];
-        (start_ps(guest) + guest.now_ps, guest.at)
-    }) {
-        let now_ps = start_ps(&guests[next]) + guests[next].now_ps;
-        let here = |guest: &Guest| start_ps(guest) <= now_ps;
-        let present = guests.iter().filter(|guest| here(guest)).count().max(1) as u64;
-        hypervisor.shared_by(present);
-        let (owed_ps, flushes) = hypervisor.run(now_ps / 1000, &NoMemory);
-        // Which guest's mapping a flush is for is not told: all pay alike, once for each.
-        let flush_ps = flushes.map_or(0, |flushes| flushes.ps);
-        if let Some(flushes) = flushes {
-            hypervisor.flushed(flushes);
+    let start_ns = |guest: &Guest| tenants[guest.at].start_ns;
+    let mut here: Vec<Guest> = Vec::new();
+    let mut now_ns = 0;
+    while !(waiting.is_empty() && here.is_empty()) {
+        let is_here = |guest: &mut Guest| start_ns(guest) <= now_ns;
+        here.extend(waiting.extract_if(.., is_here));
+        let standings: Vec<Standing> = (here.iter_mut())
+            .map(|guest| guest.hypervisor.standing())
+            .collect();
+        let all = Standing::sum(&standings);
+        let places = Place::all(here.len(), now_ns / MEETING_NS);
+        for (place, guest) in places.zip(&mut here) {
+            guest.hypervisor.meet(place, &all);
         }
-        for guest in guests.iter_mut().filter(|guest| start_ps(guest) <= now_ps) {
-            guest.pay((owed_ps + flush_ps) / present);
-        }
-        let guest = &mut guests[next];
-        if guest.slice == 0 {
-            let at = guest.at;
-            (guest.read(&mut window, &mut hypervisor, &addresses)).map_err(|error| (at, error))?;
-        }
-        if guest.slice > 0 {
-            guest.play(&mut hypervisor, dearer_ps);
-        }
-        if guest.is_over {
-            let guest = guests.remove(next);
-            for &frame in guest.frames.frames.values() {
-                hypervisor.left(addresses.of(frame));
-            }
-            let (at, start_ps) = (guest.at, start_ps(&guest));
+        now_ns += MEETING_NS;
+        side_by_side(&mut here, |guest, window| {
+            let until_ps = now_ns.saturating_sub(start_ns(guest)) * 1000;
+            (guest.advance(until_ps, dearer_ps, window)).map_err(|error| (guest.at, error))
+        })?;
+        for guest in here.extract_if(.., |guest| guest.is_over) {
+            counters.add(&guest.hypervisor.counters());
+            let (at, start_ps) = (guest.at, start_ns(&guest) * 1000);
             stays[at] = Some(guest.stay(start_ps));
         }
     }
@@ -394,8 +397,5 @@ pub fn pool(
     let reports = stays.iter_mut().map(|stay| &mut stay.report);
     let machine = |header: &crate::Header| Ok(machine_of(header));
     compare(tenants, config.pool_bytes(), machine, reports)?;
-    Ok(Pooled {
-        stays,
-        counters: hypervisor.counters(),
-    })
+    Ok(Pooled { stays, counters })
 }

@@ -15,6 +15,7 @@ mod decode;
 mod events;
 mod helpers;
 mod idle;
+mod meeting;
 mod observer;
 mod output;
 mod pmu;

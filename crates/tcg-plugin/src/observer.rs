@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::decode::{Operand, UNKNOWN_OPERAND};
 use crate::events;
 use crate::idle;
+use crate::meeting::Meeting;
 use crate::output::{self, Output, Recorder};
 use crate::pmu::Pmu;
 use crate::pmu_hooks;
@@ -99,6 +100,8 @@ pub struct Observer {
     output: Output,
     recorder: Recorder,
     step: Option<Step>,
+    /// With guests that share FMEM under one hypervisor.
+    meeting: Option<Meeting>,
     pub tasks: Tasks,
     /// For a hypervisor: who had memory before the model was on.
     residents: Option<Residents>,
@@ -186,7 +189,8 @@ impl Observer {
         machine.watch = output::read_watch(&config.watch, vcpus)?;
         machine.sockets = Sockets::new(&config.sockets, vcpus);
         let residents = config.hypervisor.as_ref().map(|hypervisor| {
-            let made = Hypervisor::new(hypervisor, &config.machine, layout, vcpus);
+            let mut made = Hypervisor::new(hypervisor, &config.machine, layout, vcpus);
+            made.share_among(config.pool.as_ref().map_or(1, |pool| pool.guests as u64));
             machine.hypervisor = Some(Box::new(made));
             Residents::default()
         });
@@ -218,6 +222,7 @@ impl Observer {
             output,
             recorder,
             step: config.step.map(Step::new).transpose()?,
+            meeting: config.pool.map(Meeting::new).transpose()?,
             tasks: Tasks::new(vcpus),
             residents,
             watch: config.watch,
@@ -368,6 +373,10 @@ impl Observer {
             watch.at(now);
         }
         self.write_windows();
+        if let (Some(meeting), Some(hypervisor)) = (&mut self.meeting, &mut self.machine.hypervisor)
+        {
+            meeting.keep(now, hypervisor);
+        }
         self.run_hypervisor(vcpu, now);
         self.grow_soft_tlb(vcpu, now);
         if now >= self.next_tick_ns {
@@ -465,6 +474,15 @@ impl Observer {
             }
             self.record_resident(vcpu);
             self.resume_hypervisor(vcpu, now);
+            if let (Some(meeting), Some(hypervisor)) =
+                (&mut self.meeting, &mut self.machine.hypervisor)
+                && !meeting.begin(now, hypervisor)
+            {
+                crate::fatal(
+                    &"the model is switched on again in a guest that shares FMEM",
+                    "have COMMAND measure one part, as with --roi command",
+                );
+            }
             self.first_on_ns.get_or_insert(now);
             self.on_since_ns = now;
             self.next_tick_ns = now + self.interval_ns;
@@ -482,6 +500,9 @@ impl Observer {
             self.on = false;
             if let Some(step) = &mut self.step {
                 step.end();
+            }
+            if let Some(meeting) = &mut self.meeting {
+                meeting.leave();
             }
             self.last_off_ns = now;
             self.pause_recording(now);

@@ -4,8 +4,6 @@
 //! to its sizes before COMMAND.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -14,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use demeter_agent::protocol::Record;
 use demeter_balloon::view::{PolicyView, SizeWish, Stage, VmView, tier_name};
-use demeter_machine::config::{STEP_ENDED, StepConfig};
+use demeter_machine::config::StepConfig;
 use serde::Serialize;
 use serde_json::json;
 
 use super::process::Process;
 use super::qemu;
 use super::sizing::{Balloon, Method};
+use super::step;
 use super::tail::Tail;
 use super::workplace::{RamDir, ResultsDir, to_json};
 use crate::balloon::client::Client;
@@ -75,12 +74,8 @@ impl Seat {
     pub fn leave(&self) {
         // With the last guest the daemon may be gone, too.
         let _ = self.measured();
-        if let Some(step) = &self.step
-            && let Ok(file) = File::options().write(true).open(&step.path)
-        {
-            let at = step.index as u64 * 8;
-            // The directory may be gone too, and with it whoever would wait.
-            let _ = file.write_all_at(&STEP_ENDED.to_ne_bytes(), at);
+        if let Some(step) = &self.step {
+            step::leave(step);
         }
     }
 }

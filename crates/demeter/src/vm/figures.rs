@@ -13,6 +13,7 @@ use super::hypervisor::HostPhase;
 use super::recording::Part;
 use super::session::{self, Finished, Show};
 use super::settings::{HUGE_BYTES, Settings};
+use super::step;
 use super::summary::{Phase, Summary};
 use super::tmm::Tmm;
 use super::watch::Promise;
@@ -323,6 +324,9 @@ impl Job {
                 }
                 Ok(finished)
             });
+        if let Some(pool) = &self.settings.pool {
+            step::leave(pool);
+        }
         if let (Err(_), Some(part)) = (&outcome, &self.part) {
             part.withdraw();
         }

@@ -31,7 +31,10 @@ use crate::table;
 use crate::testbed::Testbed;
 
 /// Tells COMMAND which guest it is in, from 0 on.
-const INDEX_ENV: &str = "DEMETER_VM";
+pub const INDEX_ENV: &str = "DEMETER_VM";
+/// Who divides FMEM unless somebody is named, and how often.
+const POLICY: &str = "guaranteed";
+const POLICY_INTERVAL_MS: u64 = 100;
 /// Modelled time that a guest may be ahead of another: far below any epoch, far
 /// above what waiting for each other costs the host.
 const STEP_WINDOW_NS: u64 = 2_000_000;
@@ -46,26 +49,24 @@ pub struct Options {
     /// Run COMMAND in so many guests at once, which share FMEM; DEMETER_VM tells it which it is in
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=16))]
     pub vms: Option<u64>,
-    /// Who divides FMEM among the guests
+    /// Who divides FMEM among the guests; none where a hypervisor places pages [default: guaranteed]
     #[arg(
         long,
         requires = "vms",
-        default_value = "guaranteed",
         value_parser = PossibleValuesParser::new(["static", "proportional", "guaranteed", "pressure", "working-set"])
     )]
-    pub policy: String,
+    pub policy: Option<String>,
     /// FMEM that is divided [default: --fmem for each guest]
     #[arg(long, requires = "vms", value_name = "SIZE", value_parser = size::parse)]
     pub fmem_pool: Option<u64>,
-    /// Modelled time between the policy's decisions; statistics come every 100 ms
+    /// Modelled time between the policy's decisions; statistics come every 100 ms [default: 100]
     #[arg(
         long,
         requires = "vms",
-        default_value_t = 100,
         value_name = "MS",
         value_parser = clap::value_parser!(u64).range(10..=3_600_000)
     )]
-    pub policy_interval: u64,
+    pub policy_interval: Option<u64>,
 }
 
 /// What is run.
@@ -84,11 +85,14 @@ pub struct Fleet<'a> {
 
 /// A guest in `summary.json`.
 #[derive(Serialize)]
-struct Guest<'a> {
-    name: &'a str,
-    row: Row,
-    /// What COMMAND could have of FMEM, the kernel's share left out.
-    fmem: Option<Sizes>,
+pub struct Guest<'a> {
+    /// Of its results, too.
+    pub name: &'a str,
+    /// Its figures.
+    pub row: Row,
+    /// What COMMAND could have of FMEM, or had where a hypervisor places pages; the kernel's share
+    /// left out.
+    pub fmem: Option<Sizes>,
 }
 
 #[derive(Serialize)]
@@ -136,10 +140,12 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
     let directory = RowsDir::create(out)?;
     let ram = RamDir::create(settings.node_bytes.iter().sum::<u64>() * fleet.vms)?;
     let kernel_bytes = kernel_bytes(&settings);
+    let policy_name = fleet.options.policy.as_deref().unwrap_or(POLICY);
+    let policy_interval_ms = (fleet.options.policy_interval).unwrap_or(POLICY_INTERVAL_MS);
     let policy = PolicyView {
-        name: fleet.options.policy.clone(),
+        name: policy_name.to_owned(),
         fmem_pool_bytes: pool_bytes + fleet.vms * kernel_bytes,
-        interval_ms: fleet.options.policy_interval,
+        interval_ms: policy_interval_ms,
         clock: PolicyClock::Guests,
     };
     let clocks = ram.file("clocks", fleet.vms * 8)?;
@@ -168,9 +174,9 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
         .map(|(job, finished)| guest(job, finished, kernel_bytes))
         .collect();
     let summary = Summary {
-        policy: &fleet.options.policy,
+        policy: policy_name,
         fmem_pool_bytes: pool_bytes,
-        policy_interval_ms: fleet.options.policy_interval,
+        policy_interval_ms,
         fmem_floor_bytes: settings.tier_bytes[0] / FLOOR,
         kernel_bytes,
         guests,
@@ -242,7 +248,17 @@ fn guest<'a>(job: &'a Job, finished: &Finished, kernel_bytes: u64) -> Guest<'a> 
 }
 
 fn render(summary: &Summary<'_>) -> String {
-    let cells: Vec<Vec<String>> = (summary.guests.iter())
+    format!(
+        "policy {}, {} MiB of FMEM; times modelled\n\n{}",
+        summary.policy,
+        summary.fmem_pool_bytes / MIB,
+        guests_table(&summary.guests)
+    )
+}
+
+/// A line for each guest.
+pub fn guests_table(guests: &[Guest<'_>]) -> String {
+    let cells: Vec<Vec<String>> = (guests.iter())
         .map(|guest| {
             let millions = |rate: Option<f64>| table::number(rate.map(|rate| rate * 1e-6), 3);
             let mib = |of: fn(&Sizes) -> u64| {
@@ -272,10 +288,5 @@ fn render(summary: &Summary<'_>) -> String {
         "most",
         "at the end",
     ];
-    format!(
-        "policy {}, {} MiB of FMEM; times modelled\n\n{}",
-        summary.policy,
-        summary.fmem_pool_bytes / MIB,
-        table::render(&header, &cells)
-    )
+    table::render(&header, &cells)
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::fleet;
 use super::ideal;
+use super::pooled;
 use super::session::{self, Show};
 use super::settings::Options;
 use super::tmm::Tmm;
@@ -38,17 +39,20 @@ pub struct Arguments {
 /// Carries the verb out.
 pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     if let Some(vms) = arguments.fleet.vms {
-        return fleet::execute(
-            &fleet::Fleet {
-                vms,
-                options: &arguments.fleet,
-                guest: &arguments.options,
-                tmm: arguments.tmm,
-                command: &arguments.command,
-            },
-            &arguments.out,
-            arguments.json,
-        );
+        let fleet = fleet::Fleet {
+            vms,
+            options: &arguments.fleet,
+            guest: &arguments.options,
+            tmm: arguments.tmm,
+            command: &arguments.command,
+        };
+        let knobs = arguments.tmm.peer_knobs(&arguments.options.peer_set)?;
+        let hypervisor = arguments.tmm.hypervisor(&knobs, arguments.options.fmem)?;
+        let (out, json) = (&arguments.out, arguments.json);
+        return match hypervisor {
+            Some(config) => pooled::execute(&fleet, &config, out, json),
+            None => fleet::execute(&fleet, out, json),
+        };
     }
     let mut settings = arguments
         .options

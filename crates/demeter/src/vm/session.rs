@@ -131,6 +131,7 @@ pub fn run(
         pmu: settings.pmu,
         step: seat.and_then(|seat| seat.step.clone()),
         hypervisor: settings.hypervisor.clone(),
+        pool: settings.pool.clone(),
         watch: settings.watch.config(&ram, &results)?,
     };
     results.write(PLUGIN_CONFIG, &to_json(&plugin_config)?)?;

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use demeter_agent::protocol::{Roi, Tier};
 use demeter_agent::size;
 use demeter_machine::HypervisorConfig;
-use demeter_machine::config::{MachineConfig, Preset};
+use demeter_machine::config::{MachineConfig, Preset, StepConfig};
 use demeter_machine::pmu::Kind;
 use serde::Serialize;
 
@@ -225,6 +225,8 @@ pub struct Settings {
     /// What places the guest's pages in its stead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<HypervisorConfig>,
+    /// Its place among the guests of one hypervisor.
+    pub pool: Option<StepConfig>,
     /// Host files put into the guest.
     pub copies: Vec<(PathBuf, String)>,
     /// Host folder that the guest sees as /data.
@@ -321,6 +323,7 @@ impl Options {
             series_interval_ns: self.series_interval * 1_000_000,
             machine: self.machine_config(tmm, hypervisor.as_ref())?,
             hypervisor,
+            pool: None,
             demeter_params: tmm.demeter_params(&self.set),
             nbt_knobs: tmm.nbt_knobs(&self.nbt_set)?,
             damon_knobs: tmm.damon_knobs(&self.kernel, &self.damon_set)?,

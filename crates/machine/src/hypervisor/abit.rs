@@ -11,7 +11,8 @@
 //! Their intervals are not known to us, nor their limits: these are knobs.
 
 use super::ept::{Mark, Page, Tier};
-use super::pairs::{Pair, plan};
+use super::pairs::{Pair, RankedPage, Sorter};
+use super::pool::Standing;
 use super::{GuestMemory, Host, HypervisorConfig, PS_PER_MS, Policy, Work};
 
 /// See the module.
@@ -26,6 +27,7 @@ pub struct Abit {
     due_ps: u64,
     /// By page: whether its bit was set, the last interval in the highest bit.
     history: Vec<u8>,
+    sorter: Sorter,
 }
 
 impl Abit {
@@ -45,6 +47,7 @@ impl Abit {
             interval_ps,
             due_ps: interval_ps,
             history: vec![0; pages as usize],
+            sorter: Sorter::new(),
         }
     }
 
@@ -77,10 +80,16 @@ impl Abit {
         }
     }
 
-    fn moves(&self, host: &Host) -> Vec<Pair> {
+    fn moves(&mut self, host: &Host) -> Vec<Pair> {
+        let mut sorter = std::mem::replace(&mut self.sorter, Sorter::new());
         let managed = (0..host.ept.pages()).filter(|&page| host.ept.is_managed(page));
-        let ranked = managed.map(|page| (page, host.ept.tier(page), self.rank(page)));
-        plan(ranked, host.ept.free_pages(), self.moves)
+        let ranked = managed.map(|page| RankedPage {
+            rank: self.rank(page),
+            page,
+        });
+        let pairs = sorter.plan(&host.ept, ranked, self.moves);
+        self.sorter = sorter;
+        pairs
     }
 }
 
@@ -108,21 +117,28 @@ impl Policy for Abit {
         }
         self.look(host);
         for Pair { up, down } in self.moves(host) {
-            match down {
-                Some(down) if self.exchange => host.exchange(up, down),
-                Some(down) => {
-                    host.put_down(down);
-                    host.flush_for_move();
-                    host.put_up(up);
-                    host.flush_for_move();
-                }
-                None => {
-                    host.put_up(up);
-                    host.flush_for_move();
-                }
+            if let (Some(up), Some(down), true) = (up, down, self.exchange) {
+                host.exchange(up.page, down.page);
+                continue;
+            }
+            if let Some(down) = down {
+                host.put_down(down.page);
+                host.flush_for_move();
+            }
+            if let Some(up) = up {
+                host.put_up(up.page);
+                host.flush_for_move();
             }
         }
         self.due_ps = until_ps + self.interval_ps;
+    }
+
+    fn stand(&self, standing: &mut Standing) {
+        standing.ranked = *self.sorter.own();
+    }
+
+    fn met(&mut self, others: &Standing) {
+        self.sorter.met(&others.ranked);
     }
 }
 

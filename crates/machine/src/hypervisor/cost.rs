@@ -291,61 +291,79 @@ impl Costs {
     }
 }
 
-/// What the hypervisor did, cumulative like the machine's counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct HypervisorCounters {
+/// Defines [`HypervisorCounters`] and its sum from one list.
+macro_rules! hypervisor_counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What the hypervisor did, cumulative like the machine's counters, and what its guest has.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct HypervisorCounters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl HypervisorCounters {
+            /// Adds what another did.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+hypervisor_counters! {
+    /// 4 KiB pages of FMEM that the guest has now, of those that the hypervisor places.
+    fmem_pages,
     /// Accesses to pages that the table did not map.
-    pub violations: u64,
+    violations,
     /// The part of them at pages of SMEM whose mapping the host had taken away.
-    pub hint_faults: u64,
+    hint_faults,
     /// Faults that would have repeated until the page was active.
-    pub repeat_faults: u64,
+    repeat_faults,
     /// 4 KiB pages.
-    pub promoted_pages: u64,
+    promoted_pages,
     /// The part of them that had been demoted before.
-    pub promoted_again_pages: u64,
+    promoted_again_pages,
     /// 4 KiB pages.
-    pub demoted_pages: u64,
+    demoted_pages,
     /// 4 KiB pages for which FMEM had no room.
-    pub refused_pages: u64,
+    refused_pages,
     /// Pages whose young bit was looked at.
-    pub aged_pages: u64,
+    aged_pages,
     /// The part of them that was young.
-    pub young_pages: u64,
+    young_pages,
     /// Whole flushes asked for by scans.
-    pub flush_scan: u64,
+    flush_scan,
     /// By ageing.
-    pub flush_ageing: u64,
+    flush_ageing,
     /// By moving pages.
-    pub flush_move: u64,
+    flush_move,
     /// Whole flushes carried out, one for each vCPU and request; by a vCPU that had halted,
     /// one when it goes on.
-    pub invept: u64,
+    invept,
     /// Exits for full logs.
-    pub log_exits: u64,
+    log_exits,
     /// Page tables that were logged.
-    pub logged_tables: u64,
+    logged_tables,
     /// Exits for writes to the guest's page tables.
-    pub table_write_exits: u64,
+    table_write_exits,
     /// Lines of FMEM and SMEM that stores made dirty in the L1, where stores are followed.
-    pub fmem_store_lines: u64,
+    fmem_store_lines,
     /// Of SMEM.
-    pub smem_store_lines: u64,
+    smem_store_lines,
     /// Time of the host's threads in scans.
-    pub host_scan_ps: u64,
+    host_scan_ps,
     /// In ageing.
-    pub host_ageing_ps: u64,
+    host_ageing_ps,
     /// In demotion.
-    pub host_demotion_ps: u64,
+    host_demotion_ps,
     /// In promotion that the guest does not wait for.
-    pub host_promotion_ps: u64,
+    host_promotion_ps,
     /// The part of these that the guest paid.
-    pub stolen_ps: u64,
+    stolen_ps,
     /// What the guest paid for violations, promotions that it waits for, and exits of its own.
-    pub violation_ps: u64,
+    violation_ps,
     /// What the guest paid for flushes, refills not included.
-    pub invept_ps: u64,
+    invept_ps,
 }
 
 impl HypervisorCounters {

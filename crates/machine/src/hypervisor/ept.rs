@@ -6,6 +6,7 @@
 //! ballast: they lie in FMEM and count towards nothing, as guests whose own manager places
 //! pages have them in FMEM beyond `--fmem`.
 
+use super::share::Share;
 use crate::layout::{MemoryLayout, Place};
 
 /// Ends a list.
@@ -73,6 +74,7 @@ pub struct Ept {
     entries: Vec<Entry>,
     lists: [Ends; 4],
     capacity_pages: u64,
+    share: Share,
 }
 
 impl Ept {
@@ -102,6 +104,7 @@ impl Ept {
             page_shift,
             lists: [ends; 4],
             capacity_pages: fmem_bytes >> page_shift,
+            share: Share::new(1),
         }
     }
 
@@ -174,14 +177,36 @@ impl Ept {
         was
     }
 
-    /// FMEM that managed pages do not have yet.
+    /// FMEM that managed pages have.
     #[must_use]
-    pub fn free_pages(&self) -> u64 {
-        let used = self.list_pages(Tier::Fmem, false) + self.list_pages(Tier::Fmem, true);
-        self.capacity_pages.saturating_sub(used)
+    pub fn used_pages(&self) -> u64 {
+        self.list_pages(Tier::Fmem, false) + self.list_pages(Tier::Fmem, true)
     }
 
-    /// FMEM for managed pages.
+    /// FMEM that managed pages do not have yet, of this guest or of those that share it.
+    #[must_use]
+    pub fn free_pages(&self) -> u64 {
+        (self.share).free_pages(self.capacity_pages, self.used_pages())
+    }
+
+    /// The part of it that this guest may take now.
+    #[must_use]
+    pub fn room_pages(&self) -> u64 {
+        (self.share).room_pages(self.capacity_pages, self.used_pages())
+    }
+
+    /// How many guests share FMEM, this one among them.
+    #[must_use]
+    pub const fn sharers(&self) -> u64 {
+        self.share.guests()
+    }
+
+    /// Says what has become of the pool.
+    pub fn share(&mut self, share: Share) {
+        self.share = share;
+    }
+
+    /// FMEM for managed pages, of all that share it.
     #[must_use]
     pub const fn capacity_pages(&self) -> u64 {
         self.capacity_pages
@@ -202,7 +227,7 @@ impl Ept {
 
     /// Manages a page that was not, in a tier; false if it was, or the tier is full.
     pub fn manage(&mut self, page: Page, tier: Tier) -> bool {
-        if self.is_managed(page) || (tier == Tier::Fmem && self.free_pages() == 0) {
+        if self.is_managed(page) || (tier == Tier::Fmem && self.room_pages() == 0) {
             return false;
         }
         let Some(entry) = self.entries.get_mut(page as usize) else {
@@ -214,14 +239,6 @@ impl Ept {
         }
         self.link(page);
         true
-    }
-
-    /// Manages a page no longer: whoever had it is gone.
-    pub fn release(&mut self, page: Page) {
-        if self.is_managed(page) {
-            self.unlink(page);
-            self.entries[page as usize].bits = 0;
-        }
     }
 
     /// Puts a managed page first on a list of its tier.
@@ -243,7 +260,7 @@ impl Ept {
     /// Puts a managed page into the other tier, with all its marks; false if that is full.
     pub fn relocate(&mut self, page: Page) -> bool {
         let to_fmem = self.tier(page) == Tier::Smem;
-        if !self.is_managed(page) || (to_fmem && self.free_pages() == 0) {
+        if !self.is_managed(page) || (to_fmem && self.room_pages() == 0) {
             return false;
         }
         self.unlink(page);

@@ -16,6 +16,9 @@ mod abit;
 pub mod cost;
 pub mod ept;
 mod pairs;
+pub mod pool;
+mod ranks;
+mod share;
 mod tpp;
 mod vtmm;
 
@@ -26,6 +29,8 @@ use crate::layout::MemoryLayout;
 use abit::Abit;
 use cost::Costs;
 use ept::{Ept, Mark, Page, Tier};
+use pool::{Place, Standing};
+use share::Share;
 use tpp::Tpp;
 use vtmm::Vtmm;
 
@@ -79,6 +84,12 @@ trait Policy {
 
     /// The host's threads run up to `until_ps`.
     fn run(&mut self, host: &mut Host, memory: &dyn GuestMemory, until_ps: u64);
+
+    /// What others of the pool have to know of its pages, beside their number.
+    fn stand(&self, _: &mut Standing) {}
+
+    /// How all others of the pool stand, together.
+    fn met(&mut self, others: &Standing);
 }
 
 #[derive(Clone, Debug)]
@@ -142,6 +153,12 @@ impl Host {
         let stolen_ps = ps * self.costs.steal_permille / 1000;
         counters.stolen_ps += stolen_ps;
         self.owed_ps += stolen_ps;
+    }
+
+    /// How far the guest's clock goes while a thread that serves all guests of the pool in turn
+    /// works for this one for `ps`.
+    const fn beside_ps(&self, ps: u64) -> u64 {
+        ps * self.vcpus * self.ept.sharers()
     }
 
     /// Takes the young bit of a page; whether it was set.
@@ -278,11 +295,6 @@ pub struct Hypervisor {
     follows_stores: bool,
     follows_tables: bool,
     traps_stores: bool,
-    /// Guests whose clocks go side by side: each pays its part of what is stolen.
-    guests: u64,
-    /// What was stolen so far, and the part of it that one guest's clock saw.
-    stolen_ps: u64,
-    beside_ps: u64,
     /// Guest clock up to which time without the model is left out.
     absent_ps: u64,
     paused_ps: Option<u64>,
@@ -318,9 +330,6 @@ impl Hypervisor {
             follows_stores: traps_stores || (abit && config.dirty_bit != 0),
             follows_tables: traps_stores || config.manager == Manager::Vtmm,
             traps_stores,
-            guests: 1,
-            stolen_ps: 0,
-            beside_ps: 0,
             absent_ps: 0,
             paused_ps: Some(0),
         }
@@ -328,8 +337,12 @@ impl Hypervisor {
 
     /// What it did so far.
     #[must_use]
-    pub const fn counters(&self) -> HypervisorCounters {
-        self.host.counters
+    pub fn counters(&self) -> HypervisorCounters {
+        let ept = &self.host.ept;
+        HypervisorCounters {
+            fmem_pages: ept.used_pages() * ept.small_pages(),
+            ..self.host.counters
+        }
     }
 
     /// Memory at `pa` was touched before the model was on, by user code.
@@ -340,24 +353,37 @@ impl Hypervisor {
         }
     }
 
-    /// So many guests go on side by side from now on, each with a vCPU and its part of the
-    /// memory; one until this is said.
-    pub fn shared_by(&mut self, guests: u64) {
-        self.guests = guests.max(1);
+    /// FMEM is one pool for so many guests, of which none has anything yet.
+    pub fn share_among(&mut self, guests: u64) {
+        self.host.ept.share(Share::new(guests));
     }
 
-    /// The guest that had memory at `pa` has left.
-    pub fn left(&mut self, pa: u64) {
-        if let Some(page) = self.host.ept.page(pa) {
-            self.host.ept.release(page);
-        }
-    }
-
-    /// Whether `pa` is of a page that user addresses have reached, and in FMEM.
+    /// How it stands, for the others of its pool.
     #[must_use]
-    pub fn holds_in_fmem(&self, pa: u64) -> bool {
-        let ept = &self.host.ept;
-        (ept.page(pa)).is_some_and(|page| ept.is_managed(page) && ept.tier(page) == Tier::Fmem)
+    pub fn standing(&mut self) -> Standing {
+        let mut standing = Standing {
+            fmem_pages: self.host.ept.used_pages(),
+            demoted_pages: self.host.counters.demoted_pages,
+            refused_pages: self.host.counters.refused_pages,
+            ..Standing::default()
+        };
+        self.chosen.policy().stand(&mut standing);
+        standing
+    }
+
+    /// Hears how all guests stand together that share FMEM, this one among them, at one time for
+    /// all; which it is of how many at which meeting, by `place`.
+    pub fn meet(&mut self, place: Place, all: &Standing) {
+        let own = self.standing();
+        let others = all.clone().without(&own);
+        let share = Share::met(
+            place.guests,
+            place.turn(),
+            others.fmem_pages,
+            own.fmem_pages,
+        );
+        self.host.ept.share(share);
+        self.chosen.policy().met(&others);
     }
 
     fn place(&mut self, page: Page) {
@@ -490,10 +516,8 @@ impl Hypervisor {
     pub fn run(&mut self, now_ns: u64, memory: &dyn GuestMemory) -> (u64, Option<Flushes>) {
         // What they steal is no time in which they run beside the guest: else they would
         // steal all of it.
-        let stolen_ps = self.host.counters.stolen_ps;
-        self.beside_ps += (stolen_ps - self.stolen_ps) / self.guests;
-        self.stolen_ps = stolen_ps;
-        let until_ps = (now_ns * 1000).saturating_sub(self.beside_ps + self.absent_ps);
+        let beside_ps = self.host.counters.stolen_ps;
+        let until_ps = (now_ns * 1000).saturating_sub(beside_ps + self.absent_ps);
         self.chosen.policy().run(&mut self.host, memory, until_ps);
         let count = std::mem::take(&mut self.host.due_flushes);
         let costs = &self.host.costs;
@@ -599,24 +623,135 @@ pub(crate) mod tests {
         }
     }
 
-    #[test]
-    fn who_leaves_makes_room_and_what_is_stolen_is_shared() {
-        let mut hypervisor = hypervisor(300, &[]);
-        for page in 0..400 {
-            hypervisor.resident(page * PAGE);
+    /// Guests that share `fmem_pages` and have touched so many pages each.
+    fn pooled(fmem_pages: u64, touched: &[u64], set: &[(&str, u64)]) -> Vec<Hypervisor> {
+        let guest = |&pages: &u64| {
+            let mut guest = hypervisor(fmem_pages, set);
+            guest.share_among(touched.len() as u64);
+            for page in 0..pages {
+                guest.resident(page * PAGE);
+                guest.host.ept.put(page as Page, Mark::Accessed, false);
+            }
+            guest
+        };
+        touched.iter().map(guest).collect()
+    }
+
+    fn meet(guests: &mut [Hypervisor]) -> Vec<u64> {
+        let standings: Vec<Standing> = guests.iter_mut().map(Hypervisor::standing).collect();
+        let all = Standing::sum(&standings);
+        for (place, guest) in Place::all(standings.len(), 0).zip(guests.iter_mut()) {
+            guest.meet(place, &all);
         }
-        assert!(hypervisor.holds_in_fmem(0) && !hypervisor.holds_in_fmem(399 * PAGE));
-        let free = hypervisor.host.ept.free_pages();
-        hypervisor.left(0);
-        hypervisor.left(399 * PAGE);
-        assert_eq!(hypervisor.host.ept.free_pages(), free + 1);
-        assert!(!hypervisor.holds_in_fmem(0));
-        hypervisor.resident(0);
-        assert!(hypervisor.holds_in_fmem(0));
-        hypervisor.shared_by(4);
-        hypervisor.host.charge_host(Work::Scan, 4_000);
-        hypervisor.run(1, &NoMemory);
-        assert_eq!(hypervisor.beside_ps, 1_000);
+        standings
+            .iter()
+            .map(|standing| standing.fmem_pages)
+            .collect()
+    }
+
+    #[test]
+    fn what_one_leaves_another_takes() {
+        let mut guests = pooled(300, &[20, 400], &[("demote_basis_points", 0)]);
+        // Before they met, half of it each.
+        assert_eq!(meet(&mut guests), [20, 150]);
+        for page in 400..500 {
+            guests[1].resident(page * PAGE);
+        }
+        // Of 130 that were free, 65.
+        assert_eq!(meet(&mut guests), [20, 215]);
+        for page in 500..1000 {
+            guests[1].resident(page * PAGE);
+            meet(&mut guests);
+        }
+        // The last one is the other's while that is in front.
+        assert_eq!(meet(&mut guests), [20, 279]);
+        let all = Standing::sum(&[guests[0].standing(), guests[1].standing()]);
+        guests[1].meet(
+            Place {
+                at: 1,
+                guests: 2,
+                meeting: 1,
+            },
+            &all,
+        );
+        guests[1].resident(1000 * PAGE);
+        assert_eq!(guests[1].counters().fmem_pages, 280);
+        // Who leaves is told no more.
+        let guest = &mut guests[1];
+        let alone = guest.standing();
+        guest.meet(
+            Place {
+                at: 0,
+                guests: 1,
+                meeting: 7,
+            },
+            &alone,
+        );
+        for page in 1001..1050 {
+            guest.resident(page * PAGE);
+        }
+        assert_eq!(guest.standing().fmem_pages, 300);
+    }
+
+    #[test]
+    fn kswapd_takes_from_all() {
+        let set = [("steal_permille", 0), ("demote_basis_points", 1000)];
+        let mut guests = pooled(300, &[200, 200], &set);
+        // A third of the mark of 10 % stays free at first; each frees half of the rest.
+        assert_eq!(meet(&mut guests), [145, 145]);
+        for guest in &mut guests {
+            guest.run(1_000_000, &NoMemory);
+            guest.run(9_000_000, &NoMemory);
+        }
+        assert_eq!(meet(&mut guests), [135, 135]);
+        // One whose pages are all young gives nothing; the other then gives for both.
+        let mut guests = pooled(300, &[200, 200], &set);
+        meet(&mut guests);
+        for ms in 1..200 {
+            for page in 0..200 {
+                guests[0].host.ept.put(page, Mark::Accessed, true);
+            }
+            for guest in &mut guests {
+                guest.run(ms * 1_000_000, &NoMemory);
+            }
+            meet(&mut guests);
+        }
+        let [hot, cold] = [0, 1].map(|at: usize| guests[at].host.ept.used_pages());
+        assert!(hot >= 140 && hot + cold <= 271, "{hot} {cold}");
+    }
+
+    #[test]
+    fn hot_pages_of_one_take_the_places_of_anothers_cold_ones() {
+        let guest = |pages: std::ops::Range<u64>| {
+            let set = [("interval_ms", 10), ("steal_permille", 0)];
+            let mut guest = hypervisor_of(Manager::Abit, 40, &set);
+            guest.share_among(2);
+            for page in 0..100 {
+                guest.resident(page * PAGE);
+                guest.host.ept.put(page as Page, Mark::Accessed, false);
+            }
+            (guest, pages)
+        };
+        // Both have 20 of 40; one uses 30 pages all the time, the other none.
+        let (busy, used) = guest(50..80);
+        let (idle, _) = guest(0..0);
+        let mut guests = [busy, idle];
+        meet(&mut guests);
+        for round in 1..8 {
+            for page in used.clone() {
+                guests[0].walked(page * PAGE, true, false);
+            }
+            for guest in &mut guests {
+                guest.run(round * 10_000_000, &NoMemory);
+            }
+            meet(&mut guests);
+        }
+        let fast = used
+            .filter(|&page| guests[0].node(page * PAGE) == 0)
+            .count();
+        assert!(fast >= 29, "{fast}");
+        let all = meet(&mut guests);
+        assert!(all.iter().sum::<u64>() <= 40 && all[0] >= 29, "{all:?}");
     }
 
     #[test]

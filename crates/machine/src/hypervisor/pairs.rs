@@ -1,55 +1,135 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Which pages change places, given how each ranks: a bucket sort.
 
-use super::ept::{Page, Tier};
+use super::ept::{Ept, Page, Tier};
+use super::ranks::{Quota, RANKS, Ranked, quota};
 
-/// Ranks there are; the highest is the hottest.
-const BUCKETS: usize = 256;
+/// A page and its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankedPage {
+    /// Where it stands among all.
+    pub rank: u8,
+    /// Which it is.
+    pub page: Page,
+}
 
 /// A page that comes to FMEM, and what goes for it where FMEM is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Lies in SMEM.
-    pub up: Page,
-    /// Lies in FMEM.
-    pub down: Option<Page>,
+    /// Lies in SMEM; none where a page of another guest comes.
+    pub up: Option<RankedPage>,
+    /// Lies in FMEM; none where there is room.
+    pub down: Option<RankedPage>,
 }
 
-/// Chooses at most `moves` of them, those first that rank highest: free places are filled by
-/// whatever ranks above nothing, others are taken from what ranks lower. Among pages of one
-/// rank, and of two that rank alike, nothing moves.
-pub fn plan(
-    ranked: impl Iterator<Item = (Page, Tier, u8)>,
-    free_pages: u64,
-    moves: u64,
-) -> Vec<Pair> {
-    let mut buckets = [const { Vec::new() }; 2].map(|_: Vec<Page>| vec![Vec::new(); BUCKETS]);
-    for (page, tier, rank) in ranked {
-        buckets[tier as usize][usize::from(rank)].push(page);
+/// Sorts the pages of a guest, by itself or among those with which it shares FMEM.
+#[derive(Clone, Debug)]
+pub struct Sorter {
+    own: Ranked,
+    others: Ranked,
+}
+
+impl Sorter {
+    /// Before the first sort.
+    pub const fn new() -> Self {
+        Self {
+            own: [[0; RANKS]; 2],
+            others: [[0; RANKS]; 2],
+        }
     }
-    let [fmem, smem] = &buckets;
-    let by_rank = |of: &Vec<Vec<Page>>| {
-        let of = of.iter().enumerate();
-        of.flat_map(|(rank, pages)| pages.iter().map(move |&page| (rank, page)))
-            .collect::<Vec<_>>()
-    };
-    let mut coldest = by_rank(fmem).into_iter();
-    let mut free_pages = free_pages;
+
+    /// How the guest's pages ranked at its last sort, where that put them.
+    pub const fn own(&self) -> &Ranked {
+        &self.own
+    }
+
+    /// How those of all others do.
+    pub const fn met(&mut self, others: &Ranked) {
+        self.others = *others;
+    }
+
+    /// Chooses at most `moves` pairs, those first that rank highest: free places are filled by
+    /// whatever ranks above nothing, others are taken from what ranks lower. Among pages of one
+    /// rank, and of two that rank alike, nothing moves.
+    pub fn plan(
+        &mut self,
+        ept: &Ept,
+        pages: impl Iterator<Item = RankedPage>,
+        moves: u64,
+    ) -> Vec<Pair> {
+        let mut sorted: [Vec<RankedPage>; 2] = [Vec::new(), Vec::new()];
+        self.own = [[0; RANKS]; 2];
+        for page in pages {
+            let tier = ept.tier(page.page) as usize;
+            sorted[tier].push(page);
+            self.own[tier][usize::from(page.rank)] += 1;
+        }
+        for of in &mut sorted {
+            of.sort_by_key(|page| page.rank);
+        }
+        let quota =
+            (ept.sharers() > 1).then(|| quota(&self.own, &self.others, ept.capacity_pages()));
+        let pairs = plan(&sorted, ept.room_pages(), moves, quota);
+        for Pair { up, down } in &pairs {
+            for (page, from) in [(up, Tier::Smem), (down, Tier::Fmem)] {
+                if let Some(page) = page {
+                    self.own[from as usize][usize::from(page.rank)] -= 1;
+                    self.own[1 - from as usize][usize::from(page.rank)] += 1;
+                }
+            }
+        }
+        pairs
+    }
+}
+
+/// Pairs of pages of FMEM and SMEM that are sorted by rank, within a guest's quota if others
+/// share FMEM.
+fn plan(
+    [fmem, smem]: &[Vec<RankedPage>; 2],
+    room_pages: u64,
+    moves: u64,
+    quota: Option<Quota>,
+) -> Vec<Pair> {
+    let Quota { up, down } = quota.unwrap_or(Quota {
+        up: u64::MAX,
+        down: u64::MAX,
+    });
+    let mut coldest = fmem
+        .iter()
+        .copied()
+        .take(usize::try_from(down).unwrap_or(usize::MAX));
+    let mut room_pages = room_pages;
     let mut pairs = Vec::new();
-    for (rank, up) in by_rank(smem).into_iter().rev() {
-        if rank == 0 || pairs.len() as u64 >= moves {
+    for &hot in smem
+        .iter()
+        .rev()
+        .take(usize::try_from(up).unwrap_or(usize::MAX))
+    {
+        if hot.rank == 0 || pairs.len() as u64 >= moves {
             break;
         }
-        let down = if free_pages > 0 {
-            free_pages -= 1;
+        let down = if room_pages > 0 {
+            room_pages -= 1;
             None
         } else {
             match coldest.next() {
-                Some((colder, page)) if colder < rank => Some(page),
+                Some(cold) if cold.rank < hot.rank => Some(cold),
                 _ => break,
             }
         };
-        pairs.push(Pair { up, down });
+        pairs.push(Pair {
+            up: Some(hot),
+            down,
+        });
+    }
+    if quota.is_some() {
+        let left = usize::try_from(moves)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(pairs.len());
+        pairs.extend(coldest.take(left).map(|cold| Pair {
+            up: None,
+            down: Some(cold),
+        }));
     }
     pairs
 }
@@ -59,8 +139,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn pair(up: Page, down: Option<Page>) -> Pair {
-        Pair { up, down }
+    fn pages(pages: impl IntoIterator<Item = (Page, Tier, u8)>) -> [Vec<RankedPage>; 2] {
+        let mut sorted = [Vec::new(), Vec::new()];
+        for (page, tier, rank) in pages {
+            sorted[tier as usize].push(RankedPage { rank, page });
+        }
+        for of in &mut sorted {
+            of.sort_by_key(|page| page.rank);
+        }
+        sorted
+    }
+
+    fn numbers(pairs: &[Pair]) -> Vec<(Option<Page>, Option<Page>)> {
+        let number = |page: Option<RankedPage>| page.map(|page| page.page);
+        pairs
+            .iter()
+            .map(|pair| (number(pair.up), number(pair.down)))
+            .collect()
     }
 
     #[test]
@@ -73,7 +168,8 @@ mod tests {
             (4, Tier::Smem, 200),
             (5, Tier::Smem, 0),
         ];
-        let plan = |free, moves| plan(pages.into_iter(), free, moves);
+        let plan = |free, moves| numbers(&plan(&super::tests::pages(pages), free, moves, None));
+        let pair = |up, down| (Some(up), down);
         // 3 against 3: stays.
         assert_eq!(plan(0, 9), [pair(4, Some(1))]);
         assert_eq!(plan(1, 9), [pair(4, None), pair(3, Some(1))]);
@@ -81,6 +177,26 @@ mod tests {
         assert_eq!(plan(9, 9), [pair(4, None), pair(3, None)]);
         assert_eq!(plan(9, 1), [pair(4, None)]);
         assert_eq!(plan(9, 0), []);
+    }
+
+    #[test]
+    fn within_a_quota_others_have_their_part() {
+        let sorted = pages([
+            (0, Tier::Fmem, 0),
+            (1, Tier::Fmem, 1),
+            (2, Tier::Fmem, 9),
+            (3, Tier::Smem, 5),
+            (4, Tier::Smem, 7),
+        ]);
+        let plan =
+            |room, moves, up, down| numbers(&plan(&sorted, room, moves, Some(Quota { up, down })));
+        assert_eq!(plan(0, 9, 2, 2), [(Some(4), Some(0)), (Some(3), Some(1))]);
+        // Another's pages come for ours; or ours for what another will have put down.
+        assert_eq!(plan(0, 9, 1, 2), [(Some(4), Some(0)), (None, Some(1))]);
+        assert_eq!(plan(0, 9, 2, 1), [(Some(4), Some(0))]);
+        assert_eq!(plan(1, 9, 2, 1), [(Some(4), None), (Some(3), Some(0))]);
+        assert_eq!(plan(0, 1, 1, 2), [(Some(4), Some(0))]);
+        assert_eq!(plan(5, 9, 0, 0), []);
     }
 
     proptest! {
@@ -93,10 +209,10 @@ mod tests {
             let pages: Vec<_> = (0..).zip(&ranks).map(|(page, &(slow, rank))| {
                 (page, if slow { Tier::Smem } else { Tier::Fmem }, rank)
             }).collect();
-            let pairs = plan(pages.iter().copied(), 0, u64::MAX);
+            let pairs = plan(&super::tests::pages(pages.iter().copied()), 0, u64::MAX, None);
             let mut after = pages.clone();
             for pair in &pairs {
-                let (up, down) = (pair.up as usize, pair.down.unwrap() as usize);
+                let (up, down) = (pair.up.unwrap().page as usize, pair.down.unwrap().page as usize);
                 prop_assert_eq!((after[up].1, after[down].1), (Tier::Smem, Tier::Fmem));
                 prop_assert!(after[up].2 > after[down].2);
                 after[up].1 = Tier::Fmem;

@@ -9,9 +9,11 @@
 //!   waits, any other is marked accessed, and the fault repeats until it is active.
 //! - **Reclaim.** While less than the mark is free, kswapd looks at the oldest pages of FMEM:
 //!   it takes the young bit, of which KVM makes a whole flush, or none since 6.13. Young pages
-//!   stay, others are demoted. Priorities, batches and giving up are Linux's.
+//!   stay, others are demoted. Priorities, batches and giving up are Linux's. Where guests share
+//!   FMEM, one kswapd looks at the lists of each in turn, as at those of memory cgroups.
 
 use super::ept::{Ept, Mark, Page, Tier};
+use super::pool::Standing;
 use super::{GuestMemory, Host, HypervisorConfig, PS_PER_MS, Policy, Work};
 
 /// Linux's `DEF_PRIORITY`: a look at a 4096th of each list, then at twice as much.
@@ -39,6 +41,9 @@ pub struct Tpp {
     scan_seed: u64,
     kswapd: Kswapd,
     wake_ps: u64,
+    /// Of other guests, up to the last meeting: pages demoted, and without room.
+    others_demoted_pages: u64,
+    others_refused_pages: u64,
 }
 
 /// The reclaimer of FMEM.
@@ -77,6 +82,8 @@ impl Tpp {
             scan_seed: config.scan_seed,
             kswapd: Kswapd::default(),
             wake_ps: config.wake_ms * PS_PER_MS,
+            others_demoted_pages: 0,
+            others_refused_pages: 0,
         }
     }
 
@@ -227,7 +234,8 @@ impl Tpp {
             return;
         }
         host.ept.put(page, Mark::Referenced, false);
-        self.kswapd.clock_ps += host.demote(page) * host.vcpus;
+        let ps = host.demote(page);
+        self.kswapd.clock_ps += host.beside_ps(ps);
         self.kswapd.demoted = true;
         self.kswapd.demoted_now = true;
     }
@@ -242,7 +250,7 @@ impl Tpp {
         let wait_ps = if flush { host.costs.exit_ps } else { 0 };
         let ps = host.costs.age_page_ps + wait_ps;
         host.charge_host(Work::Ageing, ps);
-        self.kswapd.clock_ps += ps * host.vcpus;
+        self.kswapd.clock_ps += host.beside_ps(ps);
         young
     }
 
@@ -309,6 +317,21 @@ impl Policy for Tpp {
     fn run(&mut self, host: &mut Host, _: &dyn GuestMemory, until_ps: u64) {
         self.scan_when_due(host, until_ps);
         self.reclaim(host, until_ps);
+    }
+
+    fn met(&mut self, others: &Standing) {
+        // One kswapd goes through the lists of all: what it found elsewhere it has found.
+        if others.demoted_pages > self.others_demoted_pages {
+            self.kswapd.failures = 0;
+            self.kswapd.demoted = true;
+            self.kswapd.demoted_now = true;
+        }
+        // Whoever finds no room wakes it.
+        if others.refused_pages > self.others_refused_pages {
+            self.kswapd.asleep_until_ps = 0;
+        }
+        self.others_demoted_pages = others.demoted_pages;
+        self.others_refused_pages = others.refused_pages;
     }
 }
 

@@ -15,7 +15,8 @@
 use std::collections::BTreeMap;
 
 use super::ept::{Mark, Page, Tier};
-use super::pairs::plan;
+use super::pairs::{RankedPage, Sorter};
+use super::pool::Standing;
 use super::{GuestMemory, GuestTable, Host, HypervisorConfig, PS_PER_MS, Policy, Work};
 
 /// Pages that are moved together.
@@ -49,6 +50,7 @@ pub struct Vtmm {
     /// By page: intervals in which it was used since the last sort, and its temperature.
     used: Vec<u16>,
     heat: Vec<u8>,
+    sorter: Sorter,
 }
 
 impl Vtmm {
@@ -66,6 +68,7 @@ impl Vtmm {
             tables: BTreeMap::new(),
             used: vec![0; pages as usize],
             heat: vec![0; pages as usize],
+            sorter: Sorter::new(),
         }
     }
 
@@ -119,17 +122,20 @@ impl Vtmm {
             host.counters.aged_pages += 1;
             host.counters.young_pages += u64::from(used > 0);
             *heat = (u64::from(*heat / 2) + used * FULL_HEAT / intervals).min(255) as u8;
-            ranked.push((page, host.ept.tier(page), *heat >> BUCKET_SHIFT));
+            let rank = *heat >> BUCKET_SHIFT;
+            ranked.push(RankedPage { rank, page });
         }
         host.charge_host(Work::Scan, ranked.len() as u64 * host.costs.scan_page_ps);
-        let pairs = plan(ranked.into_iter(), host.ept.free_pages(), self.moves);
+        let pairs = (self.sorter).plan(&host.ept, ranked.into_iter(), self.moves);
         for batch in pairs.chunks(BATCH_PAGES) {
             host.flush_for_move();
             for pair in batch {
                 if let Some(down) = pair.down {
-                    host.put_down(down);
+                    host.put_down(down.page);
                 }
-                host.put_up(pair.up);
+                if let Some(up) = pair.up {
+                    host.put_up(up.page);
+                }
             }
             host.flush_for_move();
         }
@@ -178,6 +184,14 @@ impl Policy for Vtmm {
             self.sort(host);
         }
         self.due_ps = until_ps + self.interval_ps;
+    }
+
+    fn stand(&self, standing: &mut Standing) {
+        standing.ranked = *self.sorter.own();
+    }
+
+    fn met(&mut self, others: &Standing) {
+        self.sorter.met(&others.ranked);
     }
 }
 
