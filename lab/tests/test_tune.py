@@ -4,17 +4,20 @@
 import hashlib
 import json
 import math
+import tomllib
 from pathlib import Path
 from random import Random
 
 import pytest
 from typer.testing import CliRunner
 
+from demeter_lab.evaluation.records import COMMON, DIRECTORY
 from demeter_lab.inputs import inputs_of
 from demeter_lab.results import ResultError
 from demeter_lab.tune.__main__ import app
+from demeter_lab.tune.rivals import RIVALS, rival
 from demeter_lab.tune.search import cost_of, hypercube
-from demeter_lab.tune.space import MOST_KNOBS, ROWS, Knob
+from demeter_lab.tune.space import MOST_KNOBS, ROWS, Knob, TuneError
 from demeter_lab.workloads import SEVEN, WORKLOADS, WorkloadError, workload_of
 
 # Best at 32 ms and much headroom; huge pages are worth a tenth; 4 ms does not end well.
@@ -185,6 +188,26 @@ def test_a_hypercube_covers_each_knob() -> None:
         for knob in row.knobs:
             assert {setting[knob.name] for setting in settings} == set(knob.values)
             assert len(knob.options_of("1")) == 2 * len(knob.options)
+
+
+def test_rivals_are_searched_where_they_are_compared() -> None:
+    text = (DIRECTORY / COMMON).read_text()
+    tunings = tomllib.loads(text)["tunings"]["eager"]
+    # Whoever is given a second setting was searched for; each knob of it is one that is.
+    assert set(tunings) - {"tpp-h-noflush"} == set(RIVALS)
+    for name in RIVALS:
+        found = rival(name)
+        assert 0 < len(found.row.knobs) <= MOST_KNOBS
+        assert "--roi" not in found.guest and "32M" in found.guest
+        assert [item.name for item in found.workloads] == ["gups", "silo"]
+        assert all("--seed {seed}" in item.command for item in found.workloads)
+        for knob in found.row.knobs:
+            for words in knob.options_of("7"):
+                assert words == "--peer-set" or words.startswith(f"{name}.")
+        line = found.row.options_of({knob.name: knob.values[0] for knob in found.row.knobs})
+        assert line[:2] == ["--tmm", name]
+    with pytest.raises(TuneError):
+        rival("nbt")
 
 
 def test_cost() -> None:

@@ -117,6 +117,18 @@ pub enum Error {
         /// Where the console is.
         kept: PathBuf,
     },
+    /// The guest took too long, as another of its pool did not come on.
+    #[error(
+        "guest {name} did not end within {limit_s} s; it waited for {behind}, with which it shares FMEM"
+    )]
+    Waited {
+        /// Limit in host seconds.
+        limit_s: u64,
+        /// The guest.
+        name: String,
+        /// For whom it waited.
+        behind: String,
+    },
     /// COMMAND could not be started in the guest.
     #[error("the guest cannot start '{program}': {cause}")]
     Command {
@@ -223,6 +235,9 @@ impl Error {
                 format!("{next} ({})", kept.join("console.log").display())
             }
             Self::Panic { kept, .. } | Self::Stopped { kept, .. } => console(kept),
+            Self::Waited { behind, .. } => {
+                format!("see what {behind} did beside it, or give it more time with --timeout")
+            }
             Self::Timeout { kept, .. } => {
                 format!("give it more time with --timeout, or {}", console(kept))
             }
@@ -275,6 +290,7 @@ impl Error {
                 | Self::Panic { .. }
                 | Self::Stopped { .. }
                 | Self::Timeout { .. }
+                | Self::Waited { .. }
                 | Self::CommandFailed { .. }
                 | Self::NotRecorded
         )

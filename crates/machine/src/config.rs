@@ -340,6 +340,9 @@ pub struct NodeConfig {
 
 /// What a guest's clock says in the file of [`StepConfig`] when it has ended.
 pub const STEP_ENDED: u64 = u64::MAX;
+/// Set in the word of a guest that has left its pool by itself; the rest says after how many
+/// meetings.
+pub const POOL_LEFT: u64 = 1 << 63;
 
 /// Guests whose clocks are kept in step, or that meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

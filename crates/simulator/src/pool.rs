@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use demeter_machine::hypervisor::pool::{MEETING_NS, Place, Standing};
+use demeter_machine::hypervisor::pool::{MEETING_NS, Meeting, Standing};
 use demeter_machine::hypervisor::{Manager, NoMemory};
 use demeter_machine::{
     Hypervisor, HypervisorConfig, HypervisorCounters, MachineConfig, MemoryLayout,
@@ -377,10 +377,9 @@ pub fn pool(
         let standings: Vec<Standing> = (here.iter_mut())
             .map(|guest| guest.hypervisor.standing())
             .collect();
-        let all = Standing::sum(&standings);
-        let places = Place::all(here.len(), now_ns / MEETING_NS);
-        for (place, guest) in places.zip(&mut here) {
-            guest.hypervisor.meet(place, &all);
+        let meeting = Meeting::new(now_ns / MEETING_NS, standings);
+        for (at, guest) in here.iter_mut().enumerate() {
+            guest.hypervisor.meet(at, &meeting);
         }
         now_ns += MEETING_NS;
         side_by_side(&mut here, |guest, window| {

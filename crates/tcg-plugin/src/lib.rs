@@ -29,6 +29,7 @@ mod tasks;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt::Display;
+use std::io::Write;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -60,10 +61,15 @@ impl Failure {
     }
 }
 
+/// One line on stderr, if there is room for it: it may be a file on a full disk.
+fn say(what: &dyn Display) {
+    let _ = writeln!(std::io::stderr(), "demeter-plugin: {what}");
+}
+
 /// One line on stderr, then the end: without QEMU's exit handlers, which may
 /// wait for the very thread this runs on.
 pub(crate) fn fatal(what: &impl Display, next: &str) -> ! {
-    eprintln!("demeter-plugin: error: {what}; next: {next}");
+    say(&format_args!("error: {what}; next: {next}"));
     // SAFETY: ends the process.
     unsafe { libc::_exit(1) }
 }
@@ -167,9 +173,9 @@ extern "C" fn on_exit(_: *mut c_void) {
     if idle::runs_vcpus() || qemu::vcpus_have_stopped() {
         observer().exit();
     } else {
-        eprintln!(
-            "demeter-plugin: warning: QEMU ended while its vCPUs ran, so the summary is that of \
-             when the model was switched off last; next: see QEMU's own message"
+        say(
+            &"warning: QEMU ended while its vCPUs ran, so the summary is that of when the model was \
+              switched off last; next: see QEMU's own message",
         );
     }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use demeter_machine::Hypervisor;
-use demeter_machine::config::{STEP_ENDED, StepConfig};
-use demeter_machine::hypervisor::pool::{Place, Standing};
+use demeter_machine::config::{POOL_LEFT, STEP_ENDED, StepConfig};
+use demeter_machine::hypervisor::pool::{Meeting as Gathered, Standing};
 
 use crate::Failure;
 use crate::NEXT_FILES;
@@ -19,10 +19,29 @@ use crate::ram::Mapping;
 
 /// How often a guest that waits looks again.
 const POLL: Duration = Duration::from_micros(50);
-/// In a guest's word: it comes no more; the rest is at how many meetings it was.
-const LEFT: u64 = 1 << 63;
 /// A guest is at most one meeting ahead of another.
 const KEPT: usize = 2;
+
+/// Why a guest cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum MeetingError {
+    /// What it would find of the pool is not what it would have found.
+    #[error("guest {0}, with which FMEM is shared, ended before it had left")]
+    Lost(usize),
+    /// What the others have taken meanwhile cannot be had back.
+    #[error("the model is switched on again in a guest that shares FMEM")]
+    Again,
+}
+
+impl MeetingError {
+    /// What to do.
+    pub const fn next(&self) -> &'static str {
+        match self {
+            Self::Lost(_) => "see what that guest said",
+            Self::Again => "have COMMAND measure one part, as with --roi command",
+        }
+    }
+}
 
 /// A guest's seat.
 pub struct Meeting {
@@ -75,27 +94,30 @@ impl Meeting {
     }
 
     /// Waits for a guest to come to the meeting of that number; false if it has left before.
-    fn comes(&self, guest: usize, number: u64) -> bool {
+    fn comes(&self, guest: usize, number: u64) -> Result<bool, MeetingError> {
         let Some(word) = self.word(guest) else {
-            return false;
+            return Err(MeetingError::Lost(guest));
         };
         loop {
             let word = word.load(Ordering::Acquire);
             if word == STEP_ENDED {
-                return false;
+                return Err(MeetingError::Lost(guest));
             }
-            if word & !LEFT > number {
-                return true;
+            if word & !POOL_LEFT > number {
+                return Ok(true);
             }
-            if word & LEFT != 0 {
-                return false;
+            if word & POOL_LEFT != 0 {
+                return Ok(false);
             }
             std::thread::sleep(POLL);
         }
     }
 
-    /// The next one.
-    fn hold(&mut self, hypervisor: &mut Hypervisor) {
+    /// The next one: tells and hears.
+    ///
+    /// # Errors
+    /// Another guest is lost.
+    pub fn hold(&mut self, hypervisor: &mut Hypervisor) -> Result<(), MeetingError> {
         let number = self.held;
         let own = hypervisor.standing();
         for (word, value) in (self.standing_words(self.config.index, number)).zip(own.words()) {
@@ -103,55 +125,49 @@ impl Meeting {
         }
         self.held += 1;
         self.publish(self.held);
-        let here: Vec<usize> = (0..self.config.guests)
-            .filter(|&guest| self.comes(guest, number))
-            .collect();
+        let mut here = Vec::new();
+        for guest in 0..self.config.guests {
+            if self.comes(guest, number)? {
+                here.push(guest);
+            }
+        }
         let standings: Vec<Standing> = (here.iter())
             .map(|&guest| {
                 let words = self.standing_words(guest, number);
                 Standing::from_words(words.map(|word| word.load(Ordering::Relaxed)))
             })
             .collect();
-        let place = Place {
-            at: here
-                .iter()
-                .filter(|&&guest| guest < self.config.index)
-                .count() as u64,
-            guests: here.len() as u64,
-            meeting: number,
-        };
-        hypervisor.meet(place, &Standing::sum(&standings));
+        let at = (here.iter()).take_while(|&&guest| guest < self.config.index);
+        hypervisor.meet(at.count(), &Gathered::new(number, standings));
+        Ok(())
     }
 
-    /// Modelling begins, for all guests together. False where this guest had left: what the others
-    /// have taken meanwhile cannot be had back.
-    #[must_use]
-    pub fn begin(&mut self, now_ns: u64, hypervisor: &mut Hypervisor) -> bool {
+    /// Modelling begins, for all guests together.
+    ///
+    /// # Errors
+    /// This guest had left, or another is lost.
+    pub fn begin(&mut self, now_ns: u64, hypervisor: &mut Hypervisor) -> Result<(), MeetingError> {
         if self.left {
-            return false;
+            return Err(MeetingError::Again);
         }
         if self.began_ns.is_none() {
             self.began_ns = Some(now_ns);
-            self.hold(hypervisor);
+            self.hold(hypervisor)?;
         }
-        true
+        Ok(())
     }
 
-    /// The guest's clock has come so far: holds all meetings that are due.
+    /// When the next one is due, if that is not after `now_ns`.
     #[inline]
-    pub fn keep(&mut self, now_ns: u64, hypervisor: &mut Hypervisor) {
-        let Some(began_ns) = self.began_ns.filter(|_| !self.left) else {
-            return;
-        };
-        while now_ns >= began_ns + self.held * self.config.window_ns {
-            self.hold(hypervisor);
-        }
+    pub fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        let began_ns = self.began_ns.filter(|_| !self.left)?;
+        Some(began_ns + self.held * self.config.window_ns).filter(|&due_ns| due_ns <= now_ns)
     }
 
     /// Modelling ended: this guest's FMEM is the others' now, and nobody waits for it any more.
     pub fn leave(&mut self) {
         self.left = true;
-        self.publish(LEFT | self.held);
+        self.publish(POOL_LEFT | self.held);
     }
 }
 
@@ -167,6 +183,13 @@ mod tests {
 
     const PAGE: u64 = 4096;
     const MIB: u64 = 1 << 20;
+
+    /// Holds all that are due.
+    fn keep(seat: &mut Meeting, now_ns: u64, hypervisor: &mut Hypervisor) {
+        while seat.due_ns(now_ns).is_some() {
+            assert!(seat.hold(hypervisor).is_ok());
+        }
+    }
 
     /// A guest that has touched so many pages, with its seat.
     fn guest(path: &Path, index: usize, pages: u64) -> (Meeting, Hypervisor) {
@@ -209,45 +232,45 @@ mod tests {
                 many.counters().fmem_pages
             };
             // Clocks of guests differ when modelling begins; time since then counts.
-            assert!(fast.begin(70_000, &mut many));
+            assert!(fast.begin(70_000, &mut many).is_ok());
             let _ = said.send(("began", grow(&mut many)));
-            fast.keep(70_999, &mut many);
-            fast.keep(72_500, &mut many);
+            keep(&mut fast, 70_999, &mut many);
+            keep(&mut fast, 72_500, &mut many);
             let _ = said.send(("two more", grow(&mut many)));
-            fast.keep(73_000, &mut many);
+            keep(&mut fast, 73_000, &mut many);
             let _ = said.send(("the other has left", grow(&mut many)));
         });
         let short = Duration::from_millis(30);
         assert!(heard.recv_timeout(short).is_err());
-        assert!(slow.begin(5_000, &mut few));
+        assert!(slow.begin(5_000, &mut few).is_ok());
         // Half each; then of 40 that are free, half.
         assert_eq!(heard.recv(), Ok(("began", 70)));
         assert!(heard.recv_timeout(short).is_err());
-        slow.keep(6_000, &mut few);
+        keep(&mut slow, 6_000, &mut few);
         for page in 10..20 {
             few.resident(page * PAGE);
         }
-        slow.keep(7_000, &mut few);
+        keep(&mut slow, 7_000, &mut few);
         // What ours had at that one, 20; of 10 that are free, half.
         assert_eq!(heard.recv(), Ok(("two more", 75)));
         assert!(heard.recv_timeout(short).is_err());
         slow.leave();
         assert_eq!(heard.recv(), Ok(("the other has left", 100)));
         assert!(thread.join().is_ok());
-        assert!(!slow.begin(9_000, &mut few), "it cannot come back");
+        let again = slow.begin(9_000, &mut few);
+        assert!(matches!(again, Err(MeetingError::Again)), "{again:?}");
         let _ = std::fs::remove_file(&path);
     }
 
     #[test]
-    fn one_that_died_is_not_waited_for() {
+    fn one_that_died_is_not_waited_for_and_ends_the_others() {
         let path = std::env::temp_dir().join(format!("demeter-died-{}", std::process::id()));
         let (mut seat, mut hypervisor) = guest(&path, 0, 200);
         if let Some(word) = seat.word(1) {
             word.store(STEP_ENDED, Ordering::Release);
         }
-        assert!(seat.begin(1, &mut hypervisor));
-        seat.keep(9_000, &mut hypervisor);
-        assert_eq!(seat.held, 9);
+        let lost = seat.begin(1, &mut hypervisor);
+        assert!(matches!(lost, Err(MeetingError::Lost(1))), "{lost:?}");
         let _ = std::fs::remove_file(&path);
     }
 }

@@ -373,10 +373,7 @@ impl Observer {
             watch.at(now);
         }
         self.write_windows();
-        if let (Some(meeting), Some(hypervisor)) = (&mut self.meeting, &mut self.machine.hypervisor)
-        {
-            meeting.keep(now, hypervisor);
-        }
+        self.meet(vcpu, now);
         self.run_hypervisor(vcpu, now);
         self.grow_soft_tlb(vcpu, now);
         if now >= self.next_tick_ns {
@@ -476,12 +473,9 @@ impl Observer {
             self.resume_hypervisor(vcpu, now);
             if let (Some(meeting), Some(hypervisor)) =
                 (&mut self.meeting, &mut self.machine.hypervisor)
-                && !meeting.begin(now, hypervisor)
+                && let Err(error) = meeting.begin(now, hypervisor)
             {
-                crate::fatal(
-                    &"the model is switched on again in a guest that shares FMEM",
-                    "have COMMAND measure one part, as with --roi command",
-                );
+                crate::fatal(&error, error.next());
             }
             self.first_on_ns.get_or_insert(now);
             self.on_since_ns = now;

@@ -11,23 +11,36 @@ import typer
 
 from demeter_lab.results import ResultError
 from demeter_lab.tune.guests import Guests
+from demeter_lab.tune.rivals import RIVALS, Search, rival
 from demeter_lab.tune.search import best_of, judge, search
 from demeter_lab.tune.space import TuneError, row_of
 from demeter_lab.workloads import GUEST, TUNED_WITH, WorkloadError, workload_of
 
+#: Linux' own managers and ours are judged by these, too.
+UNSEEN = ("btree", "graph500", "xsbench")
+
 app = typer.Typer(add_completion=False)
+
+
+def search_of(row: str) -> Search:
+    """Return what is searched of a row, in which guest, with which workloads."""
+    if row in RIVALS:
+        return rival(row)
+    return Search(row_of(row), GUEST, TUNED_WITH, tuple(workload_of(name) for name in UNSEEN))
 
 
 @app.command()
 def tune(
-    row: Annotated[str, typer.Option(help="nbt, damon, damon-auto or demeter")],
+    row: Annotated[
+        str, typer.Option(help="nbt, damon, damon-auto, demeter or a rival of the evaluation")
+    ],
     budget: Annotated[int, typer.Option(help="guests of the search in all", min=1)] = 14,
     workload: Annotated[
-        list[str] | None, typer.Option(help="NAME or NAME=COMMAND [default: gups, silo-short]")
+        list[str] | None, typer.Option(help="NAME or NAME=COMMAND [default: gups and a short silo]")
     ] = None,
     unseen: Annotated[
         list[str] | None,
-        typer.Option(help="judged by as well [default: btree, graph500, xsbench]"),
+        typer.Option(help="judged by as well [default: three more]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="of the choice of candidates")] = 1,
     judged: Annotated[
@@ -42,11 +55,12 @@ def tune(
 ) -> None:
     """Search for the best knobs of a row; the same command goes on where it was stopped."""
     try:
-        tuned = row_of(row)
-        workloads = [workload_of(text) for text in workload or [item.name for item in TUNED_WITH]]
-        others = [workload_of(text) for text in unseen or ["btree", "graph500", "xsbench"]]
+        found = search_of(row)
+        tuned = found.row
+        workloads = [workload_of(text) for text in workload or []] or list(found.workloads)
+        others = [workload_of(text) for text in unseen or []] or list(found.unseen)
         directory = out or Path("out/tune") / row
-        options = [*GUEST, *shlex.split(guest)]
+        options = [*found.guest, *shlex.split(guest)]
         plan = {
             "row": asdict(tuned),
             "budget": budget,

@@ -246,6 +246,8 @@ pub fn run_all(
     let slots: Vec<Mutex<Option<Result<Finished, Error>>>> =
         jobs.iter().map(|_| Mutex::new(None)).collect();
     let stopped = AtomicBool::new(false);
+    // Of several failures the first is the cause: others may have waited for that guest.
+    let first = Mutex::new(None);
     let stops = |error: &Error| others == Others::Stop || !error.is_of_one_guest();
     std::thread::scope(|scope| {
         for _ in 0..parallel.clamp(1, jobs.len().max(1)) {
@@ -259,19 +261,25 @@ pub fn run_all(
                     let (Some(job), Some(slot)) = (jobs.get(index), slots.get(index)) else {
                         return;
                     };
+                    // Also of one that is not started: others may wait for it.
+                    let leave = Leave(job);
                     if stopped.load(Ordering::Relaxed) {
-                        return;
+                        continue;
                     }
                     let outcome = match job.run(testbed, out, total_work, &board, &stopped) {
                         Ok(Some(finished)) => Ok(finished),
-                        Ok(None) => return,
+                        Ok(None) => continue,
                         Err(error) => {
                             if stops(&error) {
                                 stopped.store(true, Ordering::Relaxed);
+                                if let Ok(mut first) = first.lock() {
+                                    first.get_or_insert(index);
+                                }
                             }
                             Err(error)
                         }
                     };
+                    drop(leave);
                     if let Ok(mut slot) = slot.lock() {
                         *slot = Some(outcome);
                     }
@@ -279,17 +287,32 @@ pub fn run_all(
             });
         }
     });
+    let first = first.into_inner().ok().flatten();
     let mut ended = Vec::new();
-    for slot in slots {
+    for (index, slot) in slots.into_iter().enumerate() {
         // An empty slot was not started because another run stopped all; its
         // failure is in a slot of its own.
         match slot.into_inner() {
-            Ok(Some(Err(error))) if stops(&error) => return Err(error),
+            Ok(Some(Err(error))) if first == Some(index) => return Err(error),
             Ok(Some(outcome)) => ended.push(outcome),
             _ => {}
         }
     }
     Ok(ended)
+}
+
+/// Has a guest leave those that wait for it, however its run ends.
+struct Leave<'a>(&'a Job);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        if let Some(seat) = &self.0.seat {
+            seat.leave();
+        }
+        if let Some(pool) = &self.0.settings.pool {
+            step::leave(pool);
+        }
+    }
 }
 
 impl Job {
@@ -318,19 +341,39 @@ impl Job {
         let place = out.join(&self.name);
         let outcome = session::run(testbed, &settings, &place, self.seat.as_ref(), &show)
             .and_then(|finished| must_succeed(self.tmm, &self.settings, finished))
+            .map_err(|error| self.with_whom_it_waited_for(error))
             .and_then(|finished| {
                 if let Some(part) = &self.part {
                     part.publish(&finished.directory)?;
                 }
                 Ok(finished)
             });
-        if let Some(pool) = &self.settings.pool {
-            step::leave(pool);
-        }
         if let (Err(_), Some(part)) = (&outcome, &self.part) {
             part.withdraw();
         }
         outcome.map(Some)
+    }
+}
+
+impl Job {
+    /// A guest that took too long may have waited for another of its pool.
+    fn with_whom_it_waited_for(&self, error: Error) -> Error {
+        let (Error::Timeout { limit_s, .. }, Some(pool)) = (&error, &self.settings.pool) else {
+            return error;
+        };
+        let names = |guests: &[usize]| {
+            let names: Vec<String> = guests.iter().map(|guest| format!("vm{guest}")).collect();
+            names.join(", ")
+        };
+        let behind = step::behind(pool);
+        if behind.is_empty() || behind.contains(&pool.index) {
+            return error;
+        }
+        Error::Waited {
+            limit_s: *limit_s,
+            name: self.name.clone(),
+            behind: names(&behind),
+        }
     }
 }
 

@@ -18,7 +18,6 @@ use super::figures::{self, Job, Others, Row};
 use super::fleet::{Fleet, Guest, INDEX_ENV, guests_table};
 use super::hypervisor;
 use super::session::Finished;
-use super::sizing::Method;
 use super::summary;
 use super::workplace::{RamDir, RowsDir, to_json};
 use crate::error::Error;
@@ -49,22 +48,16 @@ pub fn execute(
             next: "leave --policy and --policy-interval out".into(),
         });
     }
-    if fleet.guest.balloon != Method::None {
-        return Err(Error::Usage {
-            cause: format!("--balloon knows tiers, and a guest under {row} none"),
-            next: "leave out --balloon".into(),
-        });
-    }
+    let mut settings = fleet.guest.settings(fleet.tmm, fleet.command)?;
     let pool_bytes = (fleet.options.fmem_pool).unwrap_or(fleet.guest.fmem * fleet.vms);
     let config = HypervisorConfig {
         fmem_bytes: pool_bytes,
         ..config.clone()
     };
     config.validate().map_err(|error| Error::Usage {
-        cause: format!("--fmem-pool: {error}"),
-        next: "give more, or leave it out".into(),
+        cause: format!("FMEM of all guests together: {error}"),
+        next: "choose another --fmem-pool, or --fmem for each guest".into(),
     })?;
-    let mut settings = fleet.guest.settings(fleet.tmm, fleet.command)?;
     settings.hypervisor = Some(config.clone());
     let testbed = Testbed::load()?;
     let directory = RowsDir::create(out)?;

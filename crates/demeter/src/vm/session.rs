@@ -59,7 +59,6 @@ pub fn run(
     show: &Show<'_>,
 ) -> Result<Finished, Error> {
     let began = Instant::now();
-    let _leave = Leave(seat);
     let kernel = testbed.kernel(&settings.kernel)?;
     manager::supported(settings.tmm, kernel)?;
     let built = Built::find()?;
@@ -193,17 +192,6 @@ pub fn run(
         summary,
         fmem,
     })
-}
-
-/// Has a guest leave its seat however its run ends.
-struct Leave<'a>(Option<&'a Arc<balloon::Seat>>);
-
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        if let Some(seat) = self.0 {
-            seat.leave();
-        }
-    }
 }
 
 /// How watching ended.

@@ -11,7 +11,7 @@ use demeter_agent::size;
 use demeter_machine::HypervisorConfig;
 use demeter_machine::config::{MachineConfig, Preset, StepConfig};
 use demeter_machine::pmu::Kind;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::knobs::Knobs;
 use super::sizing::{Balloon, Method};
@@ -226,6 +226,10 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<HypervisorConfig>,
     /// Its place among the guests of one hypervisor.
+    #[serde(
+        serialize_with = "place_in_pool",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub pool: Option<StepConfig>,
     /// Host files put into the guest.
     pub copies: Vec<(PathBuf, String)>,
@@ -235,6 +239,22 @@ pub struct Settings {
     pub watch: Watch,
     /// QEMU's `-seed`.
     pub seed: u64,
+}
+
+/// Where the guests meet is not what a run is.
+fn place_in_pool<S: Serializer>(pool: &Option<StepConfig>, to: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Place {
+        index: usize,
+        guests: usize,
+        meeting_ns: u64,
+    }
+    let place = pool.as_ref().map(|pool| Place {
+        index: pool.index,
+        guests: pool.guests,
+        meeting_ns: pool.window_ns,
+    });
+    place.serialize(to)
 }
 
 impl Options {

@@ -4,10 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use demeter_machine::config::{STEP_ENDED, StepConfig};
-
-/// Set in the word of a guest that has left by itself.
-const LEFT: u64 = 1 << 63;
+use demeter_machine::config::{POOL_LEFT, STEP_ENDED, StepConfig};
 
 /// The guest is gone, in whatever way: nobody waits for its clock any more. What it said itself
 /// when it left is what others still have to hear.
@@ -18,11 +15,24 @@ pub fn leave(step: &StepConfig) {
     let _ = file.and_then(|file| {
         let mut word = [0; 8];
         file.read_exact_at(&mut word, at)?;
-        if u64::from_ne_bytes(word) & LEFT == 0 {
+        if u64::from_ne_bytes(word) & POOL_LEFT == 0 {
             file.write_all_at(&STEP_ENDED.to_ne_bytes(), at)?;
         }
         Ok(())
     });
+}
+
+/// Which guests have come least far, of those for which others wait; none where all are gone.
+pub fn behind(step: &StepConfig) -> Vec<usize> {
+    let bytes = std::fs::read(&step.path).unwrap_or_default();
+    let words = bytes.chunks_exact(8).take(step.guests).enumerate();
+    let waited_for: Vec<(usize, u64)> = words
+        .filter_map(|(guest, word)| Some((guest, u64::from_ne_bytes(word.try_into().ok()?))))
+        .filter(|(_, word)| word & POOL_LEFT == 0)
+        .collect();
+    let least = waited_for.iter().map(|(_, word)| *word).min();
+    let last = waited_for.iter().filter(|(_, word)| Some(*word) == least);
+    last.map(|(guest, _)| *guest).collect()
 }
 
 #[cfg(test)]
@@ -32,7 +42,7 @@ mod tests {
     #[test]
     fn who_left_by_itself_is_left_alone() {
         let path = std::env::temp_dir().join(format!("demeter-leave-{}", std::process::id()));
-        let words = [7, LEFT | 7, STEP_ENDED];
+        let words = [7, POOL_LEFT | 7, STEP_ENDED];
         let bytes: Vec<u8> = words.iter().copied().flat_map(u64::to_ne_bytes).collect();
         std::fs::write(&path, bytes).unwrap();
         for index in 0..4 {
@@ -49,7 +59,7 @@ mod tests {
             .map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
         assert_eq!(
             after.collect::<Vec<_>>(),
-            [STEP_ENDED, LEFT | 7, STEP_ENDED]
+            [STEP_ENDED, POOL_LEFT | 7, STEP_ENDED]
         );
         std::fs::remove_file(&path).unwrap();
         leave(&StepConfig {
@@ -58,5 +68,33 @@ mod tests {
             guests: 1,
             window_ns: 1,
         });
+    }
+
+    #[test]
+    fn who_is_behind_is_named() {
+        let path = std::env::temp_dir().join(format!("demeter-behind-{}", std::process::id()));
+        let behind_of = |words: &[u64]| {
+            let bytes: Vec<u8> = words.iter().copied().flat_map(u64::to_ne_bytes).collect();
+            std::fs::write(&path, bytes).unwrap();
+            behind(&StepConfig {
+                path: path.clone(),
+                index: 0,
+                guests: 4,
+                window_ns: 1,
+            })
+        };
+        assert_eq!(behind_of(&[9, 7, STEP_ENDED, POOL_LEFT | 3, 1]), [1]);
+        assert_eq!(behind_of(&[0, 7, 0, 8]), [0, 2]);
+        assert_eq!(behind_of(&[STEP_ENDED; 4]), [0; 0]);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(
+            behind(&StepConfig {
+                path,
+                index: 0,
+                guests: 4,
+                window_ns: 1
+            }),
+            [0; 0]
+        );
     }
 }

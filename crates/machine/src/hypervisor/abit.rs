@@ -81,15 +81,13 @@ impl Abit {
     }
 
     fn moves(&mut self, host: &Host) -> Vec<Pair> {
-        let mut sorter = std::mem::replace(&mut self.sorter, Sorter::new());
         let managed = (0..host.ept.pages()).filter(|&page| host.ept.is_managed(page));
         let ranked = managed.map(|page| RankedPage {
             rank: self.rank(page),
             page,
         });
-        let pairs = sorter.plan(&host.ept, ranked, self.moves);
-        self.sorter = sorter;
-        pairs
+        let ranked: Vec<RankedPage> = ranked.collect();
+        (self.sorter).plan(&host.ept, ranked.into_iter(), self.moves)
     }
 }
 
@@ -134,10 +132,10 @@ impl Policy for Abit {
     }
 
     fn stand(&self, standing: &mut Standing) {
-        standing.ranked = *self.sorter.own();
+        self.sorter.stand(standing);
     }
 
-    fn met(&mut self, others: &Standing) {
+    fn met(&mut self, _: &Host, others: &Standing) {
         self.sorter.met(&others.ranked);
     }
 }

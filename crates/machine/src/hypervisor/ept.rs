@@ -104,7 +104,7 @@ impl Ept {
             page_shift,
             lists: [ends; 4],
             capacity_pages: fmem_bytes >> page_shift,
-            share: Share::new(1),
+            share: Share::new(1, fmem_bytes >> page_shift),
         }
     }
 
@@ -183,22 +183,28 @@ impl Ept {
         self.list_pages(Tier::Fmem, false) + self.list_pages(Tier::Fmem, true)
     }
 
-    /// FMEM that managed pages do not have yet, of this guest or of those that share it.
+    /// FMEM that managed pages do not have yet, of this guest or of those that share it: what
+    /// watermarks are compared with.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         (self.share).free_pages(self.capacity_pages, self.used_pages())
     }
 
-    /// The part of it that this guest may take now.
+    /// The part of it that this guest may take now: what decides whether a page can come.
     #[must_use]
     pub fn room_pages(&self) -> u64 {
-        (self.share).room_pages(self.capacity_pages, self.used_pages())
+        self.share.room_pages(self.used_pages())
     }
 
     /// How many guests share FMEM, this one among them.
     #[must_use]
     pub const fn sharers(&self) -> u64 {
         self.share.guests()
+    }
+
+    /// FMEM is one pool for so many guests, of which none has anything yet.
+    pub fn share_among(&mut self, guests: u64) {
+        self.share = Share::new(guests, self.capacity_pages);
     }
 
     /// Says what has become of the pool.

@@ -29,7 +29,7 @@ use crate::layout::MemoryLayout;
 use abit::Abit;
 use cost::Costs;
 use ept::{Ept, Mark, Page, Tier};
-use pool::{Place, Standing};
+use pool::{Meeting, Standing};
 use share::Share;
 use tpp::Tpp;
 use vtmm::Vtmm;
@@ -89,7 +89,7 @@ trait Policy {
     fn stand(&self, _: &mut Standing) {}
 
     /// How all others of the pool stand, together.
-    fn met(&mut self, others: &Standing);
+    fn met(&mut self, host: &Host, others: &Standing);
 }
 
 #[derive(Clone, Debug)]
@@ -132,6 +132,11 @@ struct Host {
     /// The guest's clock is the sum over its vCPUs: a thread of the host that works for a
     /// while lets so many times of it pass.
     vcpus: u64,
+    /// The part of kswapd's time that others of its pool leave to this guest.
+    kswapd_permille: u64,
+    /// At the last meeting: what it had worked for the others, and what had been asked for here.
+    others_kswapd_ps: u64,
+    asked_pages: u64,
 }
 
 impl Host {
@@ -155,10 +160,10 @@ impl Host {
         self.owed_ps += stolen_ps;
     }
 
-    /// How far the guest's clock goes while a thread that serves all guests of the pool in turn
-    /// works for this one for `ps`.
+    /// How far the guest's clock goes while kswapd works for it for `ps`: it is one thread, which
+    /// others of the pool may keep busy, too.
     const fn beside_ps(&self, ps: u64) -> u64 {
-        ps * self.vcpus * self.ept.sharers()
+        ps * self.vcpus * 1000 / self.kswapd_permille
     }
 
     /// Takes the young bit of a page; whether it was set.
@@ -172,6 +177,12 @@ impl Host {
         self.counters.aged_pages += 1;
         self.counters.young_pages += u64::from(young);
         young
+    }
+
+    /// Pages that came to FMEM, or found no room there.
+    const fn asked_so_far(&self) -> u64 {
+        let counters = &self.counters;
+        (counters.promoted_pages + counters.refused_pages) / self.ept.small_pages()
     }
 
     /// Asks for a flush after bits were cleared or pages taken out by a scan.
@@ -325,6 +336,9 @@ impl Hypervisor {
                 owed_ps: 0,
                 due_flushes: 0,
                 vcpus: vcpus.max(1) as u64,
+                kswapd_permille: 1000,
+                others_kswapd_ps: 0,
+                asked_pages: 0,
             },
             chosen,
             follows_stores: traps_stores || (abit && config.dirty_bit != 0),
@@ -355,35 +369,46 @@ impl Hypervisor {
 
     /// FMEM is one pool for so many guests, of which none has anything yet.
     pub fn share_among(&mut self, guests: u64) {
-        self.host.ept.share(Share::new(guests));
+        self.host.ept.share_among(guests);
     }
 
     /// How it stands, for the others of its pool.
     #[must_use]
     pub fn standing(&mut self) -> Standing {
+        let host = &self.host;
+        let counters = &host.counters;
         let mut standing = Standing {
-            fmem_pages: self.host.ept.used_pages(),
-            demoted_pages: self.host.counters.demoted_pages,
-            refused_pages: self.host.counters.refused_pages,
+            fmem_pages: host.ept.used_pages(),
+            asked_pages: host.asked_so_far() - host.asked_pages,
+            demoted_pages: counters.demoted_pages,
+            refused_pages: counters.refused_pages,
+            kswapd_ps: counters.host_ageing_ps + counters.host_demotion_ps,
             ..Standing::default()
         };
         self.chosen.policy().stand(&mut standing);
         standing
     }
 
-    /// Hears how all guests stand together that share FMEM, this one among them, at one time for
-    /// all; which it is of how many at which meeting, by `place`.
-    pub fn meet(&mut self, place: Place, all: &Standing) {
-        let own = self.standing();
-        let others = all.clone().without(&own);
+    /// Hears how all guests stand that share FMEM, at one time for all; this one is in place `at`
+    /// of them, and has not gone on since.
+    pub fn meet(&mut self, at: usize, meeting: &Meeting) {
+        let (own, others) = (meeting.own(at), meeting.others(at));
+        let host = &mut self.host;
+        let part_pages = meeting.part_pages(at, host.ept.capacity_pages());
         let share = Share::met(
-            place.guests,
-            place.turn(),
+            meeting.guests().max(1),
             others.fmem_pages,
             own.fmem_pages,
+            part_pages,
         );
-        self.host.ept.share(share);
-        self.chosen.policy().met(&others);
+        host.ept.share(share);
+        // Who leaves takes its time with it.
+        let busy_ps = others.kswapd_ps.saturating_sub(host.others_kswapd_ps);
+        let busy_permille = busy_ps * host.vcpus / pool::MEETING_NS;
+        host.kswapd_permille = (1000 - busy_permille.min(1000)).max(1000 / meeting.guests().max(1));
+        host.others_kswapd_ps = others.kswapd_ps;
+        host.asked_pages = host.asked_so_far();
+        self.chosen.policy().met(&self.host, &others);
     }
 
     fn place(&mut self, page: Page) {
@@ -639,14 +664,13 @@ pub(crate) mod tests {
 
     fn meet(guests: &mut [Hypervisor]) -> Vec<u64> {
         let standings: Vec<Standing> = guests.iter_mut().map(Hypervisor::standing).collect();
-        let all = Standing::sum(&standings);
-        for (place, guest) in Place::all(standings.len(), 0).zip(guests.iter_mut()) {
-            guest.meet(place, &all);
+        let pages = standings.iter().map(|standing| standing.fmem_pages);
+        let pages = pages.collect();
+        let meeting = Meeting::new(0, standings);
+        for (at, guest) in guests.iter_mut().enumerate() {
+            guest.meet(at, &meeting);
         }
-        standings
-            .iter()
-            .map(|standing| standing.fmem_pages)
-            .collect()
+        pages
     }
 
     #[test]
@@ -663,30 +687,16 @@ pub(crate) mod tests {
             guests[1].resident(page * PAGE);
             meet(&mut guests);
         }
-        // The last one is the other's while that is in front.
+        // The last one is the other's while that has the turn.
         assert_eq!(meet(&mut guests), [20, 279]);
-        let all = Standing::sum(&[guests[0].standing(), guests[1].standing()]);
-        guests[1].meet(
-            Place {
-                at: 1,
-                guests: 2,
-                meeting: 1,
-            },
-            &all,
-        );
+        let standings = vec![guests[0].standing(), guests[1].standing()];
+        guests[1].meet(1, &Meeting::new(1, standings));
         guests[1].resident(1000 * PAGE);
         assert_eq!(guests[1].counters().fmem_pages, 280);
         // Who leaves is told no more.
         let guest = &mut guests[1];
         let alone = guest.standing();
-        guest.meet(
-            Place {
-                at: 0,
-                guests: 1,
-                meeting: 7,
-            },
-            &alone,
-        );
+        guest.meet(0, &Meeting::new(2, vec![alone]));
         for page in 1001..1050 {
             guest.resident(page * PAGE);
         }
@@ -720,38 +730,75 @@ pub(crate) mod tests {
         assert!(hot >= 140 && hot + cold <= 271, "{hot} {cold}");
     }
 
-    #[test]
-    fn hot_pages_of_one_take_the_places_of_anothers_cold_ones() {
-        let guest = |pages: std::ops::Range<u64>| {
+    /// One of `count` guests uses 30 of 40 pages for each all the time, the others none; how many of
+    /// them are in FMEM after each look.
+    fn hot_beside_idle(count: usize, looks: u64) -> Vec<usize> {
+        let fmem_pages = 40 * count as u64;
+        let guest = |_| {
             let set = [("interval_ms", 10), ("steal_permille", 0)];
-            let mut guest = hypervisor_of(Manager::Abit, 40, &set);
-            guest.share_among(2);
-            for page in 0..100 {
+            let mut guest = hypervisor_of(Manager::Abit, fmem_pages, &set);
+            guest.share_among(count as u64);
+            for page in 0..200 {
                 guest.resident(page * PAGE);
                 guest.host.ept.put(page as Page, Mark::Accessed, false);
             }
-            (guest, pages)
+            guest
         };
-        // Both have 20 of 40; one uses 30 pages all the time, the other none.
-        let (busy, used) = guest(50..80);
-        let (idle, _) = guest(0..0);
-        let mut guests = [busy, idle];
+        let mut guests: Vec<Hypervisor> = (0..count).map(guest).collect();
         meet(&mut guests);
-        for round in 1..8 {
+        let used = 100..100 + 30 * count as u64;
+        let mut seen = Vec::new();
+        for look in 1..=looks {
             for page in used.clone() {
                 guests[0].walked(page * PAGE, true, false);
             }
             for guest in &mut guests {
-                guest.run(round * 10_000_000, &NoMemory);
+                guest.run(look * 10_000_000, &NoMemory);
             }
-            meet(&mut guests);
+            let all = meet(&mut guests);
+            assert!(all.iter().sum::<u64>() <= fmem_pages, "{all:?}");
+            let fast = used
+                .clone()
+                .filter(|&page| guests[0].node(page * PAGE) == 0);
+            seen.push(fast.count());
         }
-        let fast = used
-            .filter(|&page| guests[0].node(page * PAGE) == 0)
-            .count();
-        assert!(fast >= 29, "{fast}");
-        let all = meet(&mut guests);
-        assert!(all.iter().sum::<u64>() <= 40 && all[0] >= 29, "{all:?}");
+        seen
+    }
+
+    #[test]
+    fn hot_pages_of_one_take_the_places_of_anothers_cold_ones() {
+        assert_eq!(hot_beside_idle(1, 2), [30, 30]);
+        // It has first its own places, then all that the others' sort has put down meanwhile.
+        let two = hot_beside_idle(2, 4);
+        assert!(two[0] >= 20 && two[2] >= 59, "{two:?}");
+        let three = hot_beside_idle(3, 4);
+        assert!(three[0] >= 10 && three[2] >= 87, "{three:?}");
+    }
+
+    #[test]
+    fn kswapd_works_for_one_at_full_speed_while_others_need_nothing() {
+        let set = [("steal_permille", 0), ("demote_basis_points", 5000)];
+        let demoted = |count: usize, busy: usize| {
+            // 200 pages for each; whoever touches few has nothing to give.
+            let touched: Vec<u64> = (0..count)
+                .map(|at| if at < busy { 200 } else { 0 })
+                .collect();
+            let mut guests = pooled(200 * count as u64, &touched, &set);
+            meet(&mut guests);
+            for step in 1..=20 {
+                for guest in &mut guests {
+                    guest.run(10_000_000 + step * 50_000, &NoMemory);
+                }
+                if step % 20 == 0 {
+                    meet(&mut guests);
+                }
+            }
+            guests[0].counters().demoted_pages
+        };
+        let alone = demoted(1, 1);
+        assert!(alone > 0);
+        // Beside idle ones there is room; so only those that all use it wait for the thread.
+        assert!(demoted(2, 2) >= alone / 2, "{alone} {}", demoted(2, 2));
     }
 
     #[test]

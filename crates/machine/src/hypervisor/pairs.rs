@@ -2,6 +2,7 @@
 //! Which pages change places, given how each ranks: a bucket sort.
 
 use super::ept::{Ept, Page, Tier};
+use super::pool::Standing;
 use super::ranks::{Quota, RANKS, Ranked, quota};
 
 /// A page and its rank.
@@ -27,6 +28,7 @@ pub struct Pair {
 pub struct Sorter {
     own: Ranked,
     others: Ranked,
+    left_out: u64,
 }
 
 impl Sorter {
@@ -35,12 +37,15 @@ impl Sorter {
         Self {
             own: [[0; RANKS]; 2],
             others: [[0; RANKS]; 2],
+            left_out: 0,
         }
     }
 
-    /// How the guest's pages ranked at its last sort, where that put them.
-    pub const fn own(&self) -> &Ranked {
-        &self.own
+    /// How the guest's pages ranked at its last sort, where that put them, and how many it had no
+    /// room for.
+    pub const fn stand(&self, standing: &mut Standing) {
+        standing.ranked = self.own;
+        standing.asked_pages = self.left_out;
     }
 
     /// How those of all others do.
@@ -70,6 +75,8 @@ impl Sorter {
         let quota =
             (ept.sharers() > 1).then(|| quota(&self.own, &self.others, ept.capacity_pages()));
         let pairs = plan(&sorted, ept.room_pages(), moves, quota);
+        let came = pairs.iter().filter(|pair| pair.up.is_some()).count() as u64;
+        self.left_out = quota.map_or(0, |quota| quota.up - came);
         for Pair { up, down } in &pairs {
             for (page, from) in [(up, Tier::Smem), (down, Tier::Fmem)] {
                 if let Some(page) = page {

@@ -60,6 +60,8 @@ struct Kswapd {
     demoted: bool,
     demoted_now: bool,
     failures: u32,
+    /// The last run ended as nothing seemed to lack.
+    did_its_part: bool,
 }
 
 impl Tpp {
@@ -184,6 +186,7 @@ impl Tpp {
         let kswapd = &mut self.kswapd;
         if enough {
             self.end_run();
+            self.kswapd.did_its_part = true;
         } else if kswapd.inactive_left > 0 && kswapd.inactive_left >= kswapd.active_left {
             kswapd.inactive_left -= 1;
             self.look_at_inactive(host);
@@ -319,16 +322,19 @@ impl Policy for Tpp {
         self.reclaim(host, until_ps);
     }
 
-    fn met(&mut self, others: &Standing) {
+    fn met(&mut self, host: &Host, others: &Standing) {
+        let kswapd = &mut self.kswapd;
         // One kswapd goes through the lists of all: what it found elsewhere it has found.
         if others.demoted_pages > self.others_demoted_pages {
-            self.kswapd.failures = 0;
-            self.kswapd.demoted = true;
-            self.kswapd.demoted_now = true;
+            kswapd.failures = 0;
+            kswapd.demoted = true;
+            kswapd.demoted_now = true;
         }
-        // Whoever finds no room wakes it.
-        if others.refused_pages > self.others_refused_pages {
-            self.kswapd.asleep_until_ps = 0;
+        // Whoever finds no room wakes it. Nor does it sleep where this guest has done its part, and
+        // the others have not.
+        let lacks = host.ept.sharers() > 1 && host.ept.free_pages() < self.mark_pages;
+        if others.refused_pages > self.others_refused_pages || (kswapd.did_its_part && lacks) {
+            kswapd.asleep_until_ps = 0;
         }
         self.others_demoted_pages = others.demoted_pages;
         self.others_refused_pages = others.refused_pages;

@@ -187,10 +187,10 @@ impl Policy for Vtmm {
     }
 
     fn stand(&self, standing: &mut Standing) {
-        standing.ranked = *self.sorter.own();
+        self.sorter.stand(standing);
     }
 
-    fn met(&mut self, others: &Standing) {
+    fn met(&mut self, _: &Host, others: &Standing) {
         self.sorter.met(&others.ranked);
     }
 }

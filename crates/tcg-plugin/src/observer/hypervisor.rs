@@ -107,6 +107,20 @@ impl Observer {
         }
     }
 
+    /// Holds the meetings of guests that share FMEM that are due. Also while a guest slept the host's
+    /// threads went on, and what they freed is there for the others.
+    pub(super) fn meet(&mut self, vcpu: usize, now_ns: u64) {
+        while let Some(due_ns) = (self.meeting.as_ref()).and_then(|seat| seat.due_ns(now_ns)) {
+            self.run_hypervisor(vcpu, due_ns);
+            if let (Some(seat), Some(hypervisor)) =
+                (&mut self.meeting, &mut self.machine.hypervisor)
+                && let Err(error) = seat.hold(hypervisor)
+            {
+                crate::fatal(&error, error.next());
+            }
+        }
+    }
+
     /// The host's threads catch up with the guest.
     pub(super) fn run_hypervisor(&mut self, vcpu: usize, now_ns: u64) {
         if self.machine.hypervisor.is_none() {
