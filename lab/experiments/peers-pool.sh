@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: lab/experiments/peers-pool.sh [OUT]
 # Hypervisors whose FMEM is one pool for several guests: three guests with hot sets of 20, 90 and 4 MiB,
-# 64 MiB of FMEM for each, beside each guest alone with its 64 MiB; the null test (equal guests are as one);
+# 64 MiB of FMEM for each, beside each guest alone with its 64 MiB; equal guests beside one alone;
 # two guests live and simulated: docs/results/peers.md, "One pool for several guests". The guest of 90 MiB
 # ends first, so that it has nothing of those that left. What is complete in OUT is kept.
 set -euo pipefail
@@ -53,22 +53,23 @@ alone() {
 		"$out/$name/summary.json"
 }
 
+for row in none tpp-h tpp-h-2m raminate vtmm; do
+	for index in 0 1 2; do
+		alone "pmem-$row-alone-$index" $index $row
+	done
+done
+for row in tpp-h tpp-h-2m raminate vtmm; do
+	run "pmem-$row" 3 $row
+done
+# vTMM sees one accessed bit for each page of the guest's: what is claimed of it needs base pages.
 for slow in pmem cxl; do
-	for row in none tpp-h tpp-h-2m raminate vtmm; do
-		for index in 0 1 2; do
-			alone "$slow-$row-alone-$index" $index $row --slow $slow
-		done
-	done
-	for row in tpp-h tpp-h-2m raminate vtmm; do
-		run "$slow-$row" 3 $row --slow $slow
-	done
-	# vTMM sees one accessed bit for each page of the guest's.
+	base=(--slow $slow --thp never --env PAGES=base)
 	for row in none vtmm; do
 		for index in 0 1 2; do
-			alone "$slow-base-$row-alone-$index" $index $row --slow $slow --thp never --env PAGES=base
+			alone "$slow-base-$row-alone-$index" $index $row "${base[@]}"
 		done
 	done
-	run "$slow-base-vtmm" 3 vtmm --slow $slow --thp never --env PAGES=base
+	run "$slow-base-vtmm" 3 vtmm "${base[@]}"
 done
 
 # LONG=12: as many updates for each.
@@ -87,8 +88,11 @@ for row in tpp-h heteroos; do
 			  "violations " + (.hypervisor.violations | tostring),
 			  "host " + (.hypervisor.host_s * 1000 | round | tostring) + " ms"] | join(", "))'
 done
+[ -e "$out/record-long/summary.json" ] ||
+	target/release/demeter vm record "$out/record-long" "${guest[@]}" --machine ept_2m=0 -- \
+		/demeter/workloads gups --footprint 280M --hot 20M --updates 48000000 --pages huge >/dev/null
 for guests in 1 2 4 8 16; do
-	target/release/demeter sim "$out/record-0" --guests $guests --tmm tpp-h --json |
+	target/release/demeter sim "$out/record-long" --guests $guests --tmm tpp-h --json |
 		jq -r --arg guests $guests '(.guests | length) as $count | [$guests + " equal guests",
 			(.guests[0].time_s * 1000 | round | tostring) + " ms",
 			"last quarter " + (.guests[0].fmem_share_last_quarter * 1000 | round / 10 | tostring) + " % from FMEM",

@@ -581,12 +581,23 @@ impl Machine {
     /// they asked for are carried out on every vCPU that runs; what `vcpu`, which does, pays for
     /// the host's time and all of them for theirs, in picoseconds. A vCPU that has halted is not
     /// in the guest: nobody interrupts it or waits for it, and it flushes when it goes on.
+    /// `slept`: no vCPU ran since the last time.
     #[cold]
-    pub fn run_hypervisor(&mut self, vcpu: usize, now_ns: u64, memory: &dyn GuestMemory) -> u64 {
+    pub fn run_hypervisor(
+        &mut self,
+        vcpu: usize,
+        now_ns: u64,
+        slept: bool,
+        memory: &dyn GuestMemory,
+    ) -> u64 {
         let Some(hypervisor) = &mut self.hypervisor else {
             return 0;
         };
-        let (mut ps, flushes) = hypervisor.run(now_ns, memory);
+        let (mut ps, flushes) = if slept {
+            hypervisor.run_asleep(now_ns, memory)
+        } else {
+            hypervisor.run(now_ns, memory)
+        };
         if let Some(flushes) = flushes {
             for own in &mut self.vcpus {
                 own.forget_all();

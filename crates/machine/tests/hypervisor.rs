@@ -94,8 +94,8 @@ fn a_flush_is_everybodys() {
         assert!(!touch(&mut machine, vcpu, 0x1040).unwrap().walked);
     }
     let before = machine.counters.charged_ps;
-    assert_eq!(machine.run_hypervisor(0, MS / 2, &NoMemory), 0);
-    let ps = machine.run_hypervisor(0, MS, &NoMemory);
+    assert_eq!(machine.run_hypervisor(0, MS / 2, false, &NoMemory), 0);
+    let ps = machine.run_hypervisor(0, MS, false, &NoMemory);
     assert_eq!(ps, 2 * (1_000_000 + 106_000));
     assert_eq!(machine.counters.charged_ps - before, ps);
     let own = [0, 1].map(|vcpu| machine.vcpu_counters(vcpu).charged_ps);
@@ -135,7 +135,7 @@ fn what_the_tlb_has_looks_cold_without_a_flush() {
         for at_us in 0..3000 {
             line = (line + 64) % 2048;
             touch(&mut machine, 0, PAGE + line);
-            machine.run_hypervisor(0, 10 * MS + at_us * 1000, &NoMemory);
+            machine.run_hypervisor(0, 10 * MS + at_us * 1000, false, &NoMemory);
         }
         let counters = machine.hypervisor.as_ref().unwrap().counters();
         // Of ten that are to be free three were left.
@@ -162,9 +162,9 @@ fn who_has_halted_pays_when_it_goes_on() {
     }
     machine.halt(1);
     let before = [0, 1].map(|vcpu| machine.vcpu_counters(vcpu).charged_ps);
-    let mut ps = machine.run_hypervisor(0, MS, &NoMemory);
+    let mut ps = machine.run_hypervisor(0, MS, false, &NoMemory);
     touch(&mut machine, 0, 0x1040);
-    ps += machine.run_hypervisor(0, 3000 * MS, &NoMemory);
+    ps += machine.run_hypervisor(0, 3000 * MS, false, &NoMemory);
     assert_eq!(ps, 2 * (1_000_000 + 106_000));
     assert_eq!(machine.vcpu_counters(1).charged_ps, before[1]);
     let invept = |machine: &Machine| machine.hypervisor.as_ref().unwrap().counters().invept;
@@ -211,11 +211,11 @@ fn a_store_marks_its_page_once() {
     assert!(store(&mut machine, 0x2000) > 0, "another page");
     let counters = |machine: &Machine| machine.hypervisor.as_ref().unwrap().counters();
     assert_eq!(counters(&machine).fmem_store_lines, 3);
-    machine.run_hypervisor(0, MS, &NoMemory);
+    machine.run_hypervisor(0, MS, false, &NoMemory);
     assert_eq!(counters(&machine).young_pages, 2);
-    machine.run_hypervisor(0, 2 * MS, &NoMemory);
+    machine.run_hypervisor(0, 2 * MS, false, &NoMemory);
     assert_eq!(counters(&machine).young_pages, 2, "nobody stored");
     assert!(store(&mut machine, 0x1040) > 0, "flushed");
-    machine.run_hypervisor(0, 3 * MS, &NoMemory);
+    machine.run_hypervisor(0, 3 * MS, false, &NoMemory);
     assert_eq!(counters(&machine).young_pages, 3);
 }

@@ -331,7 +331,8 @@ pub fn pool(
         let bytes: u64 = player.header.node_bytes.iter().sum();
         let frames = ((ROOM * bytes) >> PAGE_SHIFT).next_multiple_of(HUGE_PAGES);
         let layout = MemoryLayout::new(frames << PAGE_SHIFT, 0);
-        let mut hypervisor = Hypervisor::new(config, &own, layout, 1);
+        let config = config.of_guest(at as u64, tenants.len() as u64);
+        let mut hypervisor = Hypervisor::new(&config, &own, layout, 1);
         hypervisor.resume(0);
         waiting.push(Guest {
             at,

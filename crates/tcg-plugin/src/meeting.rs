@@ -157,6 +157,11 @@ impl Meeting {
         Ok(())
     }
 
+    /// The guest's time between two.
+    pub const fn distance_ns(&self) -> u64 {
+        self.config.window_ns
+    }
+
     /// When the next one is due, if that is not after `now_ns`.
     #[inline]
     pub fn due_ns(&self, now_ns: u64) -> Option<u64> {

@@ -374,7 +374,7 @@ impl Observer {
         }
         self.write_windows();
         self.meet(vcpu, now);
-        self.run_hypervisor(vcpu, now);
+        self.run_hypervisor(vcpu, now, false);
         self.grow_soft_tlb(vcpu, now);
         if now >= self.next_tick_ns {
             let missed = (now - self.next_tick_ns) / self.interval_ns;

@@ -48,7 +48,7 @@ pub fn execute(
             next: "leave --policy and --policy-interval out".into(),
         });
     }
-    let mut settings = fleet.guest.settings(fleet.tmm, fleet.command)?;
+    let settings = fleet.guest.settings(fleet.tmm, fleet.command)?;
     let pool_bytes = (fleet.options.fmem_pool).unwrap_or(fleet.guest.fmem * fleet.vms);
     let config = HypervisorConfig {
         fmem_bytes: pool_bytes,
@@ -58,7 +58,6 @@ pub fn execute(
         cause: format!("FMEM of all guests together: {error}"),
         next: "choose another --fmem-pool, or --fmem for each guest".into(),
     })?;
-    settings.hypervisor = Some(config.clone());
     let testbed = Testbed::load()?;
     let directory = RowsDir::create(out)?;
     let ram = RamDir::create(settings.node_bytes.iter().sum::<u64>() * fleet.vms)?;
@@ -67,6 +66,7 @@ pub fn execute(
         .map(|index| {
             let mut settings = settings.clone();
             settings.env.insert(INDEX_ENV.into(), index.to_string());
+            settings.hypervisor = Some(config.of_guest(index, fleet.vms));
             settings.pool = Some(StepConfig {
                 path: meetings.clone(),
                 index: index as usize,

@@ -246,10 +246,6 @@ impl RowsDir {
     /// belong to the rows.
     pub fn create(path: &Path) -> Result<Self, Error> {
         refuse_foreign(path)?;
-        if path.join(MANIFEST).is_file() {
-            // A single run's: its files would lie between the rows.
-            fs::remove_dir_all(path).map_err(|cause| Error::file("remove", path, cause))?;
-        }
         fs::create_dir_all(path).map_err(|cause| Error::file("create", path, cause))?;
         let unfinished = path.join(UNFINISHED);
         let text = "Runs that did not end, or did not end well. The next ones with this --out \
@@ -283,12 +279,10 @@ fn remove_if_there(path: &Path) -> Result<(), Error> {
 const SUMMARIES: [&str; 2] = ["compare.json", "summary.json"];
 /// Beside the runs until they are summed up.
 const UNFINISHED: &str = "unfinished";
-/// Of a single run.
-const MANIFEST: &str = "manifest.json";
 
 /// Only a directory that we made (or an empty one) is ever replaced.
 fn refuse_foreign(path: &Path) -> Result<(), Error> {
-    let ours = [MANIFEST, "compare.json", "summary.json", UNFINISHED]
+    let ours = ["manifest.json", "compare.json", "summary.json", UNFINISHED]
         .iter()
         .any(|name| path.join(name).is_file());
     let empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());

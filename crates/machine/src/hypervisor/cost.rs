@@ -247,6 +247,17 @@ impl HypervisorConfig {
         Ok(())
     }
 
+    /// That of one of several guests that share FMEM. Monitors' scans have no common clock: they are
+    /// spread over a period here, as equal ones would ask kswapd for room all at once.
+    #[must_use]
+    pub fn of_guest(&self, index: u64, guests: u64) -> Self {
+        let phase_ms = self.scan_period_min_ms * index / guests.max(1);
+        Self {
+            scan_delay_ms: self.scan_delay_ms + phase_ms,
+            ..self.clone()
+        }
+    }
+
     /// FMEM for managed pages.
     #[must_use]
     pub const fn pool_bytes(&self) -> u64 {
@@ -433,6 +444,14 @@ mod tests {
         config.fmem_bytes = 128 << 20;
         config.manager = Manager::Vtmm;
         assert!(config.validate().is_err(), "the others' are of 4 KiB");
+    }
+
+    #[test]
+    fn scans_of_several_guests_are_spread() {
+        let config = HypervisorConfig::default();
+        let delays = [0, 1, 2, 3].map(|index| config.of_guest(index, 4).scan_delay_ms);
+        assert_eq!(delays, [100, 125, 150, 175]);
+        assert_eq!(config.of_guest(0, 1), config);
     }
 
     #[test]

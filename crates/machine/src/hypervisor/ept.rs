@@ -202,6 +202,12 @@ impl Ept {
         self.share.guests()
     }
 
+    /// This guest's part of kswapd's time.
+    #[must_use]
+    pub const fn kswapd_permille(&self) -> u64 {
+        self.share.kswapd_permille()
+    }
+
     /// FMEM is one pool for so many guests, of which none has anything yet.
     pub fn share_among(&mut self, guests: u64) {
         self.share = Share::new(guests, self.capacity_pages);

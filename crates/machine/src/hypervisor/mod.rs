@@ -85,6 +85,11 @@ trait Policy {
     /// The host's threads run up to `until_ps`.
     fn run(&mut self, host: &mut Host, memory: &dyn GuestMemory, until_ps: u64);
 
+    /// Likewise while the guest sleeps: without what its own threads do in the host's kernel.
+    fn run_asleep(&mut self, host: &mut Host, memory: &dyn GuestMemory, until_ps: u64) {
+        self.run(host, memory, until_ps);
+    }
+
     /// What others of the pool have to know of its pages, beside their number.
     fn stand(&self, _: &mut Standing) {}
 
@@ -132,10 +137,8 @@ struct Host {
     /// The guest's clock is the sum over its vCPUs: a thread of the host that works for a
     /// while lets so many times of it pass.
     vcpus: u64,
-    /// The part of kswapd's time that others of its pool leave to this guest.
-    kswapd_permille: u64,
-    /// At the last meeting: what it had worked for the others, and what had been asked for here.
-    others_kswapd_ps: u64,
+    /// First touches since the last meeting, and what had been promoted or refused until then.
+    touched_pages: u64,
     asked_pages: u64,
 }
 
@@ -160,10 +163,10 @@ impl Host {
         self.owed_ps += stolen_ps;
     }
 
-    /// How far the guest's clock goes while kswapd works for it for `ps`: it is one thread, which
-    /// others of the pool may keep busy, too.
+    /// How far the guest's clock goes while kswapd works for it for `ps`: it is one thread, for all
+    /// guests of the pool that it has to look after.
     const fn beside_ps(&self, ps: u64) -> u64 {
-        ps * self.vcpus * 1000 / self.kswapd_permille
+        ps * self.vcpus * 1000 / self.ept.kswapd_permille()
     }
 
     /// Takes the young bit of a page; whether it was set.
@@ -336,8 +339,7 @@ impl Hypervisor {
                 owed_ps: 0,
                 due_flushes: 0,
                 vcpus: vcpus.max(1) as u64,
-                kswapd_permille: 1000,
-                others_kswapd_ps: 0,
+                touched_pages: 0,
                 asked_pages: 0,
             },
             chosen,
@@ -376,13 +378,11 @@ impl Hypervisor {
     #[must_use]
     pub fn standing(&mut self) -> Standing {
         let host = &self.host;
-        let counters = &host.counters;
         let mut standing = Standing {
             fmem_pages: host.ept.used_pages(),
-            asked_pages: host.asked_so_far() - host.asked_pages,
-            demoted_pages: counters.demoted_pages,
-            refused_pages: counters.refused_pages,
-            kswapd_ps: counters.host_ageing_ps + counters.host_demotion_ps,
+            asked_pages: host.asked_so_far() - host.asked_pages + host.touched_pages,
+            demoted_pages: host.counters.demoted_pages,
+            refused_pages: host.counters.refused_pages,
             ..Standing::default()
         };
         self.chosen.policy().stand(&mut standing);
@@ -395,24 +395,20 @@ impl Hypervisor {
         let (own, others) = (meeting.own(at), meeting.others(at));
         let host = &mut self.host;
         let part_pages = meeting.part_pages(at, host.ept.capacity_pages());
-        let share = Share::met(
-            meeting.guests().max(1),
-            others.fmem_pages,
-            own.fmem_pages,
-            part_pages,
-        );
-        host.ept.share(share);
-        // Who leaves takes its time with it.
-        let busy_ps = others.kswapd_ps.saturating_sub(host.others_kswapd_ps);
-        let busy_permille = busy_ps * host.vcpus / pool::MEETING_NS;
-        host.kswapd_permille = (1000 - busy_permille.min(1000)).max(1000 / meeting.guests().max(1));
-        host.others_kswapd_ps = others.kswapd_ps;
+        let guests = meeting.guests().max(1);
+        // kswapd's time is divided as lists are long, as Linux looks at cgroups.
+        let looked_after = own.fmem_pages.max(1) + others.kswapd_pages;
+        let kswapd_permille = own.fmem_pages.max(1) * 1000 / looked_after;
+        let pages = [others.fmem_pages, own.fmem_pages];
+        (host.ept).share(Share::met(guests, pages, part_pages, kswapd_permille));
         host.asked_pages = host.asked_so_far();
+        host.touched_pages = 0;
         self.chosen.policy().met(&self.host, &others);
     }
 
     fn place(&mut self, page: Page) {
         if !self.host.ept.is_managed(page) {
+            self.host.touched_pages += 1;
             let tier = self.chosen.policy().first_touch(&self.host);
             if !self.host.ept.manage(page, tier) {
                 self.host.ept.manage(page, Tier::Smem);
@@ -539,11 +535,27 @@ impl Hypervisor {
     /// The host's threads run up to `now_ns`; what the guest has to be charged for it, and
     /// for the flushes that each vCPU has to carry out now, if there are any.
     pub fn run(&mut self, now_ns: u64, memory: &dyn GuestMemory) -> (u64, Option<Flushes>) {
-        // What they steal is no time in which they run beside the guest: else they would
-        // steal all of it.
-        let beside_ps = self.host.counters.stolen_ps;
-        let until_ps = (now_ns * 1000).saturating_sub(beside_ps + self.absent_ps);
+        let until_ps = self.beside_ps(now_ns);
         self.chosen.policy().run(&mut self.host, memory, until_ps);
+        self.owed()
+    }
+
+    /// Likewise, of a time in which the guest slept.
+    pub fn run_asleep(&mut self, now_ns: u64, memory: &dyn GuestMemory) -> (u64, Option<Flushes>) {
+        let until_ps = self.beside_ps(now_ns);
+        let policy = self.chosen.policy();
+        policy.run_asleep(&mut self.host, memory, until_ps);
+        self.owed()
+    }
+
+    /// What they steal is no time in which they run beside the guest: else they would steal all
+    /// of it.
+    const fn beside_ps(&self, now_ns: u64) -> u64 {
+        let stolen_ps = self.host.counters.stolen_ps;
+        (now_ns * 1000).saturating_sub(stolen_ps + self.absent_ps)
+    }
+
+    fn owed(&mut self) -> (u64, Option<Flushes>) {
         let count = std::mem::take(&mut self.host.due_flushes);
         let costs = &self.host.costs;
         let flushes = (count > 0).then_some(Flushes {
@@ -646,159 +658,6 @@ pub(crate) mod tests {
             assert_eq!(hypervisor.host.counters.stolen_ps, share);
             assert_eq!(hypervisor.host.owed_ps, share);
         }
-    }
-
-    /// Guests that share `fmem_pages` and have touched so many pages each.
-    fn pooled(fmem_pages: u64, touched: &[u64], set: &[(&str, u64)]) -> Vec<Hypervisor> {
-        let guest = |&pages: &u64| {
-            let mut guest = hypervisor(fmem_pages, set);
-            guest.share_among(touched.len() as u64);
-            for page in 0..pages {
-                guest.resident(page * PAGE);
-                guest.host.ept.put(page as Page, Mark::Accessed, false);
-            }
-            guest
-        };
-        touched.iter().map(guest).collect()
-    }
-
-    fn meet(guests: &mut [Hypervisor]) -> Vec<u64> {
-        let standings: Vec<Standing> = guests.iter_mut().map(Hypervisor::standing).collect();
-        let pages = standings.iter().map(|standing| standing.fmem_pages);
-        let pages = pages.collect();
-        let meeting = Meeting::new(0, standings);
-        for (at, guest) in guests.iter_mut().enumerate() {
-            guest.meet(at, &meeting);
-        }
-        pages
-    }
-
-    #[test]
-    fn what_one_leaves_another_takes() {
-        let mut guests = pooled(300, &[20, 400], &[("demote_basis_points", 0)]);
-        // Before they met, half of it each.
-        assert_eq!(meet(&mut guests), [20, 150]);
-        for page in 400..500 {
-            guests[1].resident(page * PAGE);
-        }
-        // Of 130 that were free, 65.
-        assert_eq!(meet(&mut guests), [20, 215]);
-        for page in 500..1000 {
-            guests[1].resident(page * PAGE);
-            meet(&mut guests);
-        }
-        // The last one is the other's while that has the turn.
-        assert_eq!(meet(&mut guests), [20, 279]);
-        let standings = vec![guests[0].standing(), guests[1].standing()];
-        guests[1].meet(1, &Meeting::new(1, standings));
-        guests[1].resident(1000 * PAGE);
-        assert_eq!(guests[1].counters().fmem_pages, 280);
-        // Who leaves is told no more.
-        let guest = &mut guests[1];
-        let alone = guest.standing();
-        guest.meet(0, &Meeting::new(2, vec![alone]));
-        for page in 1001..1050 {
-            guest.resident(page * PAGE);
-        }
-        assert_eq!(guest.standing().fmem_pages, 300);
-    }
-
-    #[test]
-    fn kswapd_takes_from_all() {
-        let set = [("steal_permille", 0), ("demote_basis_points", 1000)];
-        let mut guests = pooled(300, &[200, 200], &set);
-        // A third of the mark of 10 % stays free at first; each frees half of the rest.
-        assert_eq!(meet(&mut guests), [145, 145]);
-        for guest in &mut guests {
-            guest.run(1_000_000, &NoMemory);
-            guest.run(9_000_000, &NoMemory);
-        }
-        assert_eq!(meet(&mut guests), [135, 135]);
-        // One whose pages are all young gives nothing; the other then gives for both.
-        let mut guests = pooled(300, &[200, 200], &set);
-        meet(&mut guests);
-        for ms in 1..200 {
-            for page in 0..200 {
-                guests[0].host.ept.put(page, Mark::Accessed, true);
-            }
-            for guest in &mut guests {
-                guest.run(ms * 1_000_000, &NoMemory);
-            }
-            meet(&mut guests);
-        }
-        let [hot, cold] = [0, 1].map(|at: usize| guests[at].host.ept.used_pages());
-        assert!(hot >= 140 && hot + cold <= 271, "{hot} {cold}");
-    }
-
-    /// One of `count` guests uses 30 of 40 pages for each all the time, the others none; how many of
-    /// them are in FMEM after each look.
-    fn hot_beside_idle(count: usize, looks: u64) -> Vec<usize> {
-        let fmem_pages = 40 * count as u64;
-        let guest = |_| {
-            let set = [("interval_ms", 10), ("steal_permille", 0)];
-            let mut guest = hypervisor_of(Manager::Abit, fmem_pages, &set);
-            guest.share_among(count as u64);
-            for page in 0..200 {
-                guest.resident(page * PAGE);
-                guest.host.ept.put(page as Page, Mark::Accessed, false);
-            }
-            guest
-        };
-        let mut guests: Vec<Hypervisor> = (0..count).map(guest).collect();
-        meet(&mut guests);
-        let used = 100..100 + 30 * count as u64;
-        let mut seen = Vec::new();
-        for look in 1..=looks {
-            for page in used.clone() {
-                guests[0].walked(page * PAGE, true, false);
-            }
-            for guest in &mut guests {
-                guest.run(look * 10_000_000, &NoMemory);
-            }
-            let all = meet(&mut guests);
-            assert!(all.iter().sum::<u64>() <= fmem_pages, "{all:?}");
-            let fast = used
-                .clone()
-                .filter(|&page| guests[0].node(page * PAGE) == 0);
-            seen.push(fast.count());
-        }
-        seen
-    }
-
-    #[test]
-    fn hot_pages_of_one_take_the_places_of_anothers_cold_ones() {
-        assert_eq!(hot_beside_idle(1, 2), [30, 30]);
-        // It has first its own places, then all that the others' sort has put down meanwhile.
-        let two = hot_beside_idle(2, 4);
-        assert!(two[0] >= 20 && two[2] >= 59, "{two:?}");
-        let three = hot_beside_idle(3, 4);
-        assert!(three[0] >= 10 && three[2] >= 87, "{three:?}");
-    }
-
-    #[test]
-    fn kswapd_works_for_one_at_full_speed_while_others_need_nothing() {
-        let set = [("steal_permille", 0), ("demote_basis_points", 5000)];
-        let demoted = |count: usize, busy: usize| {
-            // 200 pages for each; whoever touches few has nothing to give.
-            let touched: Vec<u64> = (0..count)
-                .map(|at| if at < busy { 200 } else { 0 })
-                .collect();
-            let mut guests = pooled(200 * count as u64, &touched, &set);
-            meet(&mut guests);
-            for step in 1..=20 {
-                for guest in &mut guests {
-                    guest.run(10_000_000 + step * 50_000, &NoMemory);
-                }
-                if step % 20 == 0 {
-                    meet(&mut guests);
-                }
-            }
-            guests[0].counters().demoted_pages
-        };
-        let alone = demoted(1, 1);
-        assert!(alone > 0);
-        // Beside idle ones there is room; so only those that all use it wait for the thread.
-        assert!(demoted(2, 2) >= alone / 2, "{alone} {}", demoted(2, 2));
     }
 
     #[test]

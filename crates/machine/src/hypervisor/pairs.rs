@@ -45,7 +45,7 @@ impl Sorter {
     /// room for.
     pub const fn stand(&self, standing: &mut Standing) {
         standing.ranked = self.own;
-        standing.asked_pages = self.left_out;
+        standing.asked_pages += self.left_out;
     }
 
     /// How those of all others do.
@@ -76,7 +76,7 @@ impl Sorter {
             (ept.sharers() > 1).then(|| quota(&self.own, &self.others, ept.capacity_pages()));
         let pairs = plan(&sorted, ept.room_pages(), moves, quota);
         let came = pairs.iter().filter(|pair| pair.up.is_some()).count() as u64;
-        self.left_out = quota.map_or(0, |quota| quota.up - came);
+        self.left_out = quota.map_or(0, |quota| quota.up.min(moves).saturating_sub(came));
         for Pair { up, down } in &pairs {
             for (page, from) in [(up, Tier::Smem), (down, Tier::Fmem)] {
                 if let Some(page) = page {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A guest's share of FMEM that is one pool for several.
 //!
-//! Between two meetings ([`super::pool`]) each guest takes the others to do as it does itself: of
-//! what was free it takes at most its part, of what kswapd lacks it frees its part. So the pool is
-//! never exceeded, and what comes of it is the same whichever guest is modelled first.
+//! Between two meetings ([`super::pool`]) nobody hears of anybody. Of what was free at the last one
+//! each takes at most its part, so that the pool is never exceeded, and what comes of it is the same
+//! whichever guest is modelled first.
 
 /// A guest's view of the pool since the last meeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,23 +15,40 @@ pub struct Share {
     own_pages: u64,
     /// What it may take of what was free.
     part_pages: u64,
+    /// Its part of kswapd's time, and so of what is given back of what lacks.
+    kswapd_permille: u64,
 }
 
 impl Share {
     /// Before the first meeting of so many guests, none of which has anything of `capacity_pages`.
     pub const fn new(guests: u64, capacity_pages: u64) -> Self {
         let guests = if guests == 0 { 1 } else { guests };
-        Self::met(guests, 0, 0, capacity_pages / guests)
+        Self::met(guests, [0; 2], capacity_pages / guests, 1000)
     }
 
-    /// After a meeting of so many guests.
-    pub const fn met(guests: u64, others_pages: u64, own_pages: u64, part_pages: u64) -> Self {
+    /// After a meeting of so many guests, at which the others and this one had so much.
+    pub const fn met(
+        guests: u64,
+        [others_pages, own_pages]: [u64; 2],
+        part_pages: u64,
+        kswapd_permille: u64,
+    ) -> Self {
         Self {
             guests,
             others_pages,
             own_pages,
             part_pages,
+            kswapd_permille: if kswapd_permille == 0 {
+                1
+            } else {
+                kswapd_permille
+            },
         }
+    }
+
+    /// Its part of kswapd's time.
+    pub const fn kswapd_permille(&self) -> u64 {
+        self.kswapd_permille
     }
 
     /// Guests that were there, this one among them.
@@ -39,15 +56,19 @@ impl Share {
         self.guests
     }
 
-    /// What is free of `capacity_pages` where this guest has `used_pages` by now, and the others
-    /// did alike. What marks and watermarks are compared with.
+    /// What is free of `capacity_pages` where this guest has `used_pages` by now: what marks and
+    /// watermarks are compared with. The others are taken to use their parts of what was free as
+    /// far as this guest has used its own, and to give back by their parts of kswapd's time.
     pub const fn free_pages(&self, capacity_pages: u64, used_pages: u64) -> u64 {
         let free = capacity_pages.saturating_sub(self.others_pages + self.own_pages);
-        if used_pages >= self.own_pages {
-            free.saturating_sub((used_pages - self.own_pages) * self.guests)
-        } else {
-            free + (self.own_pages - used_pages) * self.guests
+        if used_pages <= self.own_pages {
+            return free + (self.own_pages - used_pages) * 1000 / self.kswapd_permille;
         }
+        let taken = used_pages - self.own_pages;
+        if taken >= self.part_pages {
+            return 0;
+        }
+        (free as u128 * (self.part_pages - taken) as u128 / self.part_pages as u128) as u64
     }
 
     /// What this guest may take: what it gave back itself, and its part of what was free. Whoever
@@ -90,19 +111,25 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn others_are_taken_to_do_alike() {
+    fn others_are_taken_to_use_their_parts_alike() {
         // Before they met, each of three may fill a third.
         let share = Share::new(3, 100);
         assert_eq!((share.free_pages(100, 0), share.room_pages(0)), (100, 33));
-        assert_eq!((share.free_pages(100, 33), share.room_pages(33)), (1, 0));
-        // 50 of 100 are free, two guests.
-        let share = Share::met(2, 30, 20, 25);
+        assert_eq!((share.free_pages(100, 33), share.room_pages(33)), (0, 0));
+        // 50 of 100 are free, two guests, half each.
+        let share = Share::met(2, [30, 20], 25, 500);
         assert_eq!((share.free_pages(100, 20), share.room_pages(20)), (50, 25));
+        assert_eq!((share.free_pages(100, 30), share.room_pages(30)), (30, 15));
         assert_eq!((share.free_pages(100, 45), share.room_pages(45)), (0, 0));
         // What it gave back is its own, and the other gave as much.
         assert_eq!((share.free_pages(100, 10), share.room_pages(10)), (70, 35));
-        let alone = Share::met(1, 0, 20, 80);
-        assert_eq!((alone.free_pages(100, 20), alone.room_pages(30)), (80, 70));
+        // Who has nearly all that is free finds it as one alone would.
+        let asker = Share::met(9, [30, 20], 50, 1000);
+        assert_eq!((asker.free_pages(100, 45), asker.room_pages(45)), (25, 25));
+        let alone = Share::met(1, [0, 20], 80, 1000);
+        assert_eq!((alone.free_pages(100, 30), alone.room_pages(30)), (70, 70));
+        let none = Share::met(2, [100, 0], 0, 1000);
+        assert_eq!((none.free_pages(100, 0), none.room_pages(0)), (0, 0));
     }
 
     #[test]
@@ -148,7 +175,7 @@ mod tests {
                     let parts = parts(capacity - all, &weights, pages);
                     prop_assert_eq!(parts.iter().sum::<u64>(), capacity - all);
                     for ((used, share), part) in guests.iter_mut().zip(parts) {
-                        *share = Share::met(count as u64, all - *used, *used, part);
+                        *share = Share::met(count as u64, [all - *used, *used], part, 700);
                     }
                 }
                 let used: u64 = guests.iter().map(|of| of.0).sum();

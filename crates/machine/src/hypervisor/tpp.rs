@@ -322,6 +322,17 @@ impl Policy for Tpp {
         self.reclaim(host, until_ps);
     }
 
+    fn run_asleep(&mut self, host: &mut Host, _: &dyn GuestMemory, until_ps: u64) {
+        // A thread scans its own address space when it runs.
+        self.reclaim(host, until_ps);
+    }
+
+    fn stand(&self, standing: &mut Standing) {
+        if self.kswapd.running {
+            standing.kswapd_pages = standing.fmem_pages;
+        }
+    }
+
     fn met(&mut self, host: &Host, others: &Standing) {
         let kswapd = &mut self.kswapd;
         // One kswapd goes through the lists of all: what it found elsewhere it has found.

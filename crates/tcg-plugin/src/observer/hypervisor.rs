@@ -3,7 +3,7 @@
 
 use demeter_machine::hypervisor::{GuestMemory, GuestTable};
 
-use super::{GuestWalker, Observer};
+use super::{GuestWalker, Meeting, Observer};
 use crate::ram::Ram;
 
 /// Address spaces told apart; later ones are met by their first modelled accesses.
@@ -111,7 +111,9 @@ impl Observer {
     /// threads went on, and what they freed is there for the others.
     pub(super) fn meet(&mut self, vcpu: usize, now_ns: u64) {
         while let Some(due_ns) = (self.meeting.as_ref()).and_then(|seat| seat.due_ns(now_ns)) {
-            self.run_hypervisor(vcpu, due_ns);
+            // Who ran was asked before the next was due.
+            let slept = due_ns + self.meeting_ns() <= now_ns;
+            self.run_hypervisor(vcpu, due_ns, slept);
             if let (Some(seat), Some(hypervisor)) =
                 (&mut self.meeting, &mut self.machine.hypervisor)
                 && let Err(error) = seat.hold(hypervisor)
@@ -121,8 +123,12 @@ impl Observer {
         }
     }
 
-    /// The host's threads catch up with the guest.
-    pub(super) fn run_hypervisor(&mut self, vcpu: usize, now_ns: u64) {
+    fn meeting_ns(&self) -> u64 {
+        self.meeting.as_ref().map_or(0, Meeting::distance_ns)
+    }
+
+    /// The host's threads catch up with the guest, which `slept` or ran until then.
+    pub(super) fn run_hypervisor(&mut self, vcpu: usize, now_ns: u64, slept: bool) {
         if self.machine.hypervisor.is_none() {
             return;
         }
@@ -133,7 +139,7 @@ impl Observer {
             ram: &self.ram,
             cr3: own.cr3,
         };
-        let ps = self.machine.run_hypervisor(vcpu, now_ns, &tables);
+        let ps = self.machine.run_hypervisor(vcpu, now_ns, slept, &tables);
         if let Some(started) = &mut self.started {
             // Outside the guest: none of its counters of events moves.
             started.clock.charge(ps, own.handle);
