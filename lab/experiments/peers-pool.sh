@@ -63,7 +63,7 @@ for row in tpp-h tpp-h-2m raminate vtmm; do
 done
 # vTMM sees one accessed bit for each page of the guest's: what is claimed of it needs base pages.
 for slow in pmem cxl; do
-	base=(--slow $slow --thp never --env PAGES=base)
+	base=(--slow "$slow" --thp never --env PAGES=base)
 	for row in none vtmm; do
 		for index in 0 1 2; do
 			alone "$slow-base-$row-alone-$index" $index $row "${base[@]}"
