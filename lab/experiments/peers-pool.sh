@@ -91,7 +91,7 @@ done
 [ -e "$out/record-long/summary.json" ] ||
 	target/release/demeter vm record "$out/record-long" "${guest[@]}" --machine ept_2m=0 -- \
 		/demeter/workloads gups --footprint 280M --hot 20M --updates 48000000 --pages huge >/dev/null
-for guests in 1 2 4 8 16; do
+for guests in 1 2 4 8; do
 	target/release/demeter sim "$out/record-long" --guests $guests --tmm tpp-h --json |
 		jq -r --arg guests $guests '(.guests | length) as $count | [$guests + " equal guests",
 			(.guests[0].time_s * 1000 | round | tostring) + " ms",

@@ -207,17 +207,28 @@ fn published_managers_agree() {
     };
     let record = path("record");
     let recorded_s = number(&words(&["vm", "record", &record]), "/time_s");
-    for (tmm, within) in [("hemem", 0.05), ("memtis", 0.06), ("nimble", 0.05)] {
+    for (tmm, within) in [
+        ("hemem", Some(0.05)),
+        ("memtis", Some(0.06)),
+        ("nimble", None),
+    ] {
         let live = words(&["vm", "run", "--tmm", tmm, "--out", &path(tmm)]);
         let sim = ["sim", &record, "--tmm", tmm, "--json"];
         let simulated = json(&demeter(&sim));
         let row = simulated.pointer("/rows/0").unwrap();
-        assert_within(
-            within,
-            &format!("{tmm}: gain"),
-            number(row, "/none_s") - number(row, "/time_s"),
-            recorded_s - number(&live, "/whole/time_s"),
-        );
+        let (none_s, time_s) = (number(row, "/none_s"), number(row, "/time_s"));
+        let live_s = number(&live, "/whole/time_s");
+        if let Some(within) = within {
+            let (simulated, live) = (none_s - time_s, recorded_s - live_s);
+            assert_within(within, &format!("{tmm}: gain"), simulated, live);
+        } else {
+            // It loses a little here, by how much the layout of memory decides from build to build.
+            assert!(
+                time_s > none_s && live_s > recorded_s,
+                "{tmm} {time_s} {live_s}"
+            );
+            assert_within(0.03, &format!("{tmm}: time"), time_s, live_s);
+        }
         assert_close(
             &format!("{tmm}: last quarter's fills from FMEM"),
             number(row, "/fmem_share_last_quarter"),

@@ -248,16 +248,16 @@ mod tests {
         let short = Duration::from_millis(30);
         assert!(heard.recv_timeout(short).is_err());
         assert!(slow.begin(5_000, &mut few).is_ok());
-        // Half each; then of 40 that are free, half.
-        assert_eq!(heard.recv(), Ok(("began", 70)));
+        // Half each; then most of 40 that are free, as it asked for more than the other.
+        assert_eq!(heard.recv(), Ok(("began", 88)));
         assert!(heard.recv_timeout(short).is_err());
         keep(&mut slow, 6_000, &mut few);
         for page in 10..20 {
             few.resident(page * PAGE);
         }
         keep(&mut slow, 7_000, &mut few);
-        // What ours had at that one, 20; of 10 that are free, half.
-        assert_eq!(heard.recv(), Ok(("two more", 75)));
+        // The two that were free at the first went to ours, which asked; none was at the second.
+        assert_eq!(heard.recv(), Ok(("two more", 88)));
         assert!(heard.recv_timeout(short).is_err());
         slow.leave();
         assert_eq!(heard.recv(), Ok(("the other has left", 100)));
