@@ -378,7 +378,8 @@ pub fn pool(
         let standings: Vec<Standing> = (here.iter_mut())
             .map(|guest| guest.hypervisor.standing())
             .collect();
-        let meeting = Meeting::new(now_ns / MEETING_NS, standings);
+        let capacity_pages = (here.first()).map_or(0, |guest| guest.hypervisor.capacity_pages());
+        let meeting = Meeting::new(now_ns / MEETING_NS, capacity_pages, standings);
         for (at, guest) in here.iter_mut().enumerate() {
             guest.hypervisor.meet(at, &meeting);
         }

@@ -138,7 +138,8 @@ impl Meeting {
             })
             .collect();
         let at = (here.iter()).take_while(|&&guest| guest < self.config.index);
-        hypervisor.meet(at.count(), &Gathered::new(number, standings));
+        let gathered = Gathered::new(number, hypervisor.capacity_pages(), standings);
+        hypervisor.meet(at.count(), &gathered);
         Ok(())
     }
 

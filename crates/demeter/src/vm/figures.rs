@@ -353,26 +353,21 @@ impl Job {
         }
         outcome.map(Some)
     }
-}
 
-impl Job {
     /// A guest that took too long may have waited for another of its pool.
     fn with_whom_it_waited_for(&self, error: Error) -> Error {
         let (Error::Timeout { limit_s, .. }, Some(pool)) = (&error, &self.settings.pool) else {
             return error;
         };
-        let names = |guests: &[usize]| {
-            let names: Vec<String> = guests.iter().map(|guest| format!("vm{guest}")).collect();
-            names.join(", ")
-        };
         let behind = step::behind(pool);
         if behind.is_empty() || behind.contains(&pool.index) {
             return error;
         }
+        let names: Vec<String> = behind.iter().map(|guest| format!("vm{guest}")).collect();
         Error::Waited {
             limit_s: *limit_s,
             name: self.name.clone(),
-            behind: names(&behind),
+            behind: names.join(", "),
         }
     }
 }

@@ -181,12 +181,22 @@ pub fn execute(fleet: &Fleet<'_>, out: &Path, json: bool) -> Result<u8, Error> {
         kernel_bytes,
         guests,
     };
-    let text = to_json(&summary)?;
+    tell(&summary, directory, json, render)
+}
+
+/// Keeps what came of several guests, and shows it.
+pub fn tell<S: Serialize>(
+    summary: &S,
+    directory: RowsDir,
+    json: bool,
+    render: impl FnOnce(&S) -> String,
+) -> Result<u8, Error> {
+    let text = to_json(summary)?;
     directory.finish("summary.json", &text)?;
     let shown = if json {
         text
     } else {
-        render(&summary).into_bytes()
+        render(summary).into_bytes()
     };
     let _ = std::io::stdout().write_all(&shown);
     Ok(0)

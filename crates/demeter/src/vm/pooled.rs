@@ -4,7 +4,6 @@
 //! Each guest is a process with a table of its own; they meet at equal distances of their modelled
 //! clocks ([`demeter_machine::hypervisor::pool`]), so that runs are equal.
 
-use std::io::Write;
 use std::path::Path;
 
 use demeter_machine::HypervisorConfig;
@@ -15,11 +14,11 @@ use serde::Serialize;
 
 use super::balloon::Sizes;
 use super::figures::{self, Job, Others, Row};
-use super::fleet::{Fleet, Guest, INDEX_ENV, guests_table};
+use super::fleet::{Fleet, Guest, INDEX_ENV, guests_table, tell};
 use super::hypervisor;
 use super::session::Finished;
 use super::summary;
-use super::workplace::{RamDir, RowsDir, to_json};
+use super::workplace::{RamDir, RowsDir};
 use crate::error::Error;
 use crate::testbed::Testbed;
 
@@ -99,15 +98,7 @@ pub fn execute(
         fmem_pool_bytes: config.pool_bytes(),
         guests,
     };
-    let text = to_json(&summary)?;
-    directory.finish("summary.json", &text)?;
-    let shown = if json {
-        text
-    } else {
-        render(&summary).into_bytes()
-    };
-    let _ = std::io::stdout().write_all(&shown);
-    Ok(0)
+    tell(&summary, directory, json, render)
 }
 
 /// What a guest had of the pool while it was measured.

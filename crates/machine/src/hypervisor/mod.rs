@@ -374,6 +374,12 @@ impl Hypervisor {
         self.host.ept.share_among(guests);
     }
 
+    /// Pages of FMEM that the guests share.
+    #[must_use]
+    pub const fn capacity_pages(&self) -> u64 {
+        self.host.ept.capacity_pages()
+    }
+
     /// How it stands, for the others of its pool.
     #[must_use]
     pub fn standing(&mut self) -> Standing {
@@ -392,15 +398,17 @@ impl Hypervisor {
     /// Hears how all guests stand that share FMEM, at one time for all; this one is in place `at`
     /// of them, and has not gone on since.
     pub fn meet(&mut self, at: usize, meeting: &Meeting) {
-        let (own, others) = (meeting.own(at), meeting.others(at));
+        let others = meeting.others(at);
         let host = &mut self.host;
-        let part_pages = meeting.part_pages(at, host.ept.capacity_pages());
-        let guests = meeting.guests().max(1);
+        let own_pages = host.ept.used_pages();
         // kswapd's time is divided as lists are long, as Linux looks at cgroups.
-        let looked_after = own.fmem_pages.max(1) + others.kswapd_pages;
-        let kswapd_permille = own.fmem_pages.max(1) * 1000 / looked_after;
-        let pages = [others.fmem_pages, own.fmem_pages];
-        (host.ept).share(Share::met(guests, pages, part_pages, kswapd_permille));
+        let looked_after = own_pages.max(1) + others.kswapd_pages;
+        host.ept.share(Share::met(
+            meeting.guests().max(1),
+            [others.fmem_pages, own_pages],
+            meeting.part_pages(at),
+            own_pages.max(1) * 1000 / looked_after,
+        ));
         host.asked_pages = host.asked_so_far();
         host.touched_pages = 0;
         self.chosen.policy().met(&self.host, &others);

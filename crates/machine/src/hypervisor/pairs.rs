@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Which pages change places, given how each ranks: a bucket sort.
+//! Which pages change places, given how each ranks.
 
 use super::ept::{Ept, Page, Tier};
 use super::pool::Standing;

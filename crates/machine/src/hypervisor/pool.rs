@@ -94,23 +94,31 @@ impl Standing {
 /// A meeting: how all guests stand that are there.
 #[derive(Clone, Debug)]
 pub struct Meeting {
-    number: u64,
-    standings: Vec<Standing>,
     sum: Standing,
+    standings: Vec<Standing>,
+    /// What each may take of what is free: most of it goes where it was asked for.
+    parts_pages: Vec<u64>,
 }
 
 impl Meeting {
-    /// Of that number, of guests in an order that is the same for all.
+    /// Of that number, of guests in an order that is the same for all, which share so much.
     #[must_use]
-    pub fn new(number: u64, standings: Vec<Standing>) -> Self {
+    pub fn new(number: u64, capacity_pages: u64, standings: Vec<Standing>) -> Self {
         let mut sum = Standing::default();
         for standing in &standings {
             sum.each_with(standing.words(), |sum, word| *sum += word);
         }
+        let weight = |standing: &Standing| {
+            (standing.asked_pages)
+                .saturating_mul(ASKED_WEIGHT)
+                .saturating_add(1)
+        };
+        let weights: Vec<u64> = standings.iter().map(weight).collect();
+        let free = capacity_pages.saturating_sub(sum.fmem_pages);
         Self {
-            number,
-            standings,
+            parts_pages: parts(free, &weights, number),
             sum,
+            standings,
         }
     }
 
@@ -120,12 +128,7 @@ impl Meeting {
         self.standings.len() as u64
     }
 
-    /// How the guest in that place stands.
-    pub(super) fn own(&self, at: usize) -> Standing {
-        self.standings.get(at).cloned().unwrap_or_default()
-    }
-
-    /// How all others stand, together.
+    /// How all others than the guest in that place stand, together.
     pub(super) fn others(&self, at: usize) -> Standing {
         let mut others = self.sum.clone();
         if let Some(own) = self.standings.get(at) {
@@ -134,18 +137,9 @@ impl Meeting {
         others
     }
 
-    /// What that guest may take of what is free of `capacity_pages`: most of it goes where it was
-    /// asked for.
-    pub(super) fn part_pages(&self, at: usize, capacity_pages: u64) -> u64 {
-        let free = capacity_pages.saturating_sub(self.sum.fmem_pages);
-        let weight = |standing: &Standing| {
-            (standing.asked_pages)
-                .saturating_mul(ASKED_WEIGHT)
-                .saturating_add(1)
-        };
-        let weights: Vec<u64> = self.standings.iter().map(weight).collect();
-        let parts = parts(free, &weights, self.number);
-        parts.get(at).copied().unwrap_or(0)
+    /// What that guest may take.
+    pub(super) fn part_pages(&self, at: usize) -> u64 {
+        self.parts_pages.get(at).copied().unwrap_or(0)
     }
 }
 
@@ -171,14 +165,14 @@ mod tests {
         assert_eq!(standing.words().count(), Standing::WORDS);
         assert_eq!(Standing::from_words(standing.words()), standing);
         assert_eq!(Standing::from_words([]), Standing::default());
-        let meeting = Meeting::new(3, vec![standing.clone(), standing.clone()]);
+        let meeting = Meeting::new(3, 90, vec![standing.clone(), standing.clone()]);
         assert_eq!((meeting.sum.demoted_pages, meeting.guests()), (18, 2));
         assert_eq!(
             (meeting.sum.ranked[0][255], meeting.sum.ranked[1][1]),
             (8, 10)
         );
         assert_eq!(
-            (meeting.others(1), meeting.own(0)),
+            (meeting.others(0), meeting.others(1)),
             (standing.clone(), standing)
         );
     }
@@ -190,7 +184,7 @@ mod tests {
             asked_pages,
             ..Standing::default()
         };
-        let part = |asked: [u64; 3], at| Meeting::new(0, asked.map(of).to_vec()).part_pages(at, 90);
+        let part = |asked: [u64; 3], at| Meeting::new(0, 90, asked.map(of).to_vec()).part_pages(at);
         assert_eq!([0, 1, 2].map(|at| part([0; 3], at)), [20; 3]);
         assert_eq!([0, 1, 2].map(|at| part([0, 500, 0], at)), [0, 60, 0]);
         assert_eq!([0, 1, 2].map(|at| part([10, 10, 0], at)), [30, 29, 1]);
@@ -214,7 +208,7 @@ mod tests {
         let standings: Vec<Standing> = guests.iter_mut().map(Hypervisor::standing).collect();
         let pages = standings.iter().map(|standing| standing.fmem_pages);
         let pages = pages.collect();
-        let meeting = Meeting::new(0, standings);
+        let meeting = Meeting::new(0, guests[0].capacity_pages(), standings);
         for (at, guest) in guests.iter_mut().enumerate() {
             guest.meet(at, &meeting);
         }
@@ -240,7 +234,7 @@ mod tests {
         // Who leaves is told no more.
         let guest = &mut guests[1];
         let alone = guest.standing();
-        guest.meet(0, &Meeting::new(2, vec![alone]));
+        guest.meet(0, &Meeting::new(2, 300, vec![alone]));
         for page in 1001..1050 {
             guest.resident(page * PAGE);
         }
