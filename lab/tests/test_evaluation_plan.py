@@ -3,6 +3,7 @@
 
 import json
 import re
+import shlex
 import tomllib
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,7 @@ import pytest
 
 from demeter_lab.evaluation import records
 from demeter_lab.evaluation.measure import Measured, measured
-from demeter_lab.evaluation.records import ROOT, Run
+from demeter_lab.evaluation.records import COMMON, DIRECTORY, ROOT, Run
 from demeter_lab.evaluation.values import NOT_RUN, Value, better_of, value_of
 
 #: Every row that some record asks for.
@@ -136,22 +137,13 @@ def test_quick_guests_have_every_rival_scaled_to_them() -> None:
         without = {run.record for run in of_it if knob not in " ".join(run.argv)}
         assert not without, f"{name} is not scaled to the quick guest in {', '.join(without)}"
     whole = [run for record in records.load(SYSTEMS, False) for run in record.runs]
-    published = [run for run in whole if run.labels.get("tuning") != "unscaled"]
+    published = [run for run in whole if run.labels.get("tuning", "published") == "published"]
     assert not [run for run in published if scaled["memtis"] in " ".join(run.argv)]
 
 
-#: What `eager` sets of each rival.
-EAGER = {
-    "tpp": ("tpp.watermark_scale_factor=333", "tpp.scan_size_mb=40"),
-    "nomad": ("nomad.watermark_scale_factor=333", "nomad.scan_size_mb=40"),
-    # Of the guest's size: below.
-    "memtis": (),
-    "hemem": ("hemem.period=4999", "hemem.store_period=4999"),
-    "nimble": ("nimble.period_ms=100",),
-    "tpp-h": ("tpp-h.scan_size_mb=20", "tpp-h.repeat_faults=0"),
-    "tpp-h-noflush": ("tpp-h-noflush.scan_size_mb=20", "tpp-h-noflush.repeat_faults=0"),
-    "tpp-h-2m": ("tpp-h-2m.demote_basis_points=1000", "tpp-h-2m.scan_size_mb=40"),
-}
+#: What is beyond published values, of each rival.
+TUNINGS = tomllib.loads((DIRECTORY / COMMON).read_text())["tunings"]
+TUNED = {name for tuning in ("eager", "searched") for name in TUNINGS[tuning]}
 
 
 @PLANS
@@ -161,7 +153,7 @@ def test_rivals_have_a_tuning_for_short_runs(name: str, quick: bool) -> None:
     record = next(one for one in records.load(SYSTEMS, quick) if one.id == name)
     points: dict[bool, set[tuple]] = {True: set(), False: set()}
     for run in record.runs:
-        if run.system in EAGER:
+        if run.system in TUNED:
             rest = {key: part for key, part in run.labels.items() if key not in ("tuning", "pages")}
             points[tuned(run)].add(tuple(sorted(rest.items())))
     missing = points[False] - points[True]
@@ -173,16 +165,39 @@ def test_rivals_have_a_tuning_for_short_runs(name: str, quick: bool) -> None:
 @PLANS
 def test_a_tuning_is_what_it_is_said_to_be(quick: bool) -> None:
     every = [run for record in records.load(SYSTEMS, quick) for run in record.runs]
-    for run in (run for run in every if EAGER.get(run.system or "", ["-"])):
-        assert tuned(run) == all(knob in run.argv for knob in EAGER.get(run.system or "", ["-"]))
-    samples = {
-        word
-        for run in every
-        if run.system == "memtis" and tuned(run)
-        for word in [one for one in run.argv if "adaptation_samples" in one][-1:]
-    }
-    # A quarter of what is published and scaled to the guest; the last one given is in force.
-    assert samples == {f"memtis.adaptation_samples={244 if quick else 977}"}
+    smaller = tomllib.loads((DIRECTORY / COMMON).read_text())["quick"]["tunings"]
+    seen = set()
+    for run in every:
+        tuning = run.labels.get("tuning", "published")
+        if tuning == "published":
+            continue
+        assert run.system is not None
+        words = TUNINGS[tuning][run.system]
+        if quick:
+            words = smaller.get(tuning, {}).get(run.system, words)
+        # The last one given is in force.
+        given = dict(word.split("=") for word in run.argv if word.startswith(f"{run.system}."))
+        knobs = dict(word.split("=") for word in shlex.split(words) if word != "--peer-set")
+        assert knobs and given | knobs == given
+        seen.add((tuning, run.system))
+    promised = {(tuning, name) for tuning in ("eager", "searched") for name in TUNINGS[tuning]}
+    assert promised <= seen
+
+
+def test_what_a_search_found_is_in_force_for_guests_of_either_size() -> None:
+    """Counts of samples and pages follow the guest's size, which is four times as much."""
+    common = tomllib.loads((DIRECTORY / COMMON).read_text())
+    whole, quick = (
+        dict(word.split("=") for word in shlex.split(words) if word != "--peer-set")
+        for words in (
+            common["tunings"]["searched"]["memtis"],
+            common["quick"]["tunings"]["searched"]["memtis"],
+        )
+    )
+    for knob in ("adaptation_samples", "cooling_samples", "direct_pages"):
+        ratio = int(whole[f"memtis.{knob}"]) / int(quick[f"memtis.{knob}"])
+        assert ratio == pytest.approx(4, rel=0.01)
+    assert whole["memtis.kmigrated_ms"] == quick["memtis.kmigrated_ms"]
 
 
 def test_a_guest_of_huge_pages_can_have_them() -> None:
@@ -203,7 +218,7 @@ def test_a_guest_without_a_balloon_is_that_of_other_records() -> None:
 
 
 def tuned(run: Run) -> bool:
-    return run.labels.get("tuning") == "eager"
+    return run.labels.get("tuning") in ("eager", "searched")
 
 
 def test_sources_of_a_test_are_there_and_all_of_it() -> None:

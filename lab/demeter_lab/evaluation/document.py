@@ -39,8 +39,9 @@ guests this small the kernel refuses most huge pages that TPP and HeMem would ha
 Nomad promotes hardly any, for want of a whole free one; with base pages TPP pays for a
 fault at each look ([no better in one of four times the memory](results/peers.md)). Counts of rivals
 that follow the guest's size are scaled to these guests. In T1, F6 to F8, F10 and F11 the fastest of
-a rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and a tuning for
-short runs (`eager` in [common.toml](../lab/evaluation/common.toml)). Nomad, Nimble and
+a rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and tunings for
+short runs (`eager`, chosen, and `searched`, by GUPS and silo in these guests:
+[common.toml](../lab/evaluation/common.toml)). Nomad, Nimble and
 HeMem have small pages in whole runs only. At db0006e each of ten quick runs of Nomad took 1.2 to
 2.3 times as long with small ones (before it woke kswapd where it finds no room, which takes some
 10 % off in two of three guests of [peers.md](results/peers.md)), and HeMem's (`eager`) 1.1 to 1.6
