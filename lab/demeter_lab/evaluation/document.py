@@ -18,7 +18,7 @@ Times of guests are modelled ([model.md](model.md)). What is missing is told as 
 reason; what was run in part is told but not checked, and so is a lead on a manager that moved no
 page, or that does not behave as its paper says ([which](results/peers.md)). A bound asks for the
 order; where that holds and the paper's number is not reached, the remark says so. Rivals have
-their published values, scaled, and one other setting each, chosen and not searched
+their published values, scaled, and others, chosen and searched
 ([peers.md](peers.md#published-scaled-tuned)); Demeter has its defaults, some of which were chosen
 on pagerank and liblinear ([how](results/guests.md#how-the-rows-were-tuned)). Guests with a balloon,
 or with several vCPUs, are alike from run to run, not equal to the last bit; all others are.
