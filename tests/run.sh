@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: tests/run.sh [SUITE…]
-# Runs the named suites, or all of them, two at a time; logs go to out/test/.
+# Runs the named suites, or all of them, TEST_JOBS at a time (one more than there are
+# processors: suites sleep and wait for a fifth of their time); logs go to out/test/.
 # Ends with each suite's own summary lines and one line for all. Suites are in
 # TEST_SUITES (tests/suites/), one executable a suite, exit 0 = passed; with other ones,
 # logs go to TEST_LOGS. The first comment line
@@ -14,7 +15,7 @@ cd "$(dirname "$0")/.."
 export DEMETER_CACHE
 folder=${TEST_SUITES:-tests/suites}
 logs=${TEST_LOGS:-out/test}
-jobs=${TEST_JOBS:-2}
+jobs=${TEST_JOBS:-$(($(nproc) + 1))}
 limit_s=${TEST_SUITE_LIMIT_S:-2400}
 
 if [ $# -gt 0 ]; then

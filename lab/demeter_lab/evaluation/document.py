@@ -41,8 +41,9 @@ fault at each look ([no better in one of four times the memory](results/peers.md
 that follow the guest's size are scaled to these guests. In T1, F6 to F8, F10 and F11 the fastest of
 a rival's ways counts, in F12 that of the least 99th percentile: kinds of pages, and tunings for
 short runs (`eager`, chosen, and `searched`, by GUPS and silo in these guests:
-[common.toml](../lab/evaluation/common.toml)). Nomad, Nimble and
-HeMem have small pages in whole runs only. At db0006e each of ten quick runs of Nomad took 1.2 to
+[common.toml](../lab/evaluation/common.toml)). In F10 and F11
+TPP, and throughout Nomad, Nimble and HeMem, have small pages in whole runs only. At 8f5a0b6 each of
+ten quick runs of TPP took 1.2 to 1.6 times as long with small ones, at db0006e Nomad's 1.2 to
 2.3 times as long with small ones (before it woke kswapd where it finds no room, which takes some
 10 % off in two of three guests of [peers.md](results/peers.md)), and HeMem's (`eager`) 1.1 to 1.6
 times as long as its published huge ones; of Nimble none was made there. F6's quick runs have Nomad

@@ -321,10 +321,10 @@ def _points(
             absent.append(system)
             continue
         tuning = labels.get("tuning", PUBLISHED)
-        if tuning != PUBLISHED and system not in tunings[tuning]:
-            # Nothing better was found for it.
-            continue
         tuned = "" if tuning == PUBLISHED else tunings[tuning][system]
+        if tuning != PUBLISHED and not tuned:
+            # Nothing to try beside what is published.
+            continue
         of_axes = (words.get(labels.get(axis, ""), "") for axis, words in by_axis.items())
         given = (*of_axes, quick_options.get(system, ""), options.get(system, ""), tuned)
         values = {
