@@ -24,6 +24,9 @@ from demeter_lab.workloads import SEVEN, WORKLOADS, WorkloadError, workload_of
 FAKE = """#!{python}
 import json, math, sys, pathlib
 words = sys.argv[1:]
+if words[:2] == ["vm", "managers"]:
+    print(json.dumps([{{"row": "memtis", "module": "demeter_memtis.ko"}}]))
+    sys.exit()
 with open(pathlib.Path(__file__).with_name("calls"), "a") as calls:
     calls.write(" ".join(words) + "\\n")
 knobs = dict(word.split("=") for word in words[: words.index("--")] if "=" in word)
@@ -160,6 +163,25 @@ def test_results_of_other_programs_are_not_mixed(fake: Path, tmp_path: Path) -> 
     assert status == 1 and "choose another --out" in output
     status, output = tune(fake, tmp_path / "small", "--budget", "3")
     assert status == 1 and "at least 4" in output
+
+
+def test_results_of_another_module_are_not_mixed(
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = {"name": "6.12", "release": "6.12.1"}
+    contract = {"qemu": {"argv": []}, "kernels": [kernel], "guest_root": "none"}
+    (tmp_path / "testbed.json").write_text(json.dumps(contract))
+    module = tmp_path / "modules/6.12.1/demeter_memtis.ko"
+    module.parent.mkdir(parents=True)
+    module.write_text("as it was")
+    monkeypatch.setenv("DEMETER_CACHE", str(tmp_path))
+    monkeypatch.setenv("DEMETER_MODULES", str(tmp_path / "modules"))
+    words = ("--row", "memtis", "--budget", "4")
+    assert tune(fake, tmp_path / "out", *words)[0] == 0
+    assert tune(fake, tmp_path / "out", *words)[0] == 0
+    module.write_text("built anew")
+    status, output = tune(fake, tmp_path / "out", *words)
+    assert status == 1 and "choose another --out" in output
 
 
 def test_the_best_is_judged_by_what_it_has_not_seen(fake: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from demeter_lab.evaluation.records import RecordError, managers_of
 from demeter_lab.results import ResultError
 from demeter_lab.tune.guests import Guests
 from demeter_lab.tune.rivals import RIVALS, Search, rival
@@ -27,6 +28,12 @@ def search_of(row: str) -> Search:
     if row in RIVALS:
         return rival(row)
     return Search(row_of(row), GUEST, TUNED_WITH, tuple(workload_of(name) for name in UNSEEN))
+
+
+def modules_of(row: str, demeter: Path) -> list[str]:
+    """Return the module that carries a published manager out, of those that have one."""
+    module = managers_of(demeter)[row].module if row in RIVALS else None
+    return [] if module is None else [module]
 
 
 @app.command()
@@ -74,6 +81,7 @@ def tune(
             jobs=jobs,
             timeout_s=timeout,
             options=options,
+            modules=modules_of(row, demeter.absolute()),
             plan=plan,
         )
         tried = search(guests, workloads, budget, seed, say=lambda line: print(line, flush=True))
@@ -90,7 +98,7 @@ def tune(
             result["judged"] = judge(guests, best.setting, [*workloads, *others], seeds)
         path = directory / "best.json"
         path.write_text(json.dumps(result, indent=2) + "\n")
-    except (TuneError, ResultError, WorkloadError) as error:
+    except (TuneError, ResultError, RecordError, WorkloadError) as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
     print(f"\n{row}: {best.cost:.4f} of its time as it stands, by {len(tried)} candidates")

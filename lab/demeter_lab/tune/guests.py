@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from demeter_lab.inputs import inputs_of
+from demeter_lab.inputs import MODULE, inputs_of
 from demeter_lab.tune.space import Row, Setting, TuneError
 from demeter_lab.workloads import Workload
 
@@ -58,6 +58,7 @@ class Guests:
         jobs: int = 2,
         timeout_s: int = 1800,
         options: Sequence[str] = (),
+        modules: Sequence[str] = (),
         plan: dict[str, object],
     ) -> None:
         """Open the journal in ``out``.
@@ -70,6 +71,7 @@ class Guests:
             timeout_s: the limit of a guest, in seconds of the host. A run that meets
                 it ends the search: how fast the host was must not steer it.
             options: more options of ``demeter vm run``.
+            modules: of the kernel, without which the row is another; demeter's always is.
             plan: what the search is; it must be the same as before in ``out``.
 
         Raises:
@@ -87,7 +89,10 @@ class Guests:
         self._lock = Lock()
         self._journal = out / "runs.jsonl"
         out.mkdir(parents=True, exist_ok=True)
-        self._claim(plan | {"inputs_sha256": inputs_of(demeter), "options": self.options})
+        self._claim(
+            plan
+            | {"inputs_sha256": inputs_of(demeter, (MODULE, *modules)), "options": self.options}
+        )
         self._known = self._read()
 
     def _claim(self, plan: dict[str, object]) -> None:
