@@ -12,10 +12,18 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+import dask
 from distributed import Client, LocalCluster, as_completed
 
 from demeter_lab.evaluation.execute import Outcome, Task, execute
 from demeter_lab.evaluation.store import Store
+
+#: What Dask looks at all the time, of tasks that wait for a guest: a tenth of a processor.
+_UNWATCHED = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+}
 
 
 def default_workers() -> int:
@@ -34,6 +42,7 @@ def client_of(scheduler: str | None, workers: int) -> Iterator[Client]:
             yield client
         return
     with (
+        dask.config.set(_UNWATCHED),
         LocalCluster(
             n_workers=workers, threads_per_worker=1, memory_limit=0, dashboard_address="127.0.0.1:0"
         ) as cluster,
