@@ -99,7 +99,7 @@ experiments: build lab ## the other tables: seven workloads, touch, redis, libli
 evaluate: build lab ## every table and figure of the paper, made again (a day; what is done is kept): out/evaluation/index.html
 	$(EVALUATE) run
 
-evaluate-quick: build lab ## the same with smaller guests, one seed, fewer points (an hour on two processors)
+evaluate-quick: build lab ## the same with smaller guests, one seed, fewer points (an hour and a quarter on two processors)
 	$(EVALUATE) run --quick
 
 figures: lab ## redraw figures from recorded results, of the demo and of the evaluation

@@ -104,7 +104,13 @@ def test_records_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     for bad, said in (
         (good.replace('id = "TEXT"', 'id = "T"'), "name it TEXT"),
         (good.replace('kind = "text"', 'kind = "guess"'), "choose from compare"),
-        (good.replace("check =", "chek ="), "lacks 'check'"),
+        (good.replace("check =", "chek ="), "it has no chek"),
+        (re.sub(r"(?m)^check =.*$", "", good), "lacks 'check'"),
+        # Cut between two blocks, which by itself is a record of fewer values.
+        (good.replace("check =", "values = 9\ncheck ="), "the file is cut short"),
+        (good.replace("[[value]]", "[[vale]]"), "it has no vale"),
+        (good.replace("[run.patterns]", "[run.patern]"), "its [[run]] 1 has no patern"),
+        (good + "\n[[figure]]\nmetic = 1\n", "its [[figure]] 1 has no metic"),
         (good.replace("check =", 'beyond = ["tpp"]\ncheck ='), "what no run has: tpp"),
         (good.replace("[run.patterns]", '[run.labels]\ntuning = "wild"\n[run.patterns]'), "'wild'"),
         (good + "[", "TEXT.toml"),
@@ -112,6 +118,24 @@ def test_records_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         text.write_text(bad)
         with pytest.raises(RecordError, match=re.escape(said)):
             records.load(SYSTEMS, True, tmp_path / "records")
+    text.write_text(good)
+    common = tmp_path / "records/common.toml"
+    shared = common.read_text()
+    for bad, said in (
+        ('unlike = ["nomat"]\n' + shared, "unlike has no nomat"),
+        ('unlke = ["nomad"]\n' + shared, "common.toml has no unlke"),
+        (shared + '\n[quick.options]\nmentis = ""\n', "has no mentis"),
+    ):
+        common.write_text(bad)
+        with pytest.raises(RecordError, match=re.escape(said)):
+            records.load(SYSTEMS, True, tmp_path / "records")
+    common.write_text(shared)
+    curve = tmp_path / "records/CURVE.toml"
+    lines = curve.read_text()
+    curve.write_text(lines.replace('workload = ["gups"]', 'workload = ["gusp"]', 1))
+    with pytest.raises(RecordError, match="workload has no gusp"):
+        records.load(SYSTEMS, True, tmp_path / "records")
+    curve.write_text(lines)
     text.unlink()
     with pytest.raises(RecordError, match="do not agree on: TEXT"):
         records.load(SYSTEMS, True, tmp_path / "records")

@@ -200,6 +200,12 @@ def test_what_a_search_found_is_in_force_for_guests_of_either_size() -> None:
             assert int(whole[knob]) == times * int(value)
 
 
+def test_a_record_says_how_many_values_it_has() -> None:
+    """What is cut between two blocks is a record all the same, of less."""
+    for name in tomllib.loads((DIRECTORY / COMMON).read_text())["records"]:
+        assert "values" in tomllib.loads((DIRECTORY / f"{name}.toml").read_text()), name
+
+
 def test_a_guest_of_huge_pages_can_have_them() -> None:
     """Linux gives none in guests as small as the quick runs' without the reserve."""
     every = [run for record in records.load(SYSTEMS, True) for run in record.runs]
@@ -242,7 +248,7 @@ def test_sources_of_a_test_are_there_and_all_of_it() -> None:
 
 
 def test_quick_runs_stay_two_hours() -> None:
-    """Fifty seconds each on an idle processor, two at a time."""
+    """Fifty seconds each at most on an idle processor, two at a time; half of that in the mean."""
     runs = [run for record in records.load(SYSTEMS, True) for run in record.runs]
     guests = {one.digest for run in runs for one in (run.needs, run) if one and one.is_guest}
     assert len(guests) <= 300

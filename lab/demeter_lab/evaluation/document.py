@@ -11,6 +11,10 @@ from demeter_lab.evaluation.values import NOT_RUN, Result, Value
 _HEAD = """<!-- SPDX-License-Identifier: Apache-2.0 OR MIT -->
 # The paper's evaluation, made again
 
+The paper: J. Hu, Z. Hu, C.-F. Wu and M.-C. Yang, "Demeter: A Scalable and Elastic Tiered Memory
+Solution for Virtualized Cloud via Guest Delegation", SOSP 2025; `draft` is what earlier texts of it
+say where they differ. "H-TPP" is TPP in the hypervisor, "G-TPP" in the guest.
+
 Made by `make {target}` from its runs: [lab/evaluation](../lab/evaluation) has each record as data.
 Made at commit {commit}.
 {scale}
@@ -30,7 +34,9 @@ run that failed is recorded, the rest goes on, and the next call tries it again.
 draws `out/evaluation/index.html` and this page's text from what was run, without running.
 `PYTHONPATH=lab python -m demeter_lab.evaluation run --scheduler ADDRESS` has the runs done by the
 workers of a Dask scheduler: checkouts of one commit with the same built programs and cache.
-`run --plan` says what would be run, and how many guests of each record are kept, and runs nothing.
+Quick and whole runs may share a results directory: both are kept, and the report is of what was
+asked for last. `run --plan` says what would be run, and how many guests of each record are kept,
+and runs nothing.
 """
 QUICK = """**These are the quick runs**: guests of a quarter of the memory, one seed, one guest in
 place of nine, fewer points. They show that the path works, not how far things go: a run is one to

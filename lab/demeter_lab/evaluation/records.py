@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demeter_lab.evaluation.added import joined as joined_by
+from demeter_lab.evaluation.form import FormError, check_common, check_record
 
 ROOT = Path(__file__).resolve().parents[3]
 DIRECTORY = ROOT / "lab/evaluation"
@@ -155,6 +156,10 @@ def load(
 
     """
     common = _read(directory / COMMON)
+    try:
+        check_common(common, systems)
+    except FormError as error:
+        raise RecordError(f"{directory / COMMON}: {error}") from None
     names = common.get("records", [])
     found = {path.stem for path in directory.glob("*.toml")} - {Path(COMMON).stem}
     if set(names) != found:
@@ -219,7 +224,7 @@ def commit_of(root: Path) -> str:
 def _read(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RecordError(f"{path}: {error}") from None
 
 
@@ -228,6 +233,7 @@ def _record(
 ) -> Record:
     data = _read(path)
     try:
+        check_record(data, {**common.get("parameters", {}), **common.get("workloads", {})})
         data, joined = joined_by(data, added)
         if data["id"] != path.stem:
             raise RecordError(f"{path}: its id is {data['id']}; name it {path.stem}")
@@ -321,7 +327,7 @@ def _points(
             absent.append(system)
             continue
         tuning = labels.get("tuning", PUBLISHED)
-        tuned = "" if tuning == PUBLISHED else tunings[tuning][system]
+        tuned = "" if tuning == PUBLISHED else _tuned(tunings, tuning, system)
         if tuning != PUBLISHED and not tuned:
             # Nothing to try beside what is published.
             continue
@@ -341,6 +347,16 @@ def _points(
         needs = _recorded(record, block, labels, values) if block["kind"] == "replay" else None
         runs.append(Run(record, block["kind"], argv, labels, patterns, sources, needs))
     return runs, absent
+
+
+def _tuned(tunings: Mapping[str, Mapping[str, str]], tuning: str, system: str | None) -> str:
+    """Return what a tuning gives a manager; nothing where it says that there is none."""
+    if tuning not in tunings:
+        raise ValueError(f"no tuning '{tuning}'; choose from {', '.join((PUBLISHED, *tunings))}")
+    words = tunings[tuning].get(system or "")
+    if words is None:
+        raise ValueError(f'[tunings.{tuning}] of {COMMON} has no {system}; "" is for nothing')
+    return words
 
 
 def _recorded(record: str, block: Mapping, labels: Labels, values: Mapping[str, str]) -> Run:

@@ -710,4 +710,6 @@ def _why(record: Record, spec: Mapping, failures: Mapping[str, str], missing: in
         return "failed: " + "; ".join(sorted(failures))
     if missing:
         return "the runs were not made"
+    if not any(is_point(run.labels, spec.get("of", {})) for run in record.runs):
+        return f"no run has {label_of(spec.get('of', {}))}"
     return f"its runs do not tell {spec['metric']}"

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from demeter_lab.evaluation.records import RecordError, managers_of
+from demeter_lab.evaluation.store import write_text
 from demeter_lab.results import ResultError
 from demeter_lab.tune.guests import Guests
 from demeter_lab.tune.rivals import RIVALS, Search, rival
@@ -97,8 +98,8 @@ def tune(
             seeds = range(2, 2 + judge_seeds)
             result["judged"] = judge(guests, best.setting, [*workloads, *others], seeds)
         path = directory / "best.json"
-        path.write_text(json.dumps(result, indent=2) + "\n")
-    except (TuneError, ResultError, RecordError, WorkloadError) as error:
+        write_text(path, json.dumps(result, indent=2) + "\n")
+    except (TuneError, ResultError, RecordError, WorkloadError, OSError) as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
     print(f"\n{row}: {best.cost:.4f} of its time as it stands, by {len(tried)} candidates")

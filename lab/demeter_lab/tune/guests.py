@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from demeter_lab.evaluation.store import write_text
 from demeter_lab.inputs import MODULE, inputs_of
 from demeter_lab.tune.space import Row, Setting, TuneError
 from demeter_lab.workloads import Workload
@@ -104,7 +105,7 @@ class Guests:
             )
         if not path.exists() and self._journal.exists():
             raise TuneError(f"{self._journal} has no plan.json beside it; choose another --out")
-        path.write_text(text)
+        write_text(path, text)
 
     def _read(self) -> dict[str, dict]:
         if not self._journal.exists():
@@ -151,8 +152,9 @@ class Guests:
             for future in [pool.submit(self._run, run) for run in missing]:
                 try:
                     future.result()
-                except TuneError:
-                    pool.shutdown(cancel_futures=True)
+                except BaseException:
+                    # Whoever interrupts does not wait for guests that have not begun.
+                    pool.shutdown(wait=False, cancel_futures=True)
                     raise
         return [self._known[self.key_of(run)] for run in runs]
 

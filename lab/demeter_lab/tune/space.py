@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """What may be tuned of each row.
 
-Every row has at most four knobs, and the same budget of guests: a manager that was
-searched for longer than another would win by that. Page size is a knob of all.
+Every row has at most four knobs, and those of one comparison the same budget of guests: a
+manager that was searched for longer than another would win by that. Page size is a knob of all
+rows here; of the evaluation's rivals (``rivals.py``) it is an axis there.
 """
 
 from dataclasses import dataclass
