@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from demeter_lab.evaluation import __main__ as command
-from demeter_lab.evaluation import document, pages, records
+from demeter_lab.evaluation import document, fleet, pages, records
 from demeter_lab.evaluation.execute import Outcome, Task, execute, task_of
 from demeter_lab.evaluation.measure import Measured
 from demeter_lab.evaluation.records import RecordError, Run
@@ -139,6 +139,18 @@ def test_records_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     text.unlink()
     with pytest.raises(RecordError, match="do not agree on: TEXT"):
         records.load(SYSTEMS, True, tmp_path / "records")
+
+
+def test_what_cannot_be_asked_is_told_in_a_line(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / "plan.json").write_text('{"quick": true, "systems": [], "keys": []}')
+    with pytest.raises(ResultError, match="is damaged"):
+        store.plan()
+    with (
+        pytest.raises(ResultError, match="no address of a scheduler"),
+        fleet.client_of("localhost", 1),
+    ):
+        pass
 
 
 def test_a_key_is_of_the_command_and_of_what_it_is_made_of(tmp_path: Path) -> None:

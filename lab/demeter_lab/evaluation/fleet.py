@@ -17,6 +17,7 @@ from distributed import Client, LocalCluster, as_completed
 
 from demeter_lab.evaluation.execute import Outcome, Task, execute
 from demeter_lab.evaluation.store import Store
+from demeter_lab.results import ResultError
 
 #: What Dask looks at all the time, of tasks that wait for a guest: a tenth of a processor.
 _UNWATCHED = {
@@ -38,7 +39,13 @@ def default_workers() -> int:
 def client_of(scheduler: str | None, workers: int) -> Iterator[Client]:
     """Connect to a scheduler, or start workers here."""
     if scheduler:
-        with Client(scheduler) as client:
+        try:
+            connected = Client(scheduler)
+        except ValueError as error:
+            raise ResultError(
+                f"'{scheduler}' is no address of a scheduler ({error}); give HOST:PORT"
+            ) from None
+        with connected as client:
             yield client
         return
     with (

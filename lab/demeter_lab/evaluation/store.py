@@ -85,7 +85,10 @@ class Store:
         """
         path = self.directory / _PLAN
         try:
-            return Plan(**json.loads(path.read_text()))
+            plan = Plan(**json.loads(path.read_text()))
+            if not (isinstance(plan.keys, dict) and isinstance(plan.added, dict)):
+                raise TypeError("keys and added are tables")
+            return plan
         except FileNotFoundError:
             raise ResultError(f"{path} is missing; run `make evaluate-quick` first") from None
         except (ValueError, TypeError) as error:
