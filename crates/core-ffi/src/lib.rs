@@ -6,6 +6,7 @@
 
 mod areas;
 mod channel;
+mod forgone;
 mod gain;
 mod groups;
 mod judge;
@@ -18,6 +19,7 @@ mod sys;
 
 pub use areas::Areas;
 pub use channel::{Consumer, Producer, channel};
+pub use forgone::Forgone;
 pub use gain::Placement;
 pub use judge::Judge;
 pub use pace::Pace;
