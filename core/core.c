@@ -17,7 +17,6 @@
 #include "finer_budget.c"
 #include "gain.c"
 #include "judge.c"
-#include "forgone.c"
 #include "pace.c"
 #include "delivery.c"
 #include "channel.c"

@@ -16,7 +16,6 @@
 #include "finer_budget_test.c"
 #include "gain_test.c"
 #include "judge_test.c"
-#include "forgone_test.c"
 #include "pace_test.c"
 #include "delivery_test.c"
 #include "channel_test.c"
@@ -41,7 +40,6 @@ static void suite_run(struct test_tally *tally)
 	TEST_RUN(finer_budget_tests, tally);
 	TEST_RUN(gain_tests, tally);
 	TEST_RUN(judge_tests, tally);
-	TEST_RUN(forgone_tests, tally);
 	TEST_RUN(pace_tests, tally);
 	TEST_RUN(delivery_tests, tally);
 	TEST_RUN(channel_tests, tally);

@@ -16,15 +16,83 @@
 #include <linux/slab.h>
 #include <linux/timekeeping.h>
 #include <linux/xarray.h>
+#include <demeter/judge.h>
 #include <demeter/math.h>
 #include <demeter_ledger.h>
 
 #include "finer.h"
 #include "ledger.h"
-#include "ledger_books.h"
 #include "tiers.h"
 #include "tmm.h"
 #include "trace.h"
+
+/* Reasons told apart for one decision; pages refused for others are counted. */
+#define DECISION_REASONS 4
+
+enum decision_state { FREE, RUNNING, OPEN, SETTLED, EMPTY, DROPPED };
+
+/**
+ * struct decision - one step of a plan
+ * @number: from 0 since load
+ * @time_ns: when it was taken
+ * @epoch: epochs ended before
+ * @kind: fill or swap
+ * @source: what sampled then, DEMETER_LEDGER_*
+ * @state: where it stands
+ * @pid: thread groups of the hot and the cold side
+ * @imposed: by a limit of a group, so nothing to judge by
+ * @planned_pages: to be moved each way
+ * @pending_pages: isolated and not yet moved
+ * @refused_pages: of both sides
+ * @why: the first reasons met, and their pages
+ * @placement: what was moved, promised and gained
+ */
+struct decision {
+	u64 number;
+	u64 time_ns;
+	u64 epoch;
+	enum demeter_plan_kind kind;
+	u32 source;
+	enum decision_state state;
+	pid_t pid[2];
+	bool imposed;
+	u64 planned_pages;
+	u64 pending_pages;
+	u64 refused_pages;
+	struct {
+		u32 reason;
+		u64 pages;
+	} why[DECISION_REASONS];
+	struct demeter_placement placement;
+};
+
+/**
+ * struct account - what one address space was given and cost
+ * @space: its number
+ * @pid: its thread group
+ * @origin: how it came to be managed
+ * @decisions: taken for it
+ * @promoted_pages: moved to FMEM
+ * @demoted_pages: moved to SMEM
+ * @filled_pages: of @promoted_pages, into free memory
+ * @predicted_ns: of decisions taken for it
+ * @realised_ns: the same
+ * @refused: pages not moved in steps taken for it
+ * @judge: whether moving for it pays
+ */
+struct account {
+	u32 space;
+	pid_t pid;
+	int origin;
+	u64 decisions;
+	u64 promoted_pages;
+	u64 demoted_pages;
+	u64 filled_pages;
+	u64 predicted_ns;
+	s64 realised_ns;
+	struct demeter_refusals refused;
+	struct demeter_judge judge;
+};
 
 /* Protects all that follows. Innermost. */
 static DEFINE_MUTEX(ledger_lock);
@@ -438,28 +506,9 @@ static void judge(struct account *account)
 
 	if (!demeter_judge_epoch(&account->judge, now_ns, demeter_pacing_passed_ns(), horizon_ns()))
 		return;
-	account->forgone = (struct demeter_forgone){};
 	totals.stops++;
 	trace_demeter_stopped(account->space, account->judge.until_ns - now_ns,
 			      account->judge.all_stops);
-}
-
-/* Nothing is moved for the account: would it have paid by now? */
-static void look_at_forgone(struct account *account, const struct demeter_ranges *ranges,
-			    u64 samples)
-{
-	u64 now_ns = ktime_get_ns();
-	const struct demeter_placement *step = &account->forgone.step;
-
-	if (!demeter_judge_is_stopped(&account->judge, now_ns) ||
-	    !demeter_forgone_epoch(&account->forgone, ranges, account->judge.stops, samples,
-				   demeter_accesses_per_sample(), demeter_latency_gap_ps(),
-				   demeter_pacing_passed_ns()))
-		return;
-	trace_demeter_resumed(account->space, account->judge.until_ns - now_ns, step->cost_ns,
-			      step->realised_ns);
-	demeter_judge_resume(&account->judge);
-	totals.resumes++;
 }
 
 /**
@@ -499,29 +548,8 @@ void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges, u64 
 		else if (!passed_open)
 			first_open = number + 1;
 	}
-	if (account != &gone) {
-		look_at_forgone(account, ranges, samples);
-		if (samples)
-			judge(account);
-	}
-	mutex_unlock(&ledger_lock);
-}
-
-/**
- * demeter_ledger_forgo() - follow what is not moved for an address space that is stopped
- * @space: its number
- * @ranked: ranges of all targets, before anything is hidden
- * @nr: their number
- */
-void demeter_ledger_forgo(u32 space, const struct demeter_rank_entry *ranked, u32 nr)
-{
-	struct account *account;
-
-	mutex_lock(&ledger_lock);
-	account = xa_load(&accounts, space);
-	if (account && demeter_forgone_wants(&account->forgone))
-		demeter_forgone_begin(&account->forgone, space, ranked, nr, demeter_swap_cost_ns(),
-				      horizon_ns());
+	if (samples && account != &gone)
+		judge(account);
 	mutex_unlock(&ledger_lock);
 }
 

@@ -6,8 +6,7 @@
  * moved for which step, and ends it; at the end of each epoch it has the gain of
  * what was moved before brought up to date. What decides is the planner; but where
  * moving turned out not to pay, the ledger says so (core/judge.c), and nothing is
- * promoted for that address space for a while (stopped.c), or until it is seen to
- * pay again (core/forgone.c).
+ * promoted for that address space for a while (stopped.c).
  *
  * One mutex of its own, innermost: whoever calls may hold any other lock.
  */
@@ -73,7 +72,6 @@ struct demeter_ledger_returns {
  * @settled_predicted_ns: of those settled
  * @settled_realised_ns: of those settled
  * @stops: times that moving was stopped for an address space as it did not pay
- * @resumes: stops that ended before their time, as moving would have paid
  * @stopped_targets: address spaces stopped now
  * @plans: plans by where they ended
  *
@@ -92,7 +90,6 @@ struct demeter_ledger_totals {
 	u64 settled_predicted_ns;
 	s64 settled_realised_ns;
 	u64 stops;
-	u64 resumes;
 	u32 stopped_targets;
 	u64 plans[DEMETER_PLAN_ENDS];
 };
@@ -111,7 +108,6 @@ void demeter_ledger_moved(struct demeter_ledger_run *run, u32 first, u32 nr, u64
 void demeter_ledger_end(struct demeter_ledger_run *run);
 void demeter_ledger_realise(u32 space, const struct demeter_ranges *ranges, u64 samples);
 bool demeter_ledger_is_stopped(u32 space, struct demeter_ledger_returns *returns);
-void demeter_ledger_forgo(u32 space, const struct demeter_rank_entry *ranked, u32 nr);
 s64 demeter_ledger_paged(u64 *cost_ns);
 void demeter_ledger_totals(struct demeter_ledger_totals *totals);
 int demeter_ledger_snapshot(void **data, size_t *bytes);

@@ -32,7 +32,6 @@ TOTAL(realised_ns, "%lld", realised_ns);
 TOTAL(settled_predicted_ns, "%llu", settled_predicted_ns);
 TOTAL(settled_realised_ns, "%lld", settled_realised_ns);
 TOTAL(stops, "%llu", stops);
-TOTAL(resumes, "%llu", resumes);
 TOTAL(stopped_targets, "%u", stopped_targets);
 
 static struct attribute *gain_attrs[] = {
@@ -41,8 +40,7 @@ static struct attribute *gain_attrs[] = {
 	&empty_decisions_attr.attr,	&predicted_ns_attr.attr,
 	&realised_ns_attr.attr,		&settled_predicted_ns_attr.attr,
 	&settled_realised_ns_attr.attr, &stops_attr.attr,
-	&resumes_attr.attr,		&stopped_targets_attr.attr,
-	NULL,
+	&stopped_targets_attr.attr,	NULL,
 };
 
 static const struct attribute_group gain_group = { .name = "gain", .attrs = gain_attrs };

@@ -4,7 +4,7 @@
  * turned out not to pay (core/judge.c), by hiding what they have in SMEM. What
  * they have in FMEM may be demoted for others; and what they had there, and is
  * accessed more than what took its place, may come back where the planner finds
- * that this pays. What is not moved is followed meanwhile (core/forgone.c).
+ * that this pays.
  */
 #include <linux/sched.h>
 
@@ -43,8 +43,6 @@ void demeter_stopped_hide(struct demeter_rank_entry *entries, u32 nr,
 
 		target->is_stopped = group->fmem_pages >= group->floor_pages &&
 				     demeter_ledger_is_stopped(space, &target->returns);
-		if (target->is_stopped)
-			demeter_ledger_forgo(space, entries, nr);
 		any |= target->is_stopped;
 		cond_resched();
 	}

@@ -151,24 +151,6 @@ TRACE_EVENT(demeter_stopped,
 	    TP_printk("space=%u stopped_ns=%llu stops=%u", __entry->space, __entry->stopped_ns,
 		      __entry->stops));
 
-/*
- * That stop would have gone on for so long; what is followed meanwhile would have cost and
- * saved that much.
- */
-TRACE_EVENT(demeter_resumed,
-	    TP_PROTO(u32 space, u64 left_ns, u64 cost_ns, s64 realised_ns),
-	    TP_ARGS(space, left_ns, cost_ns, realised_ns),
-	    TP_STRUCT__entry(__field(u32, space)
-			     __field(u64, left_ns)
-			     __field(u64, cost_ns)
-			     __field(s64, realised_ns)),
-	    TP_fast_assign(__entry->space = space;
-			   __entry->left_ns = left_ns;
-			   __entry->cost_ns = cost_ns;
-			   __entry->realised_ns = realised_ns;),
-	    TP_printk("space=%u left_ns=%llu cost_ns=%llu realised_ns=%lld", __entry->space,
-		      __entry->left_ns, __entry->cost_ns, __entry->realised_ns));
-
 /* Reasons by number, in the order of enum demeter_refusal (tmm/refusal.h). */
 TRACE_EVENT(demeter_refused,
 	    TP_PROTO(int reason, u64 pages),

@@ -176,7 +176,7 @@ pages=$(sed -n 's/^.* demeter_refused: .* pages=//p' $work/trace | awk '{ sum +=
 [ "$pages" = "$(cat $stats/refused_pages)" ] || fail "of refused pages $pages were traced"
 traced demeter_settled "decision=$n space=$n pages=$n predicted_ns=$n realised_ns=-?$n"
 # Each as often as the module counts it. What does not come here: demeter_fill (there is no
-# free FMEM), demeter_demote (no group), demeter_stopped and demeter_resumed (it pays).
+# free FMEM), demeter_demote (no group), demeter_stopped (it pays).
 [ "$(wc -l <$work/lines)" = "$(cat $stats/gain/settled_decisions)" ] || fail "not each settled decision was traced"
 echo "ok - tracepoints fire and can be read"
 

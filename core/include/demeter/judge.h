@@ -51,17 +51,6 @@ static inline bool demeter_judge_is_stopped(const struct demeter_judge *judge, u
 	return now_ns < judge->until_ns;
 }
 
-/**
- * demeter_judge_resume - a stop is over before its time
- * @judge: the judge
- *
- * The next one, if there is a reason for it, is longer nevertheless.
- */
-static inline void demeter_judge_resume(struct demeter_judge *judge)
-{
-	judge->until_ns = 0;
-}
-
 void demeter_judge_hear(struct demeter_judge *judge, const struct demeter_placement *placement,
 			u64 taken_ns, u64 epoch_ns, u64 horizon_ns);
 void demeter_judge_settle(struct demeter_judge *judge, const struct demeter_placement *placement,

@@ -6,7 +6,7 @@ use crate::{Placement, sys};
 /// One address space on trial. Times are of one clock that does not run backwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Judge {
-    pub(crate) raw: sys::Judge,
+    raw: sys::Judge,
 }
 
 impl Judge {
@@ -45,11 +45,6 @@ impl Judge {
     /// Whether nothing is to be promoted.
     pub fn is_stopped(&self, now_ns: u64) -> bool {
         now_ns < self.raw.until_ns
-    }
-
-    /// The stop is over before its time.
-    pub fn resume(&mut self) {
-        self.raw.until_ns = 0;
     }
 
     /// Steps taken before are not heard.

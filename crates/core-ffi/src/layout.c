@@ -2,7 +2,6 @@
 /* Sizes and offsets as C sees them, for the layout test of src/sys.rs. */
 #include <demeter/areas.h>
 #include <demeter/channel.h>
-#include <demeter/forgone.h>
 #include <demeter/groups.h>
 #include <demeter/judge.h>
 #include <demeter/pace.h>
@@ -48,6 +47,4 @@ const size_t demeter_layout[] = {
 	offsetof(struct demeter_placement, quiet_ns),
 	sizeof(struct demeter_judge),
 	offsetof(struct demeter_judge, all_stops),
-	sizeof(struct demeter_forgone),
-	offsetof(struct demeter_forgone, gain_ns),
 };

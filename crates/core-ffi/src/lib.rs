@@ -6,7 +6,6 @@
 
 mod areas;
 mod channel;
-mod forgone;
 mod gain;
 mod groups;
 mod judge;
@@ -19,7 +18,6 @@ mod sys;
 
 pub use areas::Areas;
 pub use channel::{Consumer, Producer, channel};
-pub use forgone::Forgone;
 pub use gain::Placement;
 pub use judge::Judge;
 pub use pace::Pace;

@@ -303,15 +303,6 @@ pub struct Judge {
     pub all_stops: u32,
 }
 
-/// What a stop forgoes; see `struct demeter_forgone`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forgone {
-    pub step: PlacementAccount,
-    pub cost_ns: u64,
-    pub gain_ns: i64,
-}
-
 /// A position in a group's part of the ranking; the planner's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -507,24 +498,6 @@ unsafe extern "C" {
         horizon_ns: u64,
     ) -> bool;
 
-    pub fn demeter_forgone_begin(
-        forgone: *mut Forgone,
-        space: u32,
-        ranked: *const RankEntry,
-        nr: u32,
-        page_cost_ns: u64,
-        horizon_ns: u64,
-    );
-    pub fn demeter_forgone_epoch(
-        forgone: *mut Forgone,
-        rs: *const Ranges,
-        stops: u32,
-        samples: u64,
-        sample_period: u64,
-        latency_gap_ps: u64,
-        epoch_ns: u64,
-    ) -> bool;
-
     pub fn demeter_channel_init(ch: *mut Channel, memory: *mut Slot, slots: u32) -> c_int;
     pub fn demeter_channel_push(ch: *mut Channel, sample: *const Sample) -> bool;
     pub fn demeter_channel_pop(ch: *mut Channel, sample: *mut Sample) -> bool;
@@ -538,7 +511,7 @@ mod tests {
 
     #[test]
     fn layouts_are_those_of_c() {
-        const FACTS: usize = 40;
+        const FACTS: usize = 38;
         unsafe extern "C" {
             static demeter_layout: [usize; FACTS];
         }
@@ -581,8 +554,6 @@ mod tests {
             offset_of!(PlacementAccount, quiet_ns),
             size_of::<Judge>(),
             offset_of!(Judge, all_stops),
-            size_of::<Forgone>(),
-            offset_of!(Forgone, gain_ns),
         ];
         // SAFETY: a constant array of that length in src/layout.c.
         assert_eq!(unsafe { &demeter_layout }, &ours);

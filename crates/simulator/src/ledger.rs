@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use demeter_core::{Forgone, Judge, Placement, Plan, Ranges, Ranking, SMEM, Step};
+use demeter_core::{Judge, Placement, Plan, Ranges, Ranking, SMEM, Step};
 
 /// Decisions that are followed (`ledger.h`).
 const MOST_DECISIONS: usize = 1024;
@@ -35,18 +35,11 @@ pub struct Epoch {
     pub gap_ps: u64,
 }
 
-/// Whether moving pays for an address space, and while it does not, whether it would.
-#[derive(Default)]
-struct Trial {
-    judge: Judge,
-    forgone: Forgone,
-}
-
 /// Decisions of late, and a judge for each address space.
 #[derive(Default)]
 pub struct Ledger {
     decisions: VecDeque<Decision>,
-    trials: BTreeMap<u32, Trial>,
+    judges: BTreeMap<u32, Judge>,
 }
 
 impl Ledger {
@@ -64,8 +57,8 @@ impl Ledger {
                 && oldest.is_open
                 && !oldest.imposed
             {
-                let trial = self.trials.entry(oldest.placement.spaces()[0]).or_default();
-                (trial.judge).conclude(&oldest.placement, oldest.taken_ns);
+                let judge = self.judges.entry(oldest.placement.spaces()[0]).or_default();
+                judge.conclude(&oldest.placement, oldest.taken_ns);
             }
             self.decisions.push_back(Decision {
                 taken_ns: now_ns,
@@ -80,7 +73,7 @@ impl Ledger {
     /// An epoch of an address space is over, in which it had so many samples; whether a
     /// stop begins.
     pub fn realise(&mut self, space: u32, ranges: &Ranges, samples: u64, epoch: &Epoch) -> bool {
-        let Trial { judge, forgone } = self.trials.entry(space).or_default();
+        let judge = self.judges.entry(space).or_default();
         for decision in self
             .decisions
             .iter_mut()
@@ -114,35 +107,16 @@ impl Ledger {
         while self.decisions.front().is_some_and(|first| !first.is_open) {
             self.decisions.pop_front();
         }
-        if judge.is_stopped(epoch.now_ns)
-            && forgone.end_epoch(
-                judge,
-                ranges,
-                samples,
-                epoch.period,
-                epoch.gap_ps,
-                epoch.passed_ns,
-            )
-        {
-            judge.resume();
-        }
-        let stops = samples > 0 && judge.end_epoch(epoch.now_ns, epoch.passed_ns, epoch.horizon_ns);
-        if stops {
-            *forgone = Forgone::default();
-        }
-        stops
+        samples > 0 && judge.end_epoch(epoch.now_ns, epoch.passed_ns, epoch.horizon_ns)
     }
 
     /// Hides from the planner what is in SMEM of address spaces whose moves are stopped, but
-    /// for what may come back. What is not moved for them is followed, as if moving a page
-    /// took `page_cost_ns` and a placement lasted for `horizon_ns`.
-    pub fn hide(&mut self, ranking: &mut Ranking, now_ns: u64, page_cost_ns: u64, horizon_ns: u64) {
-        let stopped = |trial: &Trial| trial.judge.is_stopped(now_ns);
-        for (&space, trial) in self.trials.iter_mut().filter(|(_, trial)| stopped(trial)) {
-            (trial.forgone).follow(space, ranking, page_cost_ns, horizon_ns);
-        }
-        for (&space, Trial { judge, .. }) in self.trials.iter().filter(|(_, trial)| stopped(trial))
-        {
+    /// for what may come back.
+    pub fn hide(&self, ranking: &mut Ranking, now_ns: u64) {
+        for (&space, judge) in &self.judges {
+            if !judge.is_stopped(now_ns) {
+                continue;
+            }
             let returns = self.returns(space, judge);
             for entry in ranking.entries.iter_mut() {
                 let returns_it = || {

@@ -69,24 +69,6 @@ fn moves_that_do_not_pay_are_stopped() {
     assert_eq!(play(&path).reports[0].stops, 0);
 }
 
-/// It moves on for six seconds, and stays then: a stop of ten seconds, or of twenty, would
-/// go on for most of the rest.
-#[test]
-fn a_stop_ends_when_moving_would_pay() {
-    let settles = Shape {
-        windows: 900,
-        flip_windows: 12,
-        settles_at: 300,
-        hot: 32..40,
-        hot_fills: 2,
-        ..SMALL
-    };
-    let (_place, path) = recorded(&settles);
-    let report = &play(&path).reports[0];
-    assert!(report.stops > 0, "{report:?}");
-    assert!(report.ideal_share > Some(0.6), "{report:?}");
-}
-
 #[test]
 fn the_same_record_gives_the_same_digits() {
     let (_place, path) = recorded(&SMALL);
@@ -161,7 +143,6 @@ fn a_tebibyte_is_nothing_special() {
         windows: 40,
         cold_step: 1024,
         flip_windows: 0,
-        settles_at: u64::MAX,
         hot_fills: 20,
     };
     let (_place, path) = recorded(&shape);

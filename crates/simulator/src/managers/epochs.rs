@@ -207,8 +207,7 @@ impl Epochs {
                 .is_some_and(|range| (range.start, range.end) == (start, end))
         });
         ranking.sort();
-        let horizon_ns = self.horizon_ns();
-        (self.ledger).hide(&mut ranking, now_ns, self.swap_cost_ns, horizon_ns);
+        self.ledger.hide(&mut ranking, now_ns);
         let plan = self.plan(&ranking, memory, now_ns)?;
         let moved = self.execute(&plan, &ranking, memory, now_ns);
         self.counts.moved.add(&moved);

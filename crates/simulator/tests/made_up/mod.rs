@@ -23,8 +23,6 @@ pub struct Shape {
     pub cold_step: u64,
     /// After so many windows the hot part is one to the left or back, 0: it stays.
     pub flip_windows: u64,
-    /// No longer after so many.
-    pub settles_at: u64,
     /// Line fills of a hot page in a window.
     pub hot_fills: u32,
 }
@@ -36,7 +34,6 @@ pub const SMALL: Shape = Shape {
     windows: 100,
     cold_step: 1,
     flip_windows: 0,
-    settles_at: u64::MAX,
     hot_fills: 20,
 };
 
@@ -79,7 +76,7 @@ impl Shape {
         };
         for number in 0..self.windows {
             let mut rows = Vec::new();
-            let hot = match number.min(self.settles_at).checked_div(self.flip_windows) {
+            let hot = match number.checked_div(self.flip_windows) {
                 Some(flips) if flips % 2 == 1 => {
                     let chunks = self.hot.end - self.hot.start;
                     self.hot.start - chunks..self.hot.start
