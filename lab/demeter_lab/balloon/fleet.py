@@ -134,8 +134,9 @@ class Fleet(Started):
         keeper.wait_checked(self.guests[name])
 
     def reboot(self, name: str) -> None:
-        """Reset a guest, and prepare it again."""
+        """Reset a guest, and prepare it again; what it knew of its past is looked at before."""
         guest = self.guests[name]
+        keeper.must_be_well(guest)
         guest.qmp("system_reset")
         guest.wait_ready()
         self.prepare(name)

@@ -57,14 +57,19 @@ def complaint(guest: Guest) -> str:
     return guest.run(line)[1].strip()
 
 
+def must_be_well(guest: Guest) -> None:
+    """Insist that nothing has gone wrong inside a guest up to now."""
+    if words := complaint(guest):
+        raise GuestError(f"{guest.name}: {words}")
+
+
 def wait_checked(guest: Guest) -> None:
     """Wait until a guest has checked all of its memory once more, from now on."""
     # The round that is under way began earlier.
     wanted = rounds(guest) + 2
 
     def checked() -> bool:
-        if words := complaint(guest):
-            raise GuestError(f"{guest.name}: {words}")
+        must_be_well(guest)
         return rounds(guest) >= wanted
 
     wait_for(f"{guest.name} checks its memory again", checked, 120, 0.2)
