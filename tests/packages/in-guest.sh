@@ -85,6 +85,7 @@ if [ -x /root/machine ]; then
 	soon state_is "1 0"
 	check served "$(state served)"
 	check deaths "$(journalctl -u demeterd | grep -c 'its worker died')"
+	journalctl -u demeterd --no-pager | grep 'its worker died' || true
 	demeter balloon set web fmem=2M
 	soon holds 2048
 	check resized "$(state fmem_balloon_kib)"

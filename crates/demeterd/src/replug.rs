@@ -137,11 +137,9 @@ fn is_absent(cause: &io::Error) -> bool {
 }
 
 fn tell(vm: &Vm, error: &QmpError) {
-    let next = error.next();
-    tracing::error!(
-        vm = vm.spec.name,
-        "not plugged in anew: {error}; next: {next}"
-    );
+    let words = format!("not plugged in anew: {error}; next: {}", error.next());
+    tracing::error!(vm = vm.spec.name, "{words}");
+    vm.set_not_plugged(&words);
 }
 
 fn mend_within(vm: &Vm, qmp: &mut Qmp, tries: u32) -> Result<bool, QmpError> {
@@ -262,12 +260,16 @@ mod tests {
     use crate::pair::{self, Pair};
 
     /// A machine whose monitor takes commands there.
-    fn machine(qmp: &Path) -> Arc<Vm> {
+    fn pair_of(qmp: &Path) -> Pair {
         let line = format!("a,socket=/s,fmem=gpa:0-0x1000,qmp={}", qmp.display());
         let pair = Pair::new(&line, &[]);
         pair.guest.disconnected();
         pair.carry();
-        pair.vm
+        pair
+    }
+
+    fn machine(qmp: &Path) -> Arc<Vm> {
+        pair_of(qmp).vm
     }
 
     /// What a monitor has, and what it refuses.
@@ -436,6 +438,31 @@ mod tests {
         look_after(vm.clone());
         assert_eq!(monitor.changes(&vm), ["device_del", "device_add port7"]);
         assert_eq!(vm.ledger.taken_out(), None);
+    }
+
+    #[test]
+    fn a_device_that_could_not_be_put_in_is_a_problem_until_it_is_in() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let state = State {
+            refuses_out: true,
+            ..cut_off()
+        };
+        let monitor = Monitor::new(&path, state);
+        let pair = pair_of(&path);
+        let vm = pair.vm.clone();
+        look_after(vm.clone());
+        assert_eq!(monitor.changes(&vm), ["device_del"]);
+        let problem = vm.view().problem.unwrap();
+        assert!(
+            problem.contains("does not support hotplugging"),
+            "{problem}"
+        );
+        assert!(problem.contains("next: put the device behind"), "{problem}");
+        (pair.guest).connected(Arc::new(EventFd::new(0).unwrap()));
+        pair.carry();
+        assert!(vm.is_connected());
+        assert_eq!(vm.view().problem, None);
     }
 
     #[test]

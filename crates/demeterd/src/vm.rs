@@ -55,6 +55,8 @@ struct State {
     looked: Instant,
     /// It was not answered in time, since then.
     mute_since: Option<Instant>,
+    /// Why its device could not be put in anew; of no interest once it is in.
+    not_plugged: Option<String>,
     /// Nobody waits for the worker any more.
     is_given_up: bool,
     worker: WorkerView,
@@ -200,6 +202,7 @@ impl Vm {
                 look: 0,
                 looked: Instant::now(),
                 mute_since: None,
+                not_plugged: None,
                 is_given_up: false,
                 worker: WorkerView::default(),
             }),
@@ -300,6 +303,12 @@ impl Vm {
     /// Nobody serves it, and that is not its worker's doing.
     pub fn set_problem(&self, problem: &str) {
         self.state().news.problem = Some(harmless(problem));
+        self.changed();
+    }
+
+    /// Its device could not be put in anew.
+    pub fn set_not_plugged(&self, why: &str) {
+        self.state().not_plugged = Some(harmless(why));
         self.changed();
     }
 
@@ -644,7 +653,9 @@ impl Vm {
         } else if state.mute_since.is_some() {
             Some(MUTE.into())
         } else {
-            (news.problem.clone()).or_else(|| unmeasured.then(|| UNMEASURED.into()))
+            (news.problem.clone())
+                .or_else(|| state.not_plugged.clone().filter(|_| !news.connected))
+                .or_else(|| unmeasured.then(|| UNMEASURED.into()))
         };
         VmView {
             name: self.spec.name.clone(),
