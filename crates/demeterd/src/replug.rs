@@ -441,31 +441,6 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_could_not_be_put_in_is_a_problem_until_it_is_in() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("qmp");
-        let state = State {
-            refuses_out: true,
-            ..cut_off()
-        };
-        let monitor = Monitor::new(&path, state);
-        let pair = pair_of(&path);
-        let vm = pair.vm.clone();
-        look_after(vm.clone());
-        assert_eq!(monitor.changes(&vm), ["device_del"]);
-        let problem = vm.view().problem.unwrap();
-        assert!(
-            problem.contains("does not support hotplugging"),
-            "{problem}"
-        );
-        assert!(problem.contains("next: put the device behind"), "{problem}");
-        (pair.guest).connected(Arc::new(EventFd::new(0).unwrap()));
-        pair.carry();
-        assert!(vm.is_connected());
-        assert_eq!(vm.view().problem, None);
-    }
-
-    #[test]
     fn what_a_daemon_took_out_before_it_died_is_put_in() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("qmp");
@@ -498,13 +473,27 @@ mod tests {
             ..cut_off()
         };
         let monitor = Monitor::new(&path, state);
-        let vm = machine(&path);
+        let pair = pair_of(&path);
+        let vm = pair.vm.clone();
         look_after(vm.clone());
         assert_eq!(monitor.changes(&vm), ["device_del"]);
         assert_eq!(vm.ledger.taken_out(), None, "it is in");
+        let problem = vm.view().problem.unwrap();
+        assert!(
+            problem.contains("does not support hotplugging"),
+            "{problem}"
+        );
+        assert!(problem.contains("next: put the device behind"), "{problem}");
         monitor.by_hand(false);
         look_after(vm.clone());
         assert!(monitor.changes(&vm).is_empty());
+        // Once it is in, that is over; also when its machine ends later.
+        (pair.guest).connected(Arc::new(EventFd::new(0).unwrap()));
+        pair.carry();
+        assert_eq!(vm.view().problem, None);
+        pair.guest.disconnected();
+        pair.carry();
+        assert_eq!((vm.is_connected(), vm.view().problem), (false, None));
     }
 
     #[test]

@@ -55,7 +55,7 @@ struct State {
     looked: Instant,
     /// It was not answered in time, since then.
     mute_since: Option<Instant>,
-    /// Why its device could not be put in anew; of no interest once it is in.
+    /// Why its device could not be put in anew, until it is in.
     not_plugged: Option<String>,
     /// Nobody waits for the worker any more.
     is_given_up: bool,
@@ -425,6 +425,9 @@ impl Vm {
         let lost = news.lost && !state.news.lost && state.telling.line(now);
         // A question that it has not heard of yet stays open.
         state.news = news;
+        if state.news.connected {
+            state.not_plugged = None;
+        }
         if state.news.look >= state.look {
             state.mute_since = None;
         }
@@ -654,7 +657,7 @@ impl Vm {
             Some(MUTE.into())
         } else {
             (news.problem.clone())
-                .or_else(|| state.not_plugged.clone().filter(|_| !news.connected))
+                .or_else(|| state.not_plugged.clone())
                 .or_else(|| unmeasured.then(|| UNMEASURED.into()))
         };
         VmView {
