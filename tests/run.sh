@@ -7,7 +7,9 @@
 # TEST_SUITES (tests/suites/), one executable a suite, exit 0 = passed; with other ones,
 # logs go to TEST_LOGS. The first comment line
 # after the licence says what a suite shows. A suite that outlives
-# TEST_SUITE_LIMIT_S is ended and has failed; its log then says what it waited for.
+# TEST_SUITE_LIMIT_S is ended and has failed; its log then says what it waited for. With
+# TEST_UNTIL (seconds since 1970) no suite runs longer than that, and none begins after it:
+# whoever ends the tests from outside would read nothing of what they waited for.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -16,7 +18,8 @@ export DEMETER_CACHE
 folder=${TEST_SUITES:-tests/suites}
 logs=${TEST_LOGS:-out/test}
 jobs=${TEST_JOBS:-$(($(nproc) + 1))}
-limit_s=${TEST_SUITE_LIMIT_S:-2400}
+suite_limit_s=${TEST_SUITE_LIMIT_S:-2400}
+until_s=${TEST_UNTIL:-}
 
 if [ $# -gt 0 ]; then
 	suites=("$@")
@@ -41,10 +44,11 @@ mkdir -p "$logs"
 # All programs and tests at once, with one choice of features: a suite that built some
 # of them anew would exchange the command and the plugin under the guests of another.
 cargo test --release --workspace --no-run -q
+echo "test: its programs are built at $SECONDS s"
 
 # What the processes of a session wait for: the evidence of a suite that hangs.
 processes_of_session() {
-	echo "---- still running after $limit_s s"
+	echo "---- still running after $2 s"
 	ps -s "$1" -o pid,ppid,stat,time,wchan:32,args --forest | cut -c1-300
 }
 
@@ -55,19 +59,33 @@ cpu_s() {
 	tail -n 1 "$logs/$1.times" | tr 'ms' '  ' | awk '{ printf "%.0f s", $1 * 60 + $2 + $3 * 60 + $4 }'
 }
 
+# For how long a suite that begins now may run.
+limit_s() {
+	local left_s=$suite_limit_s
+	[ -z "$until_s" ] || left_s=$((until_s - $(date +%s)))
+	echo $((left_s < suite_limit_s ? left_s : suite_limit_s))
+}
+
 # Each suite has a session of its own, so that all of it can be ended.
 # stdin is closed: no suite may wait for a person.
 run_suite() {
-	local suite=$1 began=$SECONDS status=0 pid watchdog cpu
+	local suite=$1 began=$SECONDS status=0 pid watchdog cpu limit
+	limit=$(limit_s)
+	if [ "$limit" -le 0 ]; then
+		echo "not begun: TEST_UNTIL had passed" | tee "$logs/$suite.log" >"$logs/$suite.cpu"
+		echo "124 0" >"$logs/$suite.status"
+		echo "FAILED $suite (not begun: TEST_UNTIL had passed)"
+		return
+	fi
 	setsid "$folder/$suite" </dev/null >"$logs/$suite.log" 2>&1 &
 	pid=$!
 	echo "$pid" >"$logs/$suite.pid"
 	(
 		trap 'kill "$nap" 2>/dev/null; exit' TERM
-		sleep "$limit_s" &
+		sleep "$limit" &
 		nap=$!
 		wait "$nap"
-		processes_of_session "$pid" >>"$logs/$suite.log"
+		processes_of_session "$pid" "$limit" >>"$logs/$suite.log"
 		pkill -KILL -s "$pid"
 	) &
 	watchdog=$!
@@ -78,7 +96,7 @@ run_suite() {
 	cpu_s "$suite" >"$logs/$suite.cpu"
 	cpu=$(<"$logs/$suite.cpu")
 	if [ "$status" = 0 ]; then
-		echo "ok     $suite ($((SECONDS - began)) s, $cpu of a CPU)"
+		echo "ok     $suite ($((SECONDS - began)) s, $cpu of a CPU, done at $SECONDS s)"
 	else
 		echo "FAILED $suite ($((SECONDS - began)) s, $cpu of a CPU, exit $status), log: $logs/$suite.log"
 	fi
