@@ -548,6 +548,32 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	return over;
 }
 
+/**
+ * demeter_finer_thin - epochs hold fewer samples from now on
+ * @f: the granules
+ * @shift: 2^@shift times fewer, see <demeter/pace.h>
+ *
+ * As many of the epochs to come as those that have passed were worth are put in their place.
+ */
+void demeter_finer_thin(struct demeter_finer *f, u32 shift)
+{
+	u64 most = (u32)~0U / 4;
+	u32 i, k;
+
+	for (i = 0; i < f->capacity; i++) {
+		struct demeter_finer_granule *g = &f->granule[i];
+
+		if (g->state == DEMETER_FINER_FREE)
+			continue;
+		/* Those that its age does not know yet are of the same kind. */
+		g->epochs[0] += f->epochs;
+		for (k = 0; k < ARRAY_SIZE(g->epochs); k++)
+			g->epochs[k] = (u32)demeter_min((u64)g->epochs[k] << shift, most);
+		g->epochs[0] -= demeter_min(f->epochs, g->epochs[0]);
+		g->carried >>= shift;
+	}
+}
+
 /* 2^-16 samples of a page at the cut, in the time that @g was counted for. */
 static u64 finer_cut(const struct demeter_finer_granule *g, u64 cut_density)
 {

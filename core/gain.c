@@ -140,7 +140,8 @@ static s64 gain_side_ns(struct demeter_placement_side *side, u64 pages,
 			u64 sample_period, u64 latency_gap_ps)
 {
 	u64 rate = gain_side_rate(side, rs, classes);
-	u64 samples = demeter_sub_sat(rate, side->rate / 2);
+	/* What was counted before was thinned as well, if samples have become fewer. */
+	u64 samples = demeter_sub_sat(rate, side->rate >> (1 + rs->thin));
 	u64 share = demeter_min(pages, side->resident_pages);
 	u64 ps = demeter_mul_div(samples, demeter_mul_sat(sample_period, latency_gap_ps),
 				 1ULL << DEMETER_RATE_SHIFT);

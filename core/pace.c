@@ -33,6 +33,12 @@
 #define PACE_PAGES_PART	  16U
 /* An epoch learns something when one range in so many was split. */
 #define PACE_SPLIT_PART	  16U
+/*
+ * An epoch that holds so many samples is one to learn from: their decayed count is four times
+ * what a split takes (split_samples, 15). As epochs grow longer, samples are made sparser only
+ * as far as it does; further when such epochs have brought nothing.
+ */
+#define PACE_ENOUGH	  32ULL
 /* Counts above this have no room for the square of a difference. */
 #define PACE_MAX_SAMPLES  BIT_ULL(22)
 
@@ -80,7 +86,7 @@ static bool pace_share_changed(const struct demeter_pace *pace)
 static bool pace_number_changed(const struct demeter_pace *pace)
 {
 	u64 recent = pace_sum(pace->recent);
-	u64 expected = demeter_mul_div(pace_sum(pace->usual) >> pace->shift, pace->recent_ticks,
+	u64 expected = demeter_mul_div(pace_sum(pace->usual) >> pace->sparse, pace->recent_ticks,
 				       1ULL << PACE_SHIFT);
 
 	if (pace->by_share_alone)
@@ -118,7 +124,7 @@ static void pace_get_used(struct demeter_pace *pace, const struct demeter_pace_t
 	parts = pace->usual_ticks;
 	for (i = 0; i < PACE_KINDS; i++) {
 		seen = i < DEMETER_TIERS ? tick->samples[i] : tick->untold;
-		seen = demeter_min(seen, PACE_MAX_SAMPLES) << (PACE_SHIFT + pace->shift);
+		seen = demeter_min(seen, PACE_MAX_SAMPLES) << (PACE_SHIFT + pace->sparse);
 		pace->usual[i] = div64_u64(pace->usual[i] * (parts - 1) + seen, parts);
 	}
 }
@@ -147,21 +153,48 @@ bool demeter_pace_tick(struct demeter_pace *pace, const struct demeter_pace_tick
 	return true;
 }
 
-static void pace_set(struct demeter_pace *pace, u32 shift)
+/* Samples that an epoch is to hold if they are made as sparse as that. */
+static u64 pace_expected(const struct demeter_pace *pace, u32 sparse)
+{
+	return pace_sum(pace->usual) << (pace->shift - sparse) >> PACE_SHIFT;
+}
+
+/* How sparse samples become in epochs of a new length. */
+static u32 pace_sparse(const struct demeter_pace *pace, u32 least)
+{
+	u32 sparse = (u32)demeter_min(least, pace->shift);
+
+	/* Their number says nothing, and there are as many as may be. */
+	if (pace->by_share_alone)
+		return pace->shift;
+	while (sparse < pace->shift && pace_expected(pace, sparse + 1) >= PACE_ENOUGH)
+		sparse++;
+	return sparse;
+}
+
+static void pace_set_sparse(struct demeter_pace *pace, u32 sparse)
 {
 	u32 i;
 
-	/* What lies in the window was counted at the pace before. */
+	pace->quiet_epochs = 0;
+	if (sparse == pace->sparse)
+		return;
+	/* What lies in the window was counted when they were denser, or less dense. */
 	for (i = 0; i < PACE_KINDS; i++)
 		pace->recent[i] = 0;
 	pace->recent_ticks = 0;
-	pace->quiet_epochs = 0;
+	pace->sparse = sparse;
+}
+
+static void pace_set(struct demeter_pace *pace, u32 shift, u32 least)
+{
 	pace->shift = shift;
+	pace_set_sparse(pace, pace_sparse(pace, least));
 }
 
 /**
  * demeter_pace_end_epoch - an epoch is over: how long does the next one take
- * @pace: the pace; @pace->shift is the answer
+ * @pace: the pace; its @shift, @sparse and @thin are the answer
  * @epoch: what it came to
  */
 void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace_epoch *epoch)
@@ -170,28 +203,35 @@ void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace
 	u32 least = (u32)demeter_min(pace->least, pace->most);
 	bool changed = pace->changed;
 	u32 quiet_epochs = PACE_QUIET_EPOCHS * (pace->by_share_alone ? PACE_SLOW_FACTOR : 1);
+	u32 held = pace->shift - pace->sparse, holds;
 
 	pace->changed = false;
 	pace->ticks = 0;
 	if (changed || epoch->waiting) {
 		if (pace->shift > least)
-			pace_set(pace, least);
+			pace_set(pace, least, least);
 		pace->quiet_epochs = 0;
 	} else if (epoch->moved_pages || learned) {
 		/* A little: come closer, but not all the way for a few pages. */
 		if (pace->shift > least)
-			pace_set(pace, pace->shift - 1);
+			pace_set(pace, pace->shift - 1, least);
 		pace->quiet_epochs = 0;
 	} else if (++pace->quiet_epochs >= quiet_epochs) {
 		if (pace->shift < pace->most)
-			pace_set(pace, pace->shift + 1);
+			pace_set(pace, pace->shift + 1, least);
+		else if (pace->sparse < pace->shift)
+			pace_set_sparse(pace, pace->sparse + 1);
 		else
 			pace->quiet_epochs = quiet_epochs;
 	}
 	if (pace->shift > pace->most)
-		pace_set(pace, pace->most);
+		pace_set(pace, pace->most, least);
 	if (pace->shift < least)
-		pace_set(pace, least);
+		pace_set(pace, least, least);
+	if (pace->sparse < least)
+		pace_set_sparse(pace, least);
+	holds = pace->shift - pace->sparse;
+	pace->thin = held > holds ? held - holds : 0;
 }
 
 /**

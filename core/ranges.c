@@ -488,13 +488,14 @@ int demeter_ranges_samples(struct demeter_ranges *rs, u64 gva, u32 samples)
 	return 0;
 }
 
-static void ranges_decay(struct demeter_range *r)
+static void ranges_decay(struct demeter_range *r, u32 thin)
 {
-	u64 inherited = (r->rate - ranges_located(r)) / 2;
+	u64 inherited = (r->rate - ranges_located(r)) >> (1 + thin);
 	u32 k;
 
 	for (k = 0; k < DEMETER_QUARTERS; k++) {
-		r->quarter[k] = r->quarter[k] / 2 + ((u64)r->hits[k] << DEMETER_RATE_SHIFT);
+		r->quarter[k] =
+			(r->quarter[k] >> (1 + thin)) + ((u64)r->hits[k] << DEMETER_RATE_SHIFT);
 		r->hits[k] = 0;
 	}
 	r->rate = ranges_located(r) + inherited;
@@ -672,7 +673,7 @@ void demeter_ranges_end_epoch(struct demeter_ranges *rs, struct demeter_ranges_e
 
 	rs->epoch++;
 	for (i = 0; i < rs->nr; i++)
-		ranges_decay(&rs->range[i]);
+		ranges_decay(&rs->range[i], rs->thin);
 	rs->merges += ranges_merge(rs);
 	ranges_split(rs);
 	ranges_set_tau_raise(rs, rs->denied_splits != denied);

@@ -292,6 +292,30 @@ static void ft_test_others(struct test_tally *tally)
 	CHECK(ft_samples_needed(FT_GRANULES - 1) <= half);
 }
 
+/* Epochs that hold fewer samples: those of earlier ones are worth as much less. */
+static void ft_test_thin(struct test_tally *tally)
+{
+	u32 thin;
+
+	for (thin = 0; thin <= 3; thin++) {
+		struct ft_machine *m = ft_new(6, 80);
+		struct demeter_finer_granule *g;
+		u64 before;
+
+		ft_run(m, 6, 1, 80, 0, true);
+		g = demeter_finer_find(&m->finer, 1, 0);
+		/* Its age does not know all of its epochs yet: not those are to be multiplied. */
+		before = g->epochs[0] + (u64)g->epochs[1] + m->finer.epochs;
+		demeter_finer_thin(&m->finer, thin);
+		CHECK_EQ(g->epochs[0] + (u64)g->epochs[1] + m->finer.epochs, before << thin);
+		/* As many again, each with 2^-thin of the samples, and it is as it was. */
+		ft_run(m, 64, 1, 80 >> thin, 0, true);
+		CHECK(demeter_finer_rate(g) >> (DEMETER_RATE_SHIFT + 1) >= (76U >> thin));
+		CHECK(demeter_finer_rate(g) >> (DEMETER_RATE_SHIFT + 1) <= (84U >> thin));
+		test_free(m);
+	}
+}
+
 /* The end of a window does not make a granule wait that was about to be estimated. */
 static void ft_test_window(struct test_tally *tally)
 {
@@ -661,6 +685,7 @@ static const struct test_case finer_tests[] = {
 	{ "finer: nothing flaps", ft_test_no_flapping },
 	{ "finer: what holds for others is believed sooner", ft_test_others },
 	{ "finer: a window's end costs no time", ft_test_window },
+	{ "finer: as sparse as samples become", ft_test_thin },
 	{ "finer: denser samples are asked for, and not for ever", ft_test_denser },
 	{ "finer: granules take turns", ft_test_room },
 	{ "finer: longer walks are paid for a time", ft_test_walks },

@@ -88,6 +88,12 @@ static void gt_test_steady(struct test_tally *tally)
 	p.age_ns = 0;
 	p.pages = 1 << 20;
 	CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 7, 1000, 100000), 10000000);
+	/* Epochs that hold an eighth of the samples: 1600 decayed ones were worth 200. */
+	p.hot.rate = 1600ULL << DEMETER_RATE_SHIFT;
+	rs.thin = 3;
+	CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 7, 1000, 100000), 10000000);
+	rs.thin = 0;
+	CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 7, 1000, 100000), 10000000);
 }
 
 /* What is demoted costs, in its own space; what comes back is even. */

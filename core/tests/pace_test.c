@@ -27,7 +27,7 @@ static u32 pc_epoch(struct demeter_pace *pace, struct pc_program *program,
 
 		/* Each access of the program is sampled with the same chance. */
 		for (i = 0; i < program->samples * 2; i++) {
-			if (test_random(&program->seed) & ((2ULL << pace->shift) - 1))
+			if (test_random(&program->seed) & ((2ULL << pace->sparse) - 1))
 				continue;
 			u = test_random(&program->seed) % 1000;
 			tick.samples[u < program->smem_permille ? DEMETER_SMEM : DEMETER_FMEM]++;
@@ -120,6 +120,74 @@ static void pc_test_wakes(struct test_tally *tally)
 		program.samples /= 8;
 		CHECK_EQ(pc_epoch(&pace, &program, NULL), 8);
 		CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
+	}
+}
+
+/* Of who accesses little, samples stay dense until a long epoch holds enough to learn from. */
+static void pc_test_few(struct test_tally *tally)
+{
+	static const struct {
+		u64 samples;
+		u32 sparse;
+	} of[] = { { 0, 0 }, { 2, 0 }, { 9, 1 }, { 22, 2 }, { 48, 3 }, { 75, 3 }, { 1000, 3 } };
+	struct demeter_pace_epoch learned = { .ranges = 100, .splits = 10 };
+	struct pc_program program;
+	struct demeter_pace pace;
+	u32 i, held;
+
+	for (i = 0; i < ARRAY_SIZE(of); i++) {
+		program = (struct pc_program){ of[i].samples, 100, 100000, i };
+		memset(&pace, 0, sizeof(pace));
+		pace.most = DEMETER_PACE_MAX_SHIFT;
+		while (pace.shift < DEMETER_PACE_MAX_SHIFT) {
+			CHECK(pace.sparse <= pace.shift);
+			pc_epoch(&pace, &program, NULL);
+		}
+		CHECK_EQ(pace.sparse, of[i].sparse);
+		/* What was learned from them brings epochs closer, and as many samples. */
+		pc_epoch(&pace, &program, &learned);
+		CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT - 1);
+		CHECK(pace.sparse <= of[i].sparse);
+		/* Nothing to be learned: then they are sparse in the end, and stay so. */
+		pc_ticks(&pace, &program, 400);
+		CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
+		CHECK_EQ(pace.sparse, DEMETER_PACE_MAX_SHIFT);
+		CHECK(pc_ticks(&pace, &program, 10000) < 10000 / 8 + 100);
+	}
+	/* When an epoch holds fewer, what was counted until then is as much less, once. */
+	program = (struct pc_program){ 9, 100, 100000, 1 };
+	memset(&pace, 0, sizeof(pace));
+	pace.most = DEMETER_PACE_MAX_SHIFT;
+	for (i = 0; i < 1000; i++) {
+		held = pace.shift - pace.sparse;
+		pc_epoch(&pace, &program, i == 25 ? &learned : NULL);
+		CHECK_EQ(pace.thin + pace.shift - pace.sparse,
+			 demeter_max(held, pace.shift - pace.sparse));
+		if (i == 600)
+			program.resident_pages *= 2;
+	}
+	/* Who had few and has many is seen as soon as anybody, and then as sparse. */
+	program = (struct pc_program){ 9, 100, 100000, 1 };
+	pc_stretch(&pace, &program);
+	program.samples = 90;
+	CHECK(pc_epoch(&pace, &program, NULL) <= 4);
+	CHECK_EQ(pace.shift, 0);
+	CHECK_EQ(pace.sparse, 0);
+	pc_ticks(&pace, &program, 20);
+	CHECK_EQ(pace.shift, pace.sparse);
+	/* Dear ones are sparse, and so are those whose number says nothing. */
+	program.samples = 9;
+	memset(&pace, 0, sizeof(pace));
+	pace.most = DEMETER_PACE_MAX_SHIFT;
+	pace.least = 2;
+	pc_epoch(&pace, &program, NULL);
+	CHECK_EQ(pace.sparse, 2);
+	memset(&pace, 0, sizeof(pace));
+	pace.most = DEMETER_PACE_MAX_SHIFT;
+	pace.by_share_alone = true;
+	for (i = 0; i < 500; i++) {
+		pc_epoch(&pace, &program, NULL);
+		CHECK_EQ(pace.sparse, pace.shift);
 	}
 }
 
@@ -237,6 +305,7 @@ static void pc_test_most(struct test_tally *tally)
 static const struct test_case pace_tests[] = {
 	{ "pace: sparse where nothing happens", pc_test_sparse },
 	{ "pace: awake at once when accesses change", pc_test_wakes },
+	{ "pace: few samples stay dense", pc_test_few },
 	{ "pace: epochs that bring something", pc_test_epochs },
 	{ "pace: no less than is affordable", pc_test_least },
 	{ "pace: periods", pc_test_period },

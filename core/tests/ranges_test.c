@@ -352,6 +352,34 @@ static void rt_test_straddle(struct test_tally *tally)
 	rt_check_shape(tally, &rs);
 }
 
+/* What was counted in epochs that held more samples is worth as much less, all of it. */
+static void rt_test_thin(struct test_tally *tally)
+{
+	static struct demeter_range memory[16];
+	struct demeter_ranges rs;
+	u32 thin, i;
+
+	for (thin = 0; thin <= 3; thin++) {
+		CHECK_EQ(demeter_ranges_init(&rs, memory, 16, &rt_defaults), 0);
+		CHECK_EQ(demeter_ranges_set_area(&rs, 0, 0, 64 * RT_MIB), 0);
+		for (i = 0; i < 320; i++)
+			demeter_ranges_sample(&rs, (u64)(i % 4) * 16 * RT_MIB);
+		demeter_ranges_end_epoch(&rs, NULL);
+		CHECK_EQ(rs.range[0].rate, 320ULL << DEMETER_RATE_SHIFT);
+		/* Some of it with no known place. */
+		rs.range[0].rate += 160ULL << DEMETER_RATE_SHIFT;
+		rs.thin = thin;
+		for (i = 0; i < 4; i++)
+			demeter_ranges_sample(&rs, (u64)i * 16 * RT_MIB);
+		demeter_ranges_end_epoch(&rs, NULL);
+		CHECK_EQ(rs.nr, 1);
+		CHECK_EQ(rs.range[0].rate, ((240ULL >> thin) + 4) << DEMETER_RATE_SHIFT);
+		for (i = 0; i < DEMETER_QUARTERS; i++)
+			CHECK_EQ(rs.range[0].quarter[i], ((40ULL >> thin) + 1)
+								 << DEMETER_RATE_SHIFT);
+	}
+}
+
 /* tau: fewer samples than it never split; scaled by vCPUs. */
 static void rt_test_threshold(struct test_tally *tally)
 {
@@ -515,6 +543,7 @@ static const struct test_case ranges_tests[] = {
 	{ "ranges: a hot granule in a small range", rt_test_small },
 	{ "ranges: a hot spot across the middle", rt_test_straddle },
 	{ "ranges: tau scales with vCPUs", rt_test_threshold },
+	{ "ranges: as sparse as samples become", rt_test_thin },
 	{ "ranges: a hot spot that left is merged away", rt_test_merge },
 	{ "ranges: a full array makes room", rt_test_make_room },
 	{ "ranges: 2 MiB in 64 TiB", rt_test_64_tib },

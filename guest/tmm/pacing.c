@@ -48,13 +48,23 @@ static u64 moved_pages(void)
 }
 
 /**
- * demeter_pacing_shift() - how much sparser than at full pace everything is
+ * demeter_pacing_shift() - how much longer than at full pace an epoch is
  *
  * Return: as a power of two.
  */
 u32 demeter_pacing_shift(void)
 {
 	return READ_ONCE(pace.shift);
+}
+
+/**
+ * demeter_pacing_sparse() - how much sparser than at full pace samples are
+ *
+ * Return: as a power of two; demeter_pacing_shift() at most.
+ */
+u32 demeter_pacing_sparse(void)
+{
+	return READ_ONCE(pace.sparse);
 }
 
 /* How much sparser the sampler can make its samples: it may not do all that it is asked. */
@@ -100,7 +110,8 @@ void demeter_pacing_start(void)
  */
 u64 demeter_pacing_period(void)
 {
-	return demeter_pace_period(demeter_pacing_shift(), READ_ONCE(demeter_params.sample_period));
+	return demeter_pace_period(demeter_pacing_sparse(),
+				   READ_ONCE(demeter_params.sample_period));
 }
 
 /**
@@ -177,6 +188,18 @@ bool demeter_pacing_tick(void)
 	return ends;
 }
 
+/* What was counted in epochs that held more samples says as much less from now on. */
+static void thin(u32 shift)
+{
+	struct demeter_target *target;
+	u32 space = 0;
+
+	while ((target = demeter_target_next(&space)))
+		target->ranges.thin = shift;
+	if (shift && demeter_finer_table)
+		demeter_finer_thin(demeter_finer_table, shift);
+}
+
 /**
  * demeter_pacing_end_epoch() - an epoch is over: set the pace of the next
  * @waiting: there was more to move than it could
@@ -199,6 +222,7 @@ void demeter_pacing_end_epoch(bool waiting)
 	pace.most = most_shift(ops);
 	pace.least = ops->least_shift ? ops->least_shift() : 0;
 	demeter_pace_end_epoch(&pace, &epoch);
+	thin(pace.thin);
 	if (ops->set_period)
 		ops->set_period(demeter_finer_period(demeter_pacing_period()));
 }

@@ -167,7 +167,7 @@ static struct demeter_delivery_tick look(unsigned int cpu, struct form_cpu *form
 		.switches = passed(&form->switches, READ_ONCE(stats->switches)),
 		.records = passed(&form->records, READ_ONCE(stats->traced_records) +
 							  READ_ONCE(stats->handled_records)),
-		.shift = demeter_pacing_shift(),
+		.shift = demeter_pacing_sparse(),
 		.throttled = passed(&form->throttled, READ_ONCE(stats->throttled)),
 	};
 }

@@ -430,6 +430,7 @@ bool demeter_worker_should_stop(void);
 /* pacing.c */
 void demeter_pacing_start(void);
 u32 demeter_pacing_shift(void);
+u32 demeter_pacing_sparse(void);
 u64 demeter_pacing_period(void);
 u64 demeter_pacing_epoch_ns(void);
 u32 demeter_pacing_ticks(void);

@@ -201,6 +201,7 @@ int demeter_finer_init(struct demeter_finer *f, struct demeter_finer_granule *gr
 		       u16 *index, u32 index_length);
 struct demeter_finer_granule *demeter_finer_find(const struct demeter_finer *f, u32 space, u64 gva);
 bool demeter_finer_sample(struct demeter_finer *f, u32 space, u64 gva, u32 weight);
+void demeter_finer_thin(struct demeter_finer *f, u32 shift);
 bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon_ns);
 bool demeter_finer_is_due(const struct demeter_finer_granule *g);
 bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_granule *g,

@@ -9,6 +9,11 @@
  * epoch, keep what they mean and what they are worth (<demeter/plan.h> multiplies by
  * accesses a sample and divides by the length of an epoch).
  *
+ * Of a program that accesses little, or seldom, a tick has too few samples to tell
+ * anything from, and an epoch of sparser ones would have no more of them however long
+ * it is. There samples stay denser than that, until epochs that hold enough of them have
+ * brought nothing either.
+ *
  * In each tick the samples are counted by tier all the same. Where they no longer fit
  * what was seen before, the epoch ends at once and the next one is a tick again.
  */
@@ -48,12 +53,18 @@ struct demeter_pace_epoch {
 
 /**
  * struct demeter_pace - the pace; all zero to begin with
- * @shift: log2 of the ticks of an epoch, and of how much sparser samples are
+ * @shift: log2 of the ticks of an epoch
+ * @sparse: log2 of how much sparser samples are, at most @shift; less where an epoch
+ *	would hold too few of them, until it has been quiet for long
  * @most: no larger @shift than this; 0 keeps every tick an epoch
- * @least: no smaller @shift than this, as far as @most allows, from the end of an epoch
- *	on: samples are dear
+ * @least: no smaller @shift and no smaller @sparse than this, as far as @most allows, from
+ *	the end of an epoch on: samples are dear
  * @ticks: ticks of the running epoch so far
  * @quiet_epochs: epochs in a row that brought nothing
+ * @thin: log2 of how many times fewer samples an epoch holds than the one before did, of
+ *	a program that goes on as it did: what was counted until then must be as much less.
+ *	Where it holds more, what was counted says too little for a few epochs, and nothing
+ *	is to be done: to multiply it would be to make up evidence
  * @changed: accesses are not what they were, seen in the running epoch
  * @by_share_alone: how many samples there are says nothing of how much is accessed, and
  *	that they show nothing is sooner for want of samples
@@ -66,6 +77,8 @@ struct demeter_pace_epoch {
  */
 struct demeter_pace {
 	u32 shift;
+	u32 sparse;
+	u32 thin;
 	u32 most;
 	u32 least;
 	u32 ticks;

@@ -56,8 +56,8 @@ struct demeter_ranges_params {
  * struct demeter_range - one range of guest virtual addresses
  * @start: first byte, multiple of the granule
  * @end: one past the last byte, multiple of the granule
- * @rate: decayed samples, fixed point: halves every epoch, then gains the
- *	epoch's samples
+ * @rate: decayed samples, fixed point: halves every epoch (and is thinned as much as
+ *	they are), then gains the epoch's samples
  * @quarter: the part of @rate whose quarter of the range is known, lowest
  *	addresses first; the rest was inherited from before the range got its
  *	bounds. Quarters begin at whole granules, so those of a range of few
@@ -94,6 +94,9 @@ struct demeter_range {
  * @area: bounds of each area; start == end means unused
  * @params: as given
  * @granule_shift: log2 of the granule
+ * @thin: the caller's: the running epoch has 2^@thin times fewer samples for as many
+ *	accesses a second than the one before, @thin of a pace; what was
+ *	counted until then becomes as much less with its end
  *
  * Not synchronised: one owner at a time (the classifier worker).
  */
@@ -111,6 +114,7 @@ struct demeter_ranges {
 	struct demeter_area area[DEMETER_MAX_AREAS];
 	struct demeter_ranges_params params;
 	u32 granule_shift;
+	u32 thin;
 };
 
 int demeter_ranges_init(struct demeter_ranges *rs, struct demeter_range *memory, u32 capacity,

@@ -20,9 +20,19 @@ impl Pace {
         }
     }
 
-    /// Log2 of the ticks of an epoch, and of how much sparser samples are.
+    /// Log2 of the ticks of an epoch.
     pub fn shift(&self) -> u32 {
         self.raw.shift
+    }
+
+    /// Log2 of how much sparser samples are.
+    pub fn sparse(&self) -> u32 {
+        self.raw.sparse
+    }
+
+    /// Log2 of how many times fewer samples the next epoch holds than the last one did.
+    pub fn thin(&self) -> u32 {
+        self.raw.thin
     }
 
     /// Ticks of the epoch so far.
@@ -44,7 +54,7 @@ impl Pace {
 
     /// Accesses between two samples where there are `period` at full pace.
     pub fn period(&self, period: u64) -> u64 {
-        match self.raw.shift {
+        match self.raw.sparse {
             0 => period,
             shift => period << shift | 1,
         }

@@ -96,6 +96,12 @@ impl Ranges {
         unsafe { sys::demeter_ranges_find(raw.cast_mut(), gva).as_ref() }
     }
 
+    /// The running epoch has `1 << thin` times fewer samples of a program that goes on as it
+    /// did than the one before: see [`Pace::thin`](crate::Pace::thin).
+    pub fn set_thin(&mut self, thin: u32) {
+        self.raw.thin = thin.min(sys::PACE_MAX_SHIFT);
+    }
+
     /// Decays, merges, splits.
     pub fn end_epoch(&mut self) -> EpochChange {
         let mut change = EpochChange::default();

@@ -84,6 +84,7 @@ pub struct Ranges {
     pub area: [Area; MAX_AREAS],
     pub params: RangesParams,
     pub granule_shift: u32,
+    pub thin: u32,
 }
 
 /// What one epoch changed.
@@ -224,6 +225,8 @@ pub struct PaceEpoch {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
     pub shift: u32,
+    pub sparse: u32,
+    pub thin: u32,
     pub most: u32,
     pub least: u32,
     pub ticks: u32,

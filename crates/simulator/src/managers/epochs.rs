@@ -218,6 +218,9 @@ impl Epochs {
             ranges: self.counts.ranges,
             waiting: matches!(plan.end, PlanEnd::NoTokens | PlanEnd::Full),
         });
+        for target in self.targets.values_mut() {
+            target.ranges.set_thin(self.pace.thin());
+        }
         self.splits = splits;
         Ok(moved.cost_ns + self.costs.epoch_ns)
     }
