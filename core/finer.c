@@ -468,8 +468,8 @@ static void finer_age(struct demeter_finer *f, u32 epochs, u64 passed_ns, struct
 
 		if (g->state == DEMETER_FINER_FREE)
 			continue;
-		g->epochs[0] += epochs;
-		g->carried >>= epochs;
+		g->epochs[0] += f->full_epochs;
+		g->carried >>= demeter_min(epochs + f->thin, 63U);
 		g->settle -= (u8)demeter_min(g->settle, epochs);
 		if (g->state == DEMETER_FINER_DIVIDED || g->settle)
 			f->spaces |= finer_space_bit(g->space);
@@ -516,6 +516,8 @@ static void finer_pay(struct demeter_finer *f)
  * @passed_ns: how long it was
  * @horizon_ns: no window is longer
  *
+ * @f->held is what demeter_pace_held() says of that epoch.
+ *
  * @f->denser then says whether samples should be denser in the next one, and the caller
  * in @f->dense whether they are.
  *
@@ -531,12 +533,17 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	f->window_ns = demeter_add_sat(f->window_ns, passed_ns);
 	f->due = 0;
 	f->epochs++;
+	f->full_epochs += 1U << f->held;
+	f->thin += (u32)demeter_sub_sat(f->was_held, f->held);
+	f->was_held = f->held;
 	finer_pay(f);
 	if (!f->denser && !f->divided && f->epochs < FINER_STRIDE)
 		return false;
 	finer_age(f, f->epochs, passed_ns, &sums);
 	f->settle -= (u32)demeter_min(f->settle, f->epochs);
 	f->epochs = 0;
+	f->full_epochs = 0;
+	f->thin = 0;
 	f->epoch_samples = 0;
 	f->pairs = sums.pairs;
 	over = f->window_samples >= wanted || f->window_ns >= horizon_ns;
@@ -548,36 +555,17 @@ bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon
 	return over;
 }
 
-/**
- * demeter_finer_thin - epochs hold fewer samples from now on
- * @f: the granules
- * @shift: 2^@shift times fewer, see <demeter/pace.h>
- *
- * As many of the epochs to come as those that have passed were worth are put in their place.
- */
-void demeter_finer_thin(struct demeter_finer *f, u32 shift)
+/* What @g has by now in samples of present epochs: of as many of them as it has @epochs. */
+static u64 finer_weight(const struct demeter_finer *f, const struct demeter_finer_granule *g)
 {
-	u64 most = (u32)~0U / 4;
-	u32 i, k;
-
-	for (i = 0; i < f->capacity; i++) {
-		struct demeter_finer_granule *g = &f->granule[i];
-
-		if (g->state == DEMETER_FINER_FREE)
-			continue;
-		/* Those that its age does not know yet are of the same kind. */
-		g->epochs[0] += f->epochs;
-		for (k = 0; k < ARRAY_SIZE(g->epochs); k++)
-			g->epochs[k] = (u32)demeter_min((u64)g->epochs[k] << shift, most);
-		g->epochs[0] -= demeter_min(f->epochs, g->epochs[0]);
-		g->carried >>= shift;
-	}
+	return ((u64)g->weight[0] + g->weight[1]) << f->held;
 }
 
 /* 2^-16 samples of a page at the cut, in the time that @g was counted for. */
-static u64 finer_cut(const struct demeter_finer_granule *g, u64 cut_density)
+static u64 finer_cut(const struct demeter_finer *f, const struct demeter_finer_granule *g,
+		     u64 cut_density)
 {
-	u64 weight = (u64)g->weight[0] + g->weight[1];
+	u64 weight = finer_weight(f, g);
 	u64 epochs = (u64)g->epochs[0] + g->epochs[1];
 
 	/*
@@ -588,10 +576,10 @@ static u64 finer_cut(const struct demeter_finer_granule *g, u64 cut_density)
 }
 
 /* Picoseconds over the horizon for 2^-16 samples times picoseconds. */
-static u64 finer_worth(const struct demeter_finer_granule *g,
+static u64 finer_worth(const struct demeter_finer *f, const struct demeter_finer_granule *g,
 		       const struct demeter_finer_params *params, u64 worth)
 {
-	u64 weight = (u64)g->weight[0] + g->weight[1];
+	u64 weight = finer_weight(f, g);
 	u64 epochs = (u64)g->epochs[0] + g->epochs[1];
 	u64 accesses = demeter_mul_div(params->sample_period, weight, g->samples);
 
@@ -647,7 +635,7 @@ bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_
 	    !(g->epochs[0] + (u64)g->epochs[1]))
 		return false;
 	finer_histogram(g, &h);
-	cut = finer_cut(g, params->cut_density);
+	cut = finer_cut(f, g, params->cut_density);
 	all = (u64)g->samples << FINER_SHIFT;
 	whole = demeter_sub_sat(all, demeter_mul_sat(cut, DEMETER_FINER_CELLS));
 	covered = h.above;
@@ -672,7 +660,7 @@ bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_
 		return false;
 	worth = demeter_mul_sat(best, params->latency_gap_ps);
 	walks = huge ? demeter_mul_sat(all, params->walk_ps) : 0;
-	worth = finer_worth(g, params, demeter_sub_sat(worth, walks));
+	worth = finer_worth(f, g, params, demeter_sub_sat(worth, walks));
 	estimate->gain_ns = div64_u64(worth, FINER_PS_PER_NS);
 	estimate->cost_ns = finer_cost_ns(params, huge, estimate->pages);
 	return estimate->gain_ns > estimate->cost_ns;
@@ -703,7 +691,7 @@ void demeter_finer_divide(struct demeter_finer *f, struct demeter_finer_granule 
 	if (g->state == DEMETER_FINER_DIVIDED)
 		return;
 	g->state = DEMETER_FINER_DIVIDED;
-	g->carried = demeter_finer_rate(g);
+	g->carried = demeter_finer_rate(f, g);
 	g->divided_ns = 0;
 	g->idle_ns = 0;
 	g->failures = 0;

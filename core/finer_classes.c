@@ -47,9 +47,10 @@ u32 demeter_finer_select(const struct demeter_finer_granule *g, u32 class, enum 
 }
 
 /* @samples of @g as a decayed count would have them, << 16 more. */
-static u64 finer_decayed(const struct demeter_finer_granule *g, u64 samples)
+static u64 finer_decayed(const struct demeter_finer *f, const struct demeter_finer_granule *g,
+			 u64 samples)
 {
-	u64 weight = (u64)g->weight[0] + g->weight[1];
+	u64 weight = finer_weight(f, g);
 	u64 epochs = (u64)g->epochs[0] + g->epochs[1];
 
 	if (!g->samples || !epochs)
@@ -60,13 +61,14 @@ static u64 finer_decayed(const struct demeter_finer_granule *g, u64 samples)
 
 /**
  * demeter_finer_rate - all samples of a granule
+ * @f: the granules
  * @g: the granule
  *
  * Return: decayed samples, fixed point, like the rate of a range.
  */
-u64 demeter_finer_rate(const struct demeter_finer_granule *g)
+u64 demeter_finer_rate(const struct demeter_finer *f, const struct demeter_finer_granule *g)
 {
-	return finer_decayed(g, g->samples) >> FINER_SHIFT;
+	return finer_decayed(f, g, g->samples) >> FINER_SHIFT;
 }
 
 static bool finer_is_apart(const struct demeter_finer_granule *g, u32 space)
@@ -212,7 +214,7 @@ void demeter_finer_classes(const struct demeter_finer *f, u32 space,
 		for (k = 0; k < DEMETER_FINER_CLASSES; k++) {
 			struct demeter_rank_entry *e = &entries[k];
 
-			e->rate = demeter_add_sat(e->rate, finer_decayed(g, g->known[k]));
+			e->rate = demeter_add_sat(e->rate, finer_decayed(f, g, g->known[k]));
 			for (tier = 0; tier < DEMETER_TIERS; tier++)
 				e->pages[tier] += g->pages[k][tier];
 		}

@@ -35,7 +35,7 @@
 #define PACE_SPLIT_PART	  16U
 /*
  * An epoch that holds so many samples is one to learn from: their decayed count is four times
- * what a split takes (split_samples, 15). As epochs grow longer, samples are made sparser only
+ * what a split takes by default (split_samples, 15). As epochs grow longer, samples are made sparser only
  * as far as it does; further when such epochs have brought nothing.
  */
 #define PACE_ENOUGH	  32ULL
@@ -89,9 +89,12 @@ static bool pace_number_changed(const struct demeter_pace *pace)
 	u64 expected = demeter_mul_div(pace_sum(pace->usual) >> pace->sparse, pace->recent_ticks,
 				       1ULL << PACE_SHIFT);
 
-	if (pace->by_share_alone)
+	if (pace->by_share_alone || recent <= expected + expected / 2)
 		return false;
-	return recent > expected + expected / 2 && pace_is_significant(recent - expected, expected);
+	/* So few more, had none been left out, are no epoch's worth: a burst of who idles. */
+	if (((recent - expected) << pace->sparse) < PACE_ENOUGH << PACE_SHIFT)
+		return false;
+	return pace_is_significant(recent - expected, expected);
 }
 
 static bool pace_resident_changed(const struct demeter_pace *pace, u64 pages)
@@ -159,10 +162,10 @@ static u64 pace_expected(const struct demeter_pace *pace, u32 sparse)
 	return pace_sum(pace->usual) << (pace->shift - sparse) >> PACE_SHIFT;
 }
 
-/* How sparse samples become in epochs of a new length. */
-static u32 pace_sparse(const struct demeter_pace *pace, u32 least)
+/* How sparse samples become in epochs of a new length: never denser than that makes them. */
+static u32 pace_sparse(const struct demeter_pace *pace)
 {
-	u32 sparse = (u32)demeter_min(least, pace->shift);
+	u32 sparse = (u32)demeter_min(pace->sparse, pace->shift);
 
 	/* Their number says nothing, and there are as many as may be. */
 	if (pace->by_share_alone)
@@ -176,20 +179,18 @@ static void pace_set_sparse(struct demeter_pace *pace, u32 sparse)
 {
 	u32 i;
 
-	pace->quiet_epochs = 0;
-	if (sparse == pace->sparse)
-		return;
 	/* What lies in the window was counted when they were denser, or less dense. */
 	for (i = 0; i < PACE_KINDS; i++)
 		pace->recent[i] = 0;
 	pace->recent_ticks = 0;
+	pace->quiet_epochs = 0;
 	pace->sparse = sparse;
 }
 
-static void pace_set(struct demeter_pace *pace, u32 shift, u32 least)
+static void pace_set(struct demeter_pace *pace, u32 shift)
 {
 	pace->shift = shift;
-	pace_set_sparse(pace, pace_sparse(pace, least));
+	pace_set_sparse(pace, pace_sparse(pace));
 }
 
 /**
@@ -203,34 +204,35 @@ void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace
 	u32 least = (u32)demeter_min(pace->least, pace->most);
 	bool changed = pace->changed;
 	u32 quiet_epochs = PACE_QUIET_EPOCHS * (pace->by_share_alone ? PACE_SLOW_FACTOR : 1);
-	u32 held = pace->shift - pace->sparse, holds;
+	u32 held = demeter_pace_held(pace), holds;
 
 	pace->changed = false;
 	pace->ticks = 0;
 	if (changed || epoch->waiting) {
 		if (pace->shift > least)
-			pace_set(pace, least, least);
+			pace_set(pace, least);
 		pace->quiet_epochs = 0;
 	} else if (epoch->moved_pages || learned) {
 		/* A little: come closer, but not all the way for a few pages. */
 		if (pace->shift > least)
-			pace_set(pace, pace->shift - 1, least);
+			pace_set(pace, pace->shift - 1);
 		pace->quiet_epochs = 0;
 	} else if (++pace->quiet_epochs >= quiet_epochs) {
 		if (pace->shift < pace->most)
-			pace_set(pace, pace->shift + 1, least);
+			pace_set(pace, pace->shift + 1);
 		else if (pace->sparse < pace->shift)
 			pace_set_sparse(pace, pace->sparse + 1);
 		else
 			pace->quiet_epochs = quiet_epochs;
 	}
 	if (pace->shift > pace->most)
-		pace_set(pace, pace->most, least);
+		pace_set(pace, pace->most);
 	if (pace->shift < least)
-		pace_set(pace, least, least);
+		pace_set(pace, least);
 	if (pace->sparse < least)
 		pace_set_sparse(pace, least);
-	holds = pace->shift - pace->sparse;
+	/* One that was cut short held less than its pace has: then it is thinned too much. */
+	holds = demeter_pace_held(pace);
 	pace->thin = held > holds ? held - holds : 0;
 }
 

@@ -5,8 +5,8 @@
 # processors: suites sleep and wait for a fifth of their time); logs go to out/test/.
 # Ends with each suite's own summary lines and one line for all. Suites are in
 # TEST_SUITES (tests/suites/), one executable a suite, exit 0 = passed; with other ones,
-# logs go to TEST_LOGS. The first comment line
-# after the licence says what a suite shows. A suite that outlives
+# logs go to TEST_LOGS. The first comment line after the licence says what a suite shows.
+# A suite that outlives
 # TEST_SUITE_LIMIT_S is ended and has failed; its log then says what it waited for. With
 # TEST_UNTIL (seconds since 1970) no suite runs longer than that, and none begins after it:
 # whoever ends the tests from outside would read nothing of what they waited for.
@@ -20,6 +20,11 @@ logs=${TEST_LOGS:-out/test}
 jobs=${TEST_JOBS:-$(($(nproc) + 1))}
 suite_limit_s=${TEST_SUITE_LIMIT_S:-2400}
 until_s=${TEST_UNTIL:-}
+case $until_s in *[!0-9]*)
+	echo "test: error: TEST_UNTIL '$until_s' is no time; next: give seconds since 1970 (date +%s)" >&2
+	exit 2
+	;;
+esac
 
 if [ $# -gt 0 ]; then
 	suites=("$@")
@@ -69,10 +74,10 @@ limit_s() {
 # Each suite has a session of its own, so that all of it can be ended.
 # stdin is closed: no suite may wait for a person.
 run_suite() {
-	local suite=$1 began=$SECONDS status=0 pid watchdog cpu limit
-	limit=$(limit_s)
-	if [ "$limit" -le 0 ]; then
-		echo "not begun: TEST_UNTIL had passed" | tee "$logs/$suite.log" >"$logs/$suite.cpu"
+	local suite=$1 began=$SECONDS status=0 pid watchdog cpu own_limit_s
+	own_limit_s=$(limit_s)
+	if [ "$own_limit_s" -le 0 ]; then
+		echo "not begun: TEST_UNTIL had passed" >"$logs/$suite.log"
 		echo "124 0" >"$logs/$suite.status"
 		echo "FAILED $suite (not begun: TEST_UNTIL had passed)"
 		return
@@ -82,10 +87,10 @@ run_suite() {
 	echo "$pid" >"$logs/$suite.pid"
 	(
 		trap 'kill "$nap" 2>/dev/null; exit' TERM
-		sleep "$limit" &
+		sleep "$own_limit_s" &
 		nap=$!
 		wait "$nap"
-		processes_of_session "$pid" "$limit" >>"$logs/$suite.log"
+		processes_of_session "$pid" "$own_limit_s" >>"$logs/$suite.log"
 		pkill -KILL -s "$pid"
 	) &
 	watchdog=$!

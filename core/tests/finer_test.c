@@ -270,12 +270,12 @@ static u32 ft_samples_needed(u32 divided)
 
 	for (i = 1; i < FT_GRANULES; i++)
 		demeter_finer_sample(&m->finer, 1, i * FT_BYTES, FT_WEIGHT);
-	demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 36), FT_WEIGHT);
+	demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 24), FT_WEIGHT);
 	g = demeter_finer_find(&m->finer, 1, 0);
 	g->epochs[0] = 40;
 	m->finer.divided = divided;
 	for (i = 1; i < 1000 && !speaks; i++) {
-		demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 36), FT_WEIGHT);
+		demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 24), FT_WEIGHT);
 		speaks = demeter_finer_estimate(&m->finer, g, &m->params, true, &estimate);
 	}
 	test_free(m);
@@ -292,26 +292,54 @@ static void ft_test_others(struct test_tally *tally)
 	CHECK(ft_samples_needed(FT_GRANULES - 1) <= half);
 }
 
-/* Epochs that hold fewer samples: those of earlier ones are worth as much less. */
-static void ft_test_thin(struct test_tally *tally)
+/* Epochs that hold more samples, and fewer, over and over: as many accesses a second. */
+static void ft_test_held(struct test_tally *tally)
 {
-	u32 thin;
+	u32 turn, held, checked, seed;
 
-	for (thin = 0; thin <= 3; thin++) {
-		struct ft_machine *m = ft_new(6, 80);
+	for (seed = 0; seed < 3; seed++) {
+		struct ft_machine *m = ft_new(seed, 80);
 		struct demeter_finer_granule *g;
-		u64 before;
+		u64 samples, k;
 
-		ft_run(m, 6, 1, 80, 0, true);
-		g = demeter_finer_find(&m->finer, 1, 0);
-		/* Its age does not know all of its epochs yet: not those are to be multiplied. */
-		before = g->epochs[0] + (u64)g->epochs[1] + m->finer.epochs;
-		demeter_finer_thin(&m->finer, thin);
-		CHECK_EQ(g->epochs[0] + (u64)g->epochs[1] + m->finer.epochs, before << thin);
-		/* As many again, each with 2^-thin of the samples, and it is as it was. */
-		ft_run(m, 64, 1, 80 >> thin, 0, true);
-		CHECK(demeter_finer_rate(g) >> (DEMETER_RATE_SHIFT + 1) >= (76U >> thin));
-		CHECK(demeter_finer_rate(g) >> (DEMETER_RATE_SHIFT + 1) <= (84U >> thin));
+		for (turn = 0; turn < 200; turn++) {
+			/* Up by one, down to nothing. */
+			held = turn % 4;
+			m->finer.held = held;
+			samples = 20ULL << held;
+			ft_run(m, 1 + (u32)(test_random(&m->random) % 3), 1, (u32)samples, 0, true);
+			g = demeter_finer_find(&m->finer, 1, 0);
+			if (turn < 8)
+				continue;
+			/* A decayed count is twice an epoch's samples. Some epochs are not aged yet. */
+			CHECK(demeter_finer_rate(&m->finer, g) >= samples << DEMETER_RATE_SHIFT);
+			CHECK(demeter_finer_rate(&m->finer, g) <= 5 * samples
+									  << DEMETER_RATE_SHIFT);
+		}
+		/* Divided, epochs are seen to one by one, and it is exact; so is what is its own. */
+		for (turn = checked = 0; turn < 200; turn++) {
+			/* Its pages being what they are, it may be given back. */
+			if (g->state != DEMETER_FINER_DIVIDED)
+				demeter_finer_divide(&m->finer, g);
+			held = turn % 4;
+			m->finer.held = held;
+			samples = 20ULL << held;
+			g->carried = 1024;
+			for (k = 0; k < samples; k++)
+				demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 24), FT_WEIGHT);
+			demeter_finer_end_epoch(&m->finer, FT_EPOCH_NS, m->params.horizon_ns);
+			if (!turn || g->state != DEMETER_FINER_DIVIDED)
+				continue;
+			CHECK_EQ(g->carried, held ? 512 : 64);
+			if (turn < 100)
+				continue;
+			checked++;
+			CHECK(demeter_finer_rate(&m->finer, g) >= 39 * samples / 20
+									  << DEMETER_RATE_SHIFT);
+			CHECK(demeter_finer_rate(&m->finer, g) <= 41 * samples / 20
+									  << DEMETER_RATE_SHIFT);
+		}
+		CHECK(checked > 50);
 		test_free(m);
 	}
 }
@@ -324,7 +352,7 @@ static void ft_test_window(struct test_tally *tally)
 	u32 i;
 
 	for (i = 0; i < 100; i++)
-		demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 4), FT_WEIGHT);
+		demeter_finer_sample(&m->finer, 1, ft_page(m, 0, 24), FT_WEIGHT);
 	g = demeter_finer_find(&m->finer, 1, 0);
 	g->asked = 80;
 	CHECK(demeter_finer_is_due(g));
@@ -685,7 +713,7 @@ static const struct test_case finer_tests[] = {
 	{ "finer: nothing flaps", ft_test_no_flapping },
 	{ "finer: what holds for others is believed sooner", ft_test_others },
 	{ "finer: a window's end costs no time", ft_test_window },
-	{ "finer: as sparse as samples become", ft_test_thin },
+	{ "finer: whatever an epoch holds", ft_test_held },
 	{ "finer: denser samples are asked for, and not for ever", ft_test_denser },
 	{ "finer: granules take turns", ft_test_room },
 	{ "finer: longer walks are paid for a time", ft_test_walks },

@@ -133,25 +133,33 @@ static void pc_test_few(struct test_tally *tally)
 	struct demeter_pace_epoch learned = { .ranges = 100, .splits = 10 };
 	struct pc_program program;
 	struct demeter_pace pace;
-	u32 i, held;
+	u32 i, k, held, quiet;
 
 	for (i = 0; i < ARRAY_SIZE(of); i++) {
 		program = (struct pc_program){ of[i].samples, 100, 100000, i };
 		memset(&pace, 0, sizeof(pace));
 		pace.most = DEMETER_PACE_MAX_SHIFT;
-		while (pace.shift < DEMETER_PACE_MAX_SHIFT) {
+		for (k = 0; k < 200 && pace.shift < DEMETER_PACE_MAX_SHIFT; k++) {
 			CHECK(pace.sparse <= pace.shift);
 			pc_epoch(&pace, &program, NULL);
 		}
+		CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
 		CHECK_EQ(pace.sparse, of[i].sparse);
-		/* What was learned from them brings epochs closer, and as many samples. */
-		pc_epoch(&pace, &program, &learned);
-		CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT - 1);
-		CHECK(pace.sparse <= of[i].sparse);
-		/* Nothing to be learned: then they are sparse in the end, and stay so. */
-		pc_ticks(&pace, &program, 400);
+		/* Nothing to be learned: they are sparse in the end, eight epochs a step. */
+		for (k = 0, quiet = 0; k < 200 && pace.sparse < DEMETER_PACE_MAX_SHIFT; k++) {
+			held = pace.sparse;
+			pc_epoch(&pace, &program, NULL);
+			quiet++;
+			CHECK(pace.sparse == held || (pace.sparse == held + 1 && quiet == 8));
+			quiet = pace.sparse == held ? quiet : 0;
+		}
 		CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
 		CHECK_EQ(pace.sparse, DEMETER_PACE_MAX_SHIFT);
+		/* What was learned brings epochs closer, but not all the way. */
+		pc_epoch(&pace, &program, &learned);
+		CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT - 1);
+		CHECK_EQ(pace.sparse, pace.shift);
+		pc_ticks(&pace, &program, 400);
 		CHECK(pc_ticks(&pace, &program, 10000) < 10000 / 8 + 100);
 	}
 	/* When an epoch holds fewer, what was counted until then is as much less, once. */
@@ -182,6 +190,12 @@ static void pc_test_few(struct test_tally *tally)
 	pace.least = 2;
 	pc_epoch(&pace, &program, NULL);
 	CHECK_EQ(pace.sparse, 2);
+	/* Those that become so at the present length, too. */
+	pace.shift = 3;
+	pace.sparse = 0;
+	pc_epoch(&pace, &program, NULL);
+	CHECK_EQ(pace.sparse, 2);
+	CHECK_EQ(pace.thin, 2);
 	memset(&pace, 0, sizeof(pace));
 	pace.most = DEMETER_PACE_MAX_SHIFT;
 	pace.by_share_alone = true;
@@ -189,6 +203,27 @@ static void pc_test_few(struct test_tally *tally)
 		pc_epoch(&pace, &program, NULL);
 		CHECK_EQ(pace.sparse, pace.shift);
 	}
+}
+
+/* Who is idle but for a burst now and then is no more looked at than who is idle. */
+static void pc_test_bursts(struct test_tally *tally)
+{
+	struct demeter_pace_epoch nothing = { .ranges = 100 };
+	struct demeter_pace pace = { .most = DEMETER_PACE_MAX_SHIFT };
+	u32 t, wakes = 0;
+
+	for (t = 0; t < 4000; t++) {
+		struct demeter_pace_tick tick = { .resident_pages = 1000 };
+
+		tick.samples[DEMETER_FMEM] = t % 20 ? 0 : 20U >> pace.sparse;
+		if (!demeter_pace_tick(&pace, &tick))
+			continue;
+		wakes += pace.changed;
+		demeter_pace_end_epoch(&pace, &nothing);
+	}
+	CHECK(wakes <= 2);
+	CHECK_EQ(pace.shift, DEMETER_PACE_MAX_SHIFT);
+	CHECK_EQ(pace.sparse, DEMETER_PACE_MAX_SHIFT);
 }
 
 static void pc_test_epochs(struct test_tally *tally)
@@ -306,6 +341,7 @@ static const struct test_case pace_tests[] = {
 	{ "pace: sparse where nothing happens", pc_test_sparse },
 	{ "pace: awake at once when accesses change", pc_test_wakes },
 	{ "pace: few samples stay dense", pc_test_few },
+	{ "pace: bursts of who is idle", pc_test_bursts },
 	{ "pace: epochs that bring something", pc_test_epochs },
 	{ "pace: no less than is affordable", pc_test_least },
 	{ "pace: periods", pc_test_period },

@@ -633,6 +633,7 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 
 	demeter_finer_keep_accounts(dense_shift);
 	if (table_ready(mode)) {
+		demeter_finer_table->held = demeter_pacing_held();
 		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
 					horizon_ns());
 		/* Apart from what a division takes, of which only so much is believed. */

@@ -111,7 +111,7 @@ void demeter_finer_warm(const struct demeter_target *target, struct demeter_coun
 				high = mid;
 		}
 		if (low < nr)
-			counts[low].rate += demeter_finer_rate(g);
+			counts[low].rate += demeter_finer_rate(demeter_finer_table, g);
 	}
 }
 

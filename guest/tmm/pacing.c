@@ -20,6 +20,9 @@ static struct demeter_pace pace;
 /* Epochs cut short since load, as accesses had changed. */
 static u64 wakes;
 
+/* Samples since load by tier, had none been left out. */
+static u64 full_samples[DEMETER_TIERS];
+
 /* Totals at the last tick, and at the end of the last epoch; the worker's. */
 static u64 samples_before;
 static u64 tier_samples_before[DEMETER_TIERS];
@@ -67,6 +70,31 @@ u32 demeter_pacing_sparse(void)
 	return READ_ONCE(pace.sparse);
 }
 
+/**
+ * demeter_pacing_held() - how many ticks' samples at full pace the epoch that ends now held
+ *
+ * For the worker.
+ *
+ * Return: as a power of two.
+ */
+u32 demeter_pacing_held(void)
+{
+	return demeter_pace_held(&pace);
+}
+
+/**
+ * demeter_pacing_full_samples() - samples of a tier since load, had none been left out
+ * @tier: the tier
+ *
+ * Those that are there as samples are denser for a closer look are not among them.
+ *
+ * Return: a number that says the same in guests of any pace.
+ */
+u64 demeter_pacing_full_samples(enum demeter_tier tier)
+{
+	return READ_ONCE(full_samples[tier]);
+}
+
 /* How much sparser the sampler can make its samples: it may not do all that it is asked. */
 static u32 most_shift(const struct demeter_sampler_ops *ops)
 {
@@ -82,6 +110,16 @@ static u32 most_shift(const struct demeter_sampler_ops *ops)
 	return demeter_pace_most(accesses);
 }
 
+/* What was counted in epochs that held more samples says as much less from now on. */
+static void thin(u32 shift)
+{
+	struct demeter_target *target;
+	u32 space = 0;
+
+	while ((target = demeter_target_next(&space)))
+		target->ranges.thin = shift;
+}
+
 /**
  * demeter_pacing_start() - begin at full pace
  *
@@ -90,8 +128,12 @@ static u32 most_shift(const struct demeter_sampler_ops *ops)
 void demeter_pacing_start(void)
 {
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
+	int index = demeter_targets_read_lock();
 	u32 tier;
 
+	/* Address spaces outlive a disable, and what was counted of them. */
+	thin(pace.thin + demeter_pace_held(&pace));
+	demeter_targets_read_unlock(index);
 	pace = (struct demeter_pace){
 		.most = most_shift(ops),
 		.by_share_alone = ops->follows_pace,
@@ -180,24 +222,14 @@ bool demeter_pacing_tick(void)
 		tick.samples[tier] = usual_tier_samples(tier) - tier_samples_before[tier];
 		tier_samples_before[tier] = usual_tier_samples(tier);
 		tick.untold -= tick.samples[tier];
+		WRITE_ONCE(full_samples[tier],
+			   full_samples[tier] + (tick.samples[tier] << pace.sparse));
 	}
 	samples_before = usual_samples();
 	ends = demeter_pace_tick(&pace, &tick);
 	if (ends && pace.ticks < 1u << pace.shift)
 		WRITE_ONCE(wakes, wakes + 1);
 	return ends;
-}
-
-/* What was counted in epochs that held more samples says as much less from now on. */
-static void thin(u32 shift)
-{
-	struct demeter_target *target;
-	u32 space = 0;
-
-	while ((target = demeter_target_next(&space)))
-		target->ranges.thin = shift;
-	if (shift && demeter_finer_table)
-		demeter_finer_thin(demeter_finer_table, shift);
 }
 
 /**

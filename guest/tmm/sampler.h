@@ -62,7 +62,7 @@ struct demeter_access {
  *	a sample; called in process context without demeter_lock, also while CPUs
  *	come and go, and mostly with the value that is in force. NULL when what a
  *	sample stands for does not follow the parameter.
- * @follows_pace: samples are made sparser by demeter_pacing_shift() without being told, and
+ * @follows_pace: samples are made sparser by demeter_pacing_sparse() without being told, and
  *	their number follows what is known, not how much is accessed
  * @least_shift: log2 of how sparse samples have to be at least so as not to be dear;
  *	for the worker. NULL when their cost is not known.

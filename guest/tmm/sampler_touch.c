@@ -474,7 +474,7 @@ static bool epoch(void)
 		   demeter_touch_accesses_per_sample(&all, demeter_touch_now.accesses_per_sample,
 						     EPOCH_SAMPLES));
 	/* An epoch of several ticks is known no better than one of a tick. */
-	unit = demeter_touch_now.accesses_per_sample << demeter_pacing_shift();
+	unit = demeter_touch_now.accesses_per_sample << demeter_pacing_sparse();
 	/* Left over from epochs in which a sample stood for more, it would be several now. */
 	sample_carry = min(sample_carry, unit - 1);
 	while ((space = demeter_touch_space_next(space)))
@@ -589,7 +589,7 @@ static const char *touch_delivery(void)
 
 static u64 touch_accesses_per_sample(u64 period)
 {
-	return (READ_ONCE(demeter_touch_now.accesses_per_sample) ?: 1) << demeter_pacing_shift();
+	return (READ_ONCE(demeter_touch_now.accesses_per_sample) ?: 1) << demeter_pacing_sparse();
 }
 
 static u64 touch_lost(void)

@@ -55,7 +55,8 @@ enum demeter_finer_state {
  * @samples: sum of all counts
  * @asked: @samples when it was estimated last
  * @seen: samples since it was admitted
- * @epochs: that it was counted for, in this window and the one before
+ * @epochs: that it was counted for, in this window and the one before; one that held the
+ *	samples of several ticks at full pace counts as so many
  * @weight: of the samples in the same, in DEMETER_RATE_SHIFT of one at the usual
  *	period
  * @carried: of its range's rate, what is its own: samples from before it was divided
@@ -109,6 +110,11 @@ struct demeter_finer_granule {
  * @horizon_ns: how long a placement is expected to last, as told when an epoch ended
  * @epochs: that have passed since granules were seen to: several, where they are only
  *	looked at
+ * @held: log2 of the ticks at full pace whose samples the epoch that ends held; the
+ *	caller's, demeter_pace_held()
+ * @was_held: what it was an epoch ago
+ * @full_epochs: as @epochs, each as often as that
+ * @thin: by how much @held has fallen in @epochs
  * @settle: epochs for which a granule that went back to its range may need to settle
  * @spaces: a bit for each address space, by its number modulo 64, that may have granules
  *	which are divided or settle
@@ -140,6 +146,10 @@ struct demeter_finer {
 	u64 epoch_samples;
 	u64 horizon_ns;
 	u32 epochs;
+	u32 held;
+	u32 was_held;
+	u32 full_epochs;
+	u32 thin;
 	u32 settle;
 	u64 spaces;
 	u64 walked;
@@ -201,7 +211,6 @@ int demeter_finer_init(struct demeter_finer *f, struct demeter_finer_granule *gr
 		       u16 *index, u32 index_length);
 struct demeter_finer_granule *demeter_finer_find(const struct demeter_finer *f, u32 space, u64 gva);
 bool demeter_finer_sample(struct demeter_finer *f, u32 space, u64 gva, u32 weight);
-void demeter_finer_thin(struct demeter_finer *f, u32 shift);
 bool demeter_finer_end_epoch(struct demeter_finer *f, u64 passed_ns, u64 horizon_ns);
 bool demeter_finer_is_due(const struct demeter_finer_granule *g);
 bool demeter_finer_estimate(const struct demeter_finer *f, struct demeter_finer_granule *g,
@@ -216,7 +225,7 @@ void demeter_finer_drop(struct demeter_finer *f, struct demeter_finer_granule *g
 void demeter_finer_locate(struct demeter_finer_granule *g, const u64 *fmem, const u64 *smem);
 u32 demeter_finer_select(const struct demeter_finer_granule *g, u32 class, enum demeter_tier tier,
 			 u64 *select);
-u64 demeter_finer_rate(const struct demeter_finer_granule *g);
+u64 demeter_finer_rate(const struct demeter_finer *f, const struct demeter_finer_granule *g);
 u64 demeter_finer_undivided(const struct demeter_finer *f, u32 space, u64 start, u64 end);
 u64 demeter_finer_whole(const struct demeter_finer *f, u32 space, u64 *start, u64 end);
 void demeter_finer_hide(const struct demeter_finer *f, u32 space,

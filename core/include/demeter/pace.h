@@ -54,8 +54,8 @@ struct demeter_pace_epoch {
 /**
  * struct demeter_pace - the pace; all zero to begin with
  * @shift: log2 of the ticks of an epoch
- * @sparse: log2 of how much sparser samples are, at most @shift; less where an epoch
- *	would hold too few of them, until it has been quiet for long
+ * @sparse: log2 of how much sparser samples are, at most @shift; less where epochs of a
+ *	new length would hold too few of them, until such ones have brought nothing
  * @most: no larger @shift than this; 0 keeps every tick an epoch
  * @least: no smaller @shift and no smaller @sparse than this, as far as @most allows, from
  *	the end of an epoch on: samples are dear
@@ -95,6 +95,17 @@ struct demeter_pace {
 bool demeter_pace_tick(struct demeter_pace *pace, const struct demeter_pace_tick *tick);
 void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace_epoch *epoch);
 u32 demeter_pace_most(const u64 *accesses_per_sample);
+
+/**
+ * demeter_pace_held - how many times the samples of a tick at full pace an epoch holds
+ * @pace: the pace
+ *
+ * Return: as a power of two, at most DEMETER_PACE_MAX_SHIFT.
+ */
+static inline u32 demeter_pace_held(const struct demeter_pace *pace)
+{
+	return pace->shift - pace->sparse;
+}
 
 /**
  * demeter_pace_period - accesses between two samples
