@@ -35,8 +35,8 @@
 #define PACE_SPLIT_PART	  16U
 /*
  * An epoch that holds so many samples is one to learn from: their decayed count is four times
- * what a split takes by default (split_samples, 15). As epochs grow longer, samples are made sparser only
- * as far as it does; further when such epochs have brought nothing.
+ * what a split takes by default (split_samples, 15). As epochs grow longer, samples are made
+ * sparser only as far as it does; further when such epochs have brought nothing.
  */
 #define PACE_ENOUGH	  32ULL
 /* Counts above this have no room for the square of a difference. */

@@ -311,12 +311,12 @@ static void ft_test_held(struct test_tally *tally)
 			g = demeter_finer_find(&m->finer, 1, 0);
 			if (turn < 8)
 				continue;
-			/* A decayed count is twice an epoch's samples. Some epochs are not aged yet. */
+			/* Twice an epoch's samples; some epochs are not aged yet. */
 			CHECK(demeter_finer_rate(&m->finer, g) >= samples << DEMETER_RATE_SHIFT);
 			CHECK(demeter_finer_rate(&m->finer, g) <= 5 * samples
 									  << DEMETER_RATE_SHIFT);
 		}
-		/* Divided, epochs are seen to one by one, and it is exact; so is what is its own. */
+		/* Divided, epochs are seen to one by one: exact, as what is its own. */
 		for (turn = checked = 0; turn < 200; turn++) {
 			/* Its pages being what they are, it may be given back. */
 			if (g->state != DEMETER_FINER_DIVIDED)
