@@ -6,10 +6,9 @@
 # Ends with each suite's own summary lines and one line for all. Suites are in
 # TEST_SUITES (tests/suites/), one executable a suite, exit 0 = passed; with other ones,
 # logs go to TEST_LOGS. The first comment line after the licence says what a suite shows.
-# A suite that outlives
-# TEST_SUITE_LIMIT_S is ended and has failed; its log then says what it waited for. With
-# TEST_UNTIL (seconds since 1970) no suite runs longer than that, and none begins after it:
-# whoever ends the tests from outside would read nothing of what they waited for.
+# A suite that outlives TEST_SUITE_LIMIT_S is ended and has failed; its log then says what it
+# waited for. With TEST_UNTIL (seconds since 1970) no suite runs longer than that, and none
+# begins after it: whoever ends the tests from outside would read nothing of that.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
