@@ -133,6 +133,18 @@ static void pace_get_used(struct demeter_pace *pace, const struct demeter_pace_t
 }
 
 /**
+ * demeter_pace_start - begin at full pace, what was counted until then being kept
+ * @pace: the pace: all zero at first, as it was left later; its @thin is for the counts
+ *
+ * Its @most and @by_share_alone are to be set anew.
+ */
+void demeter_pace_start(struct demeter_pace *pace)
+{
+	/* Until an epoch ends, what was to be as much less still is. */
+	*pace = (struct demeter_pace){ .thin = pace->thin + demeter_pace_held(pace) };
+}
+
+/**
  * demeter_pace_tick - a tick is over
  * @pace: the pace
  * @tick: what it brought

@@ -174,6 +174,18 @@ static void pc_test_few(struct test_tally *tally)
 		if (i == 600)
 			program.resident_pages *= 2;
 	}
+	/* Begun anew, and again before an epoch is over: still as much less. */
+	pc_stretch(&pace, &program);
+	pace.sparse = pace.shift - 2;
+	demeter_pace_start(&pace);
+	CHECK_EQ(pace.thin, 2);
+	CHECK_EQ(pace.shift, 0);
+	CHECK_EQ(pace.sparse, 0);
+	demeter_pace_start(&pace);
+	CHECK_EQ(pace.thin, 2);
+	pace.most = DEMETER_PACE_MAX_SHIFT;
+	pc_epoch(&pace, &program, NULL);
+	CHECK_EQ(pace.thin, 0);
 	/* Who had few and has many is seen as soon as anybody, and then as sparse. */
 	program = (struct pc_program){ 9, 100, 100000, 1 };
 	pc_stretch(&pace, &program);

@@ -115,13 +115,12 @@ void demeter_pacing_start(void)
 	int index = demeter_targets_read_lock();
 	u32 tier;
 
+	demeter_pace_start(&pace);
+	pace.most = most_shift(ops);
+	pace.by_share_alone = ops->follows_pace;
 	/* Address spaces outlive a disable, and what was counted of them. */
-	thin(pace.thin + demeter_pace_held(&pace));
+	thin(pace.thin);
 	demeter_targets_read_unlock(index);
-	pace = (struct demeter_pace){
-		.most = most_shift(ops),
-		.by_share_alone = ops->follows_pace,
-	};
 	samples_before = usual_samples();
 	for (tier = 0; tier < DEMETER_TIERS; tier++)
 		tier_samples_before[tier] = usual_tier_samples(tier);

@@ -92,6 +92,7 @@ struct demeter_pace {
 	u64 resident_pages;
 };
 
+void demeter_pace_start(struct demeter_pace *pace);
 bool demeter_pace_tick(struct demeter_pace *pace, const struct demeter_pace_tick *tick);
 void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace_epoch *epoch);
 u32 demeter_pace_most(const u64 *accesses_per_sample);
