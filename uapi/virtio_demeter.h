@@ -157,7 +157,8 @@ struct virtio_demeter_statistics {
 	__le16 event;
 	__le16 nr_nodes;
 	__le32 valid;
-	__le64 fmem_samples; /* of accesses, by tier: their ratio is the hit share */
+	/* Of accesses, by tier, as many as at full pace: their ratio is the hit share. */
+	__le64 fmem_samples;
 	__le64 smem_samples;
 	__le64 hot_wanted_pages;   /* hot pages of all nodes: what FMEM would be used for */
 	__le64 psi_memory_some_us; /* total stall time since boot */

@@ -20,6 +20,9 @@ static struct demeter_pace pace;
 /* Epochs cut short since load, as accesses had changed. */
 static u64 wakes;
 
+/* Samples since load by tier, had none been left out. */
+static u64 full_samples[DEMETER_TIERS];
+
 /* Totals at the last tick, and at the end of the last epoch; the worker's. */
 static u64 samples_before;
 static u64 tier_samples_before[DEMETER_TIERS];
@@ -77,6 +80,19 @@ u32 demeter_pacing_sparse(void)
 u32 demeter_pacing_held(void)
 {
 	return demeter_pace_held(&pace);
+}
+
+/**
+ * demeter_pacing_full_samples() - samples of a tier since load, had none been left out
+ * @tier: the tier
+ *
+ * Those that are there as samples are denser for a closer look are not among them.
+ *
+ * Return: a number that says the same in guests of any pace.
+ */
+u64 demeter_pacing_full_samples(enum demeter_tier tier)
+{
+	return READ_ONCE(full_samples[tier]);
 }
 
 /* How much sparser the sampler can make its samples: it may not do all that it is asked. */
@@ -205,6 +221,8 @@ bool demeter_pacing_tick(void)
 		tick.samples[tier] = usual_tier_samples(tier) - tier_samples_before[tier];
 		tier_samples_before[tier] = usual_tier_samples(tier);
 		tick.untold -= tick.samples[tier];
+		WRITE_ONCE(full_samples[tier],
+			   full_samples[tier] + (tick.samples[tier] << pace.sparse));
 	}
 	samples_before = usual_samples();
 	ends = demeter_pace_tick(&pace, &tick);

@@ -99,13 +99,13 @@ int demeter_provider_read(struct demeter_provider *provider)
 	*provider = (struct demeter_provider){
 		.fmem = {
 			.node = node_of_tier(DEMETER_FMEM),
-			.samples = READ_ONCE(demeter_stats.tier_samples[DEMETER_FMEM]),
+			.samples = demeter_pacing_full_samples(DEMETER_FMEM),
 			.hot_pages = hot_pages[DEMETER_FMEM],
 			.arrived_pages = READ_ONCE(demeter_stats.promoted_pages),
 		},
 		.smem = {
 			.node = node_of_tier(DEMETER_SMEM),
-			.samples = READ_ONCE(demeter_stats.tier_samples[DEMETER_SMEM]),
+			.samples = demeter_pacing_full_samples(DEMETER_SMEM),
 			.hot_pages = hot_pages[DEMETER_SMEM],
 			.arrived_pages = READ_ONCE(demeter_stats.demoted_pages),
 		},

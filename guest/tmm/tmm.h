@@ -432,6 +432,7 @@ void demeter_pacing_start(void);
 u32 demeter_pacing_shift(void);
 u32 demeter_pacing_sparse(void);
 u32 demeter_pacing_held(void);
+u64 demeter_pacing_full_samples(enum demeter_tier tier);
 u64 demeter_pacing_period(void);
 u64 demeter_pacing_epoch_ns(void);
 u32 demeter_pacing_ticks(void);
