@@ -253,8 +253,8 @@ void demeter_pace_end_epoch(struct demeter_pace *pace, const struct demeter_pace
  * @accesses_per_sample: by shift, 0 to DEMETER_PACE_MAX_SHIFT: what a sample stands for
  *	with the period that is asked for then, as the hardware really has it
  *
- * A sampling unit may have a longest period. Epochs grow no longer than samples grow sparse:
- * each would hold more of them, which looks like a program that accesses more.
+ * A sampling unit may have a longest period. Epochs grow no longer than samples can grow
+ * sparse: @sparse would not say what they are.
  *
  * Return: what @most of a pace should be.
  */

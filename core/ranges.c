@@ -488,6 +488,24 @@ int demeter_ranges_samples(struct demeter_ranges *rs, u64 gva, u32 samples)
 	return 0;
 }
 
+/**
+ * demeter_ranges_resume - epochs go on after a break, with counts of before
+ * @rs: the ranges
+ * @thin: @rs->thin of the epoch that begins
+ *
+ * What was counted in the epoch that was broken off is forgotten: how much of it was over
+ * is not known.
+ */
+void demeter_ranges_resume(struct demeter_ranges *rs, u32 thin)
+{
+	u32 i, k;
+
+	rs->thin = thin;
+	for (i = 0; i < rs->nr; i++)
+		for (k = 0; k < DEMETER_QUARTERS; k++)
+			rs->range[i].hits[k] = 0;
+}
+
 static void ranges_decay(struct demeter_range *r, u32 thin)
 {
 	u64 inherited = (r->rate - ranges_located(r)) >> (1 + thin);

@@ -94,6 +94,16 @@ static void gt_test_steady(struct test_tally *tally)
 	CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 7, 1000, 100000), 10000000);
 	rs.thin = 0;
 	CHECK_EQ(demeter_placement_realise(&p, &rs, NULL, 7, 1000, 100000), 10000000);
+	/* A class of pages alike, whose rate is in samples of the epoch that ends. */
+	memset(e, 0, sizeof(e));
+	e[1].resident = p.hot.resident_pages;
+	e[1].rate = 200ULL << DEMETER_RATE_SHIFT;
+	p.hot.part = DEMETER_FINER_PART + 1;
+	p.hot.rate = 1600ULL << DEMETER_RATE_SHIFT;
+	rs.thin = 3;
+	CHECK_EQ(demeter_placement_realise(&p, &rs, e, 7, 1000, 100000), 10000000);
+	rs.thin = 0;
+	CHECK_EQ(demeter_placement_realise(&p, &rs, e, 7, 1000, 100000), 10000000);
 }
 
 /* What is demoted costs, in its own space; what comes back is even. */

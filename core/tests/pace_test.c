@@ -174,18 +174,6 @@ static void pc_test_few(struct test_tally *tally)
 		if (i == 600)
 			program.resident_pages *= 2;
 	}
-	/* Begun anew, and again before an epoch is over: still as much less. */
-	pc_stretch(&pace, &program);
-	pace.sparse = pace.shift - 2;
-	demeter_pace_start(&pace);
-	CHECK_EQ(pace.thin, 2);
-	CHECK_EQ(pace.shift, 0);
-	CHECK_EQ(pace.sparse, 0);
-	demeter_pace_start(&pace);
-	CHECK_EQ(pace.thin, 2);
-	pace.most = DEMETER_PACE_MAX_SHIFT;
-	pc_epoch(&pace, &program, NULL);
-	CHECK_EQ(pace.thin, 0);
 	/* Who had few and has many is seen as soon as anybody, and then as sparse. */
 	program = (struct pc_program){ 9, 100, 100000, 1 };
 	pc_stretch(&pace, &program);
@@ -215,6 +203,61 @@ static void pc_test_few(struct test_tally *tally)
 		pc_epoch(&pace, &program, NULL);
 		CHECK_EQ(pace.sparse, pace.shift);
 	}
+}
+
+/* How sparse samples become is decided by what an epoch is to hold: 32, not one less. */
+static void pc_test_enough(struct test_tally *tally)
+{
+	static const struct demeter_pace_epoch nothing = { .ranges = 100 };
+	struct demeter_pace pace;
+	u64 samples;
+
+	for (samples = 15; samples <= 16; samples++) {
+		memset(&pace, 0, sizeof(pace));
+		pace.most = DEMETER_PACE_MAX_SHIFT;
+		while (pace.shift < DEMETER_PACE_MAX_SHIFT) {
+			struct demeter_pace_tick tick = { .resident_pages = 1000 };
+
+			/* Whatever is left out is believed to be there. */
+			tick.samples[DEMETER_FMEM] = samples;
+			pace.sparse = 0;
+			if (demeter_pace_tick(&pace, &tick))
+				demeter_pace_end_epoch(&pace, &nothing);
+		}
+		/* Of eight ticks' 120 a quarter is 30, of 128 it is 32. */
+		CHECK_EQ(pace.sparse, samples == 15 ? 1 : 2);
+	}
+}
+
+/* Begun anew, and again before an epoch is over: nothing is left but what is to be thinned. */
+static void pc_test_start(struct test_tally *tally)
+{
+	static const struct demeter_pace fresh;
+	struct pc_program program = { 9, 100, 100000, 1 };
+	struct demeter_pace_tick tick = { .samples = { 9, 1 }, .resident_pages = 100000 };
+	struct demeter_pace pace;
+
+	pc_stretch(&pace, &program);
+	pace.sparse = pace.shift - 2;
+	pace.thin = 1;
+	demeter_pace_tick(&pace, &tick);
+	pace.changed = true;
+	pace.quiet_epochs = 7;
+	demeter_pace_start(&pace);
+	CHECK_EQ(pace.thin, 3);
+	demeter_pace_start(&pace);
+	CHECK_EQ(pace.thin, 3);
+	pace.thin = 0;
+	CHECK_EQ(pace.shift + pace.sparse + pace.most, 0);
+	CHECK_EQ(pace.ticks + pace.quiet_epochs + pace.usual_ticks, 0);
+	CHECK_EQ(pace.changed, false);
+	CHECK_EQ(pace.recent_ticks + pace.resident_pages, 0);
+	CHECK(!memcmp(pace.usual, fresh.usual, sizeof(pace.usual)));
+	CHECK(!memcmp(pace.recent, fresh.recent, sizeof(pace.recent)));
+	pace.thin = 3;
+	pace.most = DEMETER_PACE_MAX_SHIFT;
+	pc_epoch(&pace, &program, NULL);
+	CHECK_EQ(pace.thin, 0);
 }
 
 /* Who is idle but for a burst now and then is no more looked at than who is idle. */
@@ -258,6 +301,17 @@ static void pc_test_epochs(struct test_tally *tally)
 	pc_stretch(&pace, &program);
 	pc_epoch(&pace, &program, &waiting);
 	CHECK_EQ(pace.shift, 0);
+	/* It was awake all the same: quiet begins after it. */
+	memset(&pace, 0, sizeof(pace));
+	pace.most = DEMETER_PACE_MAX_SHIFT;
+	for (i = 0; i < 7; i++)
+		pc_epoch(&pace, &program, &noise);
+	pc_epoch(&pace, &program, &waiting);
+	for (i = 0; i < 7; i++)
+		pc_epoch(&pace, &program, &noise);
+	CHECK_EQ(pace.shift, 0);
+	pc_epoch(&pace, &program, &noise);
+	CHECK_EQ(pace.shift, 1);
 	/* While something is moved every few epochs it stays awake. */
 	for (i = 0; i < 100; i++) {
 		pc_epoch(&pace, &program, i % 5 ? NULL : &moved);
@@ -353,6 +407,8 @@ static const struct test_case pace_tests[] = {
 	{ "pace: sparse where nothing happens", pc_test_sparse },
 	{ "pace: awake at once when accesses change", pc_test_wakes },
 	{ "pace: few samples stay dense", pc_test_few },
+	{ "pace: enough is 32", pc_test_enough },
+	{ "pace: begun anew", pc_test_start },
 	{ "pace: bursts of who is idle", pc_test_bursts },
 	{ "pace: epochs that bring something", pc_test_epochs },
 	{ "pace: no less than is affordable", pc_test_least },

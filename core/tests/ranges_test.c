@@ -368,7 +368,10 @@ static void rt_test_thin(struct test_tally *tally)
 		CHECK_EQ(rs.range[0].rate, 320ULL << DEMETER_RATE_SHIFT);
 		/* Some of it with no known place. */
 		rs.range[0].rate += 160ULL << DEMETER_RATE_SHIFT;
-		rs.thin = thin;
+		/* After a break nothing counts of the epoch that was broken off. */
+		for (i = 0; i < 100; i++)
+			demeter_ranges_sample(&rs, (u64)(i % 4) * 16 * RT_MIB);
+		demeter_ranges_resume(&rs, thin);
 		for (i = 0; i < 4; i++)
 			demeter_ranges_sample(&rs, (u64)i * 16 * RT_MIB);
 		demeter_ranges_end_epoch(&rs, NULL);

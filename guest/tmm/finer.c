@@ -52,8 +52,9 @@ static u64 hold_ns;
 static u32 dense_turn;
 /* Samples in all when an epoch ended last, without those that were extra. */
 static u64 samples_before;
-/* Hottest of what finds no room in FMEM. */
+/* Hottest of what finds no room in FMEM, and demeter_pacing_held() of when that was found. */
 static u64 cut_density;
+static u32 cut_held;
 /* Whether to look at all, and totals when it was asked last; the worker's. */
 static struct demeter_finer_gate gate;
 static struct demeter_finer_gate_epoch gate_before;
@@ -157,6 +158,7 @@ static bool table_ready(unsigned long mode)
 		return false;
 	}
 	samples_before = demeter_stats.samples - extra_samples();
+	table->finer.held = demeter_pacing_held();
 	WRITE_ONCE(demeter_finer_table, &table->finer);
 	return true;
 }
@@ -325,6 +327,7 @@ void demeter_finer_set_cut(const struct demeter_rank_entry *entries, u32 nr)
 	room += demeter_relocate_room(demeter_tiers.node[0][DEMETER_FMEM]);
 	at = demeter_rank_cut(entries, nr, room);
 	cut_density = at < nr ? entries[at].density : 0;
+	cut_held = demeter_pacing_held();
 }
 
 /* Look up where the pages of @g are, and correct what is believed to be resident. */
@@ -381,10 +384,20 @@ static bool split(struct demeter_target *target, const struct demeter_finer_gran
 	return pages;
 }
 
+/* In samples of the epoch that ends; it was found in the one before. */
+static u64 cut_density_now(void)
+{
+	u32 held = demeter_pacing_held();
+
+	if (held < cut_held)
+		return cut_density >> (cut_held - held);
+	return demeter_mul_sat(cut_density, 1ULL << (held - cut_held));
+}
+
 static struct demeter_finer_params params_now(void)
 {
 	return (struct demeter_finer_params){
-		.cut_density = cut_density,
+		.cut_density = cut_density_now(),
 		.sample_period = demeter_accesses_per_sample(),
 		.epoch_ns = demeter_pacing_epoch_ns(),
 		.latency_gap_ps = demeter_latency_gap_ps(),
@@ -575,7 +588,7 @@ static void locate_some(struct demeter_context *ctx)
 	}
 }
 
-/* Samples are denser at once; an epoch has so many if they are not. */
+/* Samples are denser at once, at full pace; an epoch has so many if they are not. */
 static void begin_look(u64 samples)
 {
 	samples_before -= samples;
@@ -622,6 +635,17 @@ static void watch(unsigned long mode)
 }
 
 /**
+ * demeter_finer_hear_pace() - an epoch is over: from now on counts are in its samples
+ *
+ * For the worker, before it looks at any.
+ */
+void demeter_finer_hear_pace(void)
+{
+	if (demeter_finer_table)
+		demeter_finer_table->held = demeter_pacing_held();
+}
+
+/**
  * demeter_finer_epoch() - an epoch is over: divide what is worth it
  * @ctx: the worker's
  *
@@ -633,7 +657,6 @@ void demeter_finer_epoch(struct demeter_context *ctx)
 
 	demeter_finer_keep_accounts(dense_shift);
 	if (table_ready(mode)) {
-		demeter_finer_table->held = demeter_pacing_held();
 		demeter_finer_end_epoch(demeter_finer_table, demeter_pacing_passed_ns(),
 					horizon_ns());
 		/* Apart from what a division takes, of which only so much is believed. */

@@ -30,6 +30,7 @@ enum { DEMETER_FINER_OFF, DEMETER_FINER_ON, DEMETER_FINER_AUTO };
 /* finer.c */
 void demeter_finer_stop(void);
 bool demeter_finer_takes(struct demeter_target *target, u64 gva, u16 tier);
+void demeter_finer_hear_pace(void);
 void demeter_finer_epoch(struct demeter_context *ctx);
 void demeter_finer_set_cut(const struct demeter_rank_entry *entries, u32 nr);
 bool demeter_finer_is_denser(void);

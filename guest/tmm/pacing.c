@@ -129,13 +129,15 @@ void demeter_pacing_start(void)
 {
 	const struct demeter_sampler_ops *ops = demeter_sampler_active();
 	int index = demeter_targets_read_lock();
-	u32 tier;
+	struct demeter_target *target;
+	u32 tier, space = 0;
 
 	demeter_pace_start(&pace);
 	pace.most = most_shift(ops);
 	pace.by_share_alone = ops->follows_pace;
 	/* Address spaces outlive a disable, and what was counted of them. */
-	thin(pace.thin);
+	while ((target = demeter_target_next(&space)))
+		demeter_ranges_resume(&target->ranges, pace.thin);
 	demeter_targets_read_unlock(index);
 	samples_before = usual_samples();
 	for (tier = 0; tier < DEMETER_TIERS; tier++)

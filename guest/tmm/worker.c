@@ -178,13 +178,20 @@ static u32 gather(struct demeter_context *ctx)
 	return nr;
 }
 
-/* Ends the epoch that began at @begun_ns, or at a tick before; its samples are counted. */
+/*
+ * Ends the epoch that began at @begun_ns, or at a tick before; its samples are counted.
+ *
+ * Counts are in samples of the epoch that ends, from when it is told how many it held until
+ * the pace of the next one is set, last. What is kept from one epoch to the next is brought
+ * to that: of ranges and placements by @thin, of granules by @held, see <demeter/finer.h>.
+ */
 static void epoch_run(struct demeter_context *ctx, u64 begun_ns, u64 mark)
 {
 	bool managed, waiting, unknown;
 	u32 nr = 0;
 
 	demeter_latency_gap_end_epoch();
+	demeter_finer_hear_pace();
 	end_epoch();
 	demeter_finer_epoch(ctx);
 	lap(&mark, DEMETER_STAGE_CLASSIFY);

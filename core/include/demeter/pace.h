@@ -5,14 +5,17 @@
  * Time comes in ticks, the shortest epochs. While there is something to learn or to
  * move, every tick is an epoch. Where nothing has been for a while, an epoch takes
  * 2, 4 ... ticks, and one sample stands for 2, 4 ... times as many accesses: an epoch
- * then holds as many samples as before, so that counts of samples, decayed once an
- * epoch, keep what they mean and what they are worth (<demeter/plan.h> multiplies by
- * accesses a sample and divides by the length of an epoch).
+ * then holds as many samples as before.
  *
  * Of a program that accesses little, or seldom, a tick has too few samples to tell
  * anything from, and an epoch of sparser ones would have no more of them however long
  * it is. There samples stay denser than that, until epochs that hold enough of them have
  * brought nothing either.
+ *
+ * So an epoch holds the samples of one tick at full pace or of 2, 4 ... of them,
+ * demeter_pace_held(): that is the unit of all counts, which decay once an epoch and are
+ * thinned when it falls (<demeter/plan.h> multiplies by accesses a sample and divides by
+ * the length of an epoch).
  *
  * In each tick the samples are counted by tier all the same. Where they no longer fit
  * what was seen before, the epoch ends at once and the next one is a tick again.

@@ -137,6 +137,7 @@ struct demeter_ranges_epoch {
 	u32 merges;
 };
 
+void demeter_ranges_resume(struct demeter_ranges *rs, u32 thin);
 void demeter_ranges_end_epoch(struct demeter_ranges *rs, struct demeter_ranges_epoch *done);
 
 /* ranges_room.c */

@@ -58,7 +58,7 @@ pub struct Entry {
     /// Which tier.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tier: Option<String>,
-    /// Asked: the size that the guest shall have.
+    /// Asked: the size that the guest shall have; taken back: how much.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub size_bytes: Option<u64>,
     /// Asked: the balloon that makes it so.

@@ -570,7 +570,7 @@ impl Vm {
         state.next_ticket += 1;
         state.wishes[usize::from(node)] = Some(wish);
         state.order(&Order::Target { node, wish });
-        drop(state);
+        // Of two the one that is told last is written last: it is asked for after a restart.
         self.ledger.add(Entry {
             tier: Some(tier_name(node)),
             size_bytes: Some(size_pages << PAGE_SHIFT),
@@ -578,6 +578,7 @@ impl Vm {
             why: Some(why.to_owned()),
             ..Entry::now(What::Asked)
         });
+        drop(state);
         self.changed();
         Ok(wish.ticket)
     }
