@@ -263,9 +263,10 @@ fn live(
         Isolation::Process => (Life::Process(spawn(theirs)?), uid()),
         Isolation::None => (Life::Thread(worker::in_thread(theirs)?), None),
     };
-    let begin = Order::Begin(vm.begin(link.clone(), life.pid(), uid));
     if stopping.link(Some(link.clone())) {
-        let told = link.send_now(&begin, &[listener.as_fd()]);
+        let told = vm.begin(link.clone(), life.pid(), uid, |begin| {
+            link.send_now(&Order::Begin(begin), &[listener.as_fd()])
+        });
         let said = told.map_err(WordError::from).and_then(|()| hear(vm, &link));
         link.end();
         // One that has closed its end is about to tell by its status why.

@@ -51,7 +51,7 @@ impl Pair {
             watch::channel(0).0,
         );
         let (link, orders) = Channel::pair().unwrap();
-        let begin = vm.begin(Arc::new(link), None, None);
+        let begin = vm.begin(Arc::new(link), None, None, |begin| begin);
         let guest = Guest::new(begin, Box::new(move || Some(tiers::look(&tiers))));
         let pair = Self {
             vm: Arc::new(vm),

@@ -17,7 +17,8 @@ use tokio::time::{Instant, Sleep, sleep};
 const MOST: usize = 16;
 /// A connection ends after so long, whatever it is doing: who wants more comes again.
 const LIMIT: Duration = Duration::from_secs(30);
-/// One on which nothing was said, after so long.
+/// One that is waited for, until it has said all that it asks (to the end of a request's head), after
+/// so long: the first time, and once it is answered.
 const SILENCE_LIMIT: Duration = Duration::from_secs(2);
 
 /// A listener with a bounded number of connections.
@@ -50,7 +51,9 @@ where
         let visit = Visit {
             stream,
             ends: Box::pin(sleep(SILENCE_LIMIT)),
-            is_silent: true,
+            last: Instant::now() + LIMIT,
+            stage: Stage::Asks,
+            newest: 0,
             _place: place,
         };
         (visit, address)
@@ -61,11 +64,29 @@ where
     }
 }
 
+/// The end of a request's head.
+const HEAD_END: u32 = u32::from_be_bytes(*b"\r\n\r\n");
+
+/// What a connection is about.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stage {
+    /// A request's head is waited for.
+    Asks,
+    /// It has come.
+    Asked,
+    /// Some of the answer was written.
+    Answered,
+}
+
 /// A connection that ends in time.
 pub struct Visit<S> {
     stream: S,
     ends: Pin<Box<Sleep>>,
-    is_silent: bool,
+    /// It ends then in any case.
+    last: Instant,
+    stage: Stage,
+    /// The newest bytes that were read.
+    newest: u32,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -75,6 +96,25 @@ impl<S: Unpin> Visit<S> {
         match self.ends.as_mut().poll(context) {
             Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
             Poll::Pending => Ok(Pin::new(&mut self.stream)),
+        }
+    }
+
+    fn enter(&mut self, stage: Stage) {
+        let ends = match stage {
+            Stage::Asks => self.last.min(Instant::now() + SILENCE_LIMIT),
+            Stage::Asked | Stage::Answered => self.last,
+        };
+        self.stage = stage;
+        self.newest = 0;
+        self.ends.as_mut().reset(ends);
+    }
+
+    fn hear(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.newest = self.newest << 8 | u32::from(*byte);
+            if self.newest == HEAD_END {
+                return self.enter(Stage::Asked);
+            }
         }
     }
 }
@@ -87,9 +127,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Visit<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = self.stream(context)?.poll_read(context, buffer);
-        if self.is_silent && buffer.filled().len() > before {
-            self.is_silent = false;
-            self.ends.as_mut().reset(Instant::now() + LIMIT);
+        if self.stage == Stage::Asks {
+            self.hear(&buffer.filled()[before..]);
         }
         polled
     }
@@ -101,11 +140,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Visit<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.stream(context)?.poll_write(context, bytes)
+        let polled = self.stream(context)?.poll_write(context, bytes);
+        if self.stage != Stage::Answered && matches!(polled, Poll::Ready(Ok(1..))) {
+            self.enter(Stage::Answered);
+        }
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream(context)?.poll_flush(context)
+        let polled = self.stream(context)?.poll_flush(context);
+        if self.stage == Stage::Answered && matches!(polled, Poll::Ready(Ok(()))) {
+            self.enter(Stage::Asks);
+        }
+        polled
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -153,5 +200,32 @@ mod tests {
             answer
         });
         assert!(asked.await.unwrap().ends_with("here"));
+    }
+
+    /// Nor those who begin to ask, or have their answer and stay.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_asks_slowly_or_stays_keeps_nobody_waiting_either() {
+        for said in ["G", "GET / HTTP/1.1\r\nHost: d\r\n\r\n"] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let application = Router::new().route("/", get(|| async { "here" }));
+            tokio::spawn(async move { axum::serve(Few::new(listener), application).await });
+            let asked = tokio::task::spawn_blocking(move || {
+                let began = Instant::now();
+                let staying: Vec<Peer> = (0..2 * MOST)
+                    .map(|_| {
+                        let mut peer = Peer::connect(address).unwrap();
+                        peer.write_all(said.as_bytes()).unwrap();
+                        peer
+                    })
+                    .collect();
+                let answer = ask(address);
+                drop(staying);
+                (answer, began.elapsed())
+            });
+            let (answer, took) = asked.await.unwrap();
+            assert!(answer.ends_with("here"), "{said:?}");
+            assert!(took < LIMIT, "{said:?}: {took:?}");
+        }
     }
 }

@@ -240,15 +240,21 @@ impl Vm {
         self.state().news.connected
     }
 
-    /// What a new worker is told first. From now on `link` leads to it.
-    pub fn begin(&self, link: Arc<Channel>, pid: Option<u32>, uid: Option<u32>) -> Begin {
+    /// Tell a new worker by `tell` what it has to know. Only then `link` leads to it: nobody can ask
+    /// it anything before.
+    pub fn begin<T>(
+        &self,
+        link: Arc<Channel>,
+        pid: Option<u32>,
+        uid: Option<u32>,
+        tell: impl FnOnce(Begin) -> T,
+    ) -> T {
         let mut state = self.state();
-        state.link = Some(link);
         state.mute_since = None;
         state.is_given_up = false;
         state.worker.pid = pid;
         state.worker.confinement = None;
-        Begin {
+        let told = tell(Begin {
             name: self.spec.name.clone(),
             nr_nodes: self.parameters.nr_nodes,
             instance: self.parameters.instance,
@@ -256,7 +262,9 @@ impl Vm {
             violation_limit: self.parameters.violation_limit,
             uid,
             wishes: state.wishes.clone(),
-        }
+        });
+        state.link = Some(link);
+        told
     }
 
     /// The worker is gone, and with it the monitor's connection. `why`: it should not be.

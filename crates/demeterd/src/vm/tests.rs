@@ -149,7 +149,7 @@ fn a_death_is_told_and_wishes_outlive_it() {
     let died = entries.iter().find(|entry| entry.what == What::WorkerDied);
     assert_eq!(died.unwrap().why.as_deref(), Some("test"));
     let link = Arc::new(Channel::pair().unwrap().0);
-    let begin = pair.vm.begin(link, Some(7), None);
+    let begin = pair.vm.begin(link, Some(7), None, |begin| begin);
     assert_eq!(begin.wishes[0].unwrap().balloon_pages, 4);
 }
 
@@ -157,7 +157,7 @@ fn a_death_is_told_and_wishes_outlive_it() {
 fn mute(directory: &std::path::Path, name: &str) -> (Pair, Channel) {
     let pair = driven(directory, name);
     let (link, theirs) = Channel::pair().unwrap();
-    pair.vm.begin(Arc::new(link), Some(7), None);
+    pair.vm.begin(Arc::new(link), Some(7), None, drop);
     (pair, Channel::from_fd(theirs))
 }
 
