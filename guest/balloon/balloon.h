@@ -308,6 +308,7 @@ void demeter_request_arrived(struct virtqueue *vq);
 int demeter_oom_init(void);
 void demeter_oom_exit(void);
 u64 demeter_oom_deflated_pages(void);
+u64 demeter_oom_kills(void);
 
 /* statistics.c */
 int demeter_statistics_init(void);

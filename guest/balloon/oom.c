@@ -24,10 +24,20 @@ module_param(oom_pages, uint, 0644);
 MODULE_PARM_DESC(oom_pages, "Pages to give back when the guest runs out of memory, default 1024");
 
 static atomic64_t deflated_pages;
+static atomic64_t kills;
 
 u64 demeter_oom_deflated_pages(void)
 {
 	return atomic64_read(&deflated_pages);
+}
+
+/*
+ * How often there was nothing to give back, so that a task was killed. The kernel's own count
+ * has those that the limit of a cgroup killed as well, which no memory of the host's helps.
+ */
+u64 demeter_oom_kills(void)
+{
+	return atomic64_read(&kills);
 }
 
 static bool lock_soon(struct demeter_balloon_node *node)
@@ -160,8 +170,12 @@ static int on_oom(struct notifier_block *self, unsigned long unused, void *data)
 
 	for (nid = VIRTIO_DEMETER_MAX_NODES - 1; nid >= 0 && !pages; nid--)
 		pages = relieve(&demeter_balloon.nodes[nid]);
-	if (!pages)
+	if (!pages) {
+		/* Somebody before may have helped. */
+		if (!*freed)
+			atomic64_inc(&kills);
 		return NOTIFY_OK;
+	}
 	atomic64_add(pages, &deflated_pages);
 	*freed += pages;
 	demeter_statistics_push(VIRTIO_DEMETER_EVENT_OOM);

@@ -161,23 +161,6 @@ static u64 refaults(void)
 	return sum;
 }
 
-static u64 oom_kills(void)
-{
-#ifdef CONFIG_VM_EVENT_COUNTERS
-	unsigned long *events = kcalloc(NR_VM_EVENT_ITEMS, sizeof(*events), GFP_KERNEL);
-	u64 kills;
-
-	if (!events)
-		return 0;
-	all_vm_events(events);
-	kills = events[OOM_KILL];
-	kfree(events);
-	return kills;
-#else
-	return 0;
-#endif
-}
-
 static void fill(struct statistics_message *message, u16 event)
 {
 	struct virtio_demeter_statistics *header = &message->header;
@@ -198,7 +181,7 @@ static void fill(struct statistics_message *message, u16 event)
 	header->nr_nodes = cpu_to_le16(demeter_balloon.nr_nodes);
 	header->psi_memory_some_us = cpu_to_le64(some_us);
 	header->psi_memory_full_us = cpu_to_le64(full_us);
-	header->oom_kills = cpu_to_le64(oom_kills());
+	header->oom_kills = cpu_to_le64(demeter_oom_kills());
 	header->oom_deflated_pages = cpu_to_le64(demeter_oom_deflated_pages());
 	header->refaults = cpu_to_le64(refaults());
 	header->valid = cpu_to_le32(valid);

@@ -70,7 +70,7 @@ pub struct Statistics {
     pub psi_some_us: u64,
     /// Time since boot in which all tasks waited for memory.
     pub psi_full_us: u64,
-    /// Tasks killed since boot.
+    /// Tasks killed for want of memory since the driver was loaded, not by the limit of a group.
     pub oom_kills: u64,
     /// Pages taken back from the balloons to avoid that.
     pub oom_deflated_pages: u64,

@@ -209,6 +209,28 @@ def check_manager(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     checks.that("sizes still change", tier["size_bytes"] == size_at(guest, 1, 0.9), tier["last"])
 
 
+def check_limit(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Let the limit of a cgroup kill: the guest has not run out of memory for that."""
+
+    def told() -> list[int]:
+        daemon.call("POST", f"/v1/vms/{guest.name}/statistics")
+        time.sleep(1)
+        statistics = daemon.view(guest.name)["statistics"]
+        return [statistics["oom_kills"], statistics["oom_deflated_pages"]]
+
+    guest.must("mkdir -p /tmp/cg && mount -t cgroup2 cgroup2 /tmp/cg && mkdir -p /tmp/cg/small")
+    guest.must("echo +memory >/tmp/cg/cgroup.subtree_control; echo 8M >/tmp/cg/small/memory.max")
+    before = told()
+    guest.run(
+        "sh -c 'echo $$ >/tmp/cg/small/cgroup.procs; dd if=/dev/zero of=/dev/null bs=64M count=1'"
+    )
+    killed = int(guest.must("sed -n 's/^oom_kill //p' /tmp/cg/small/memory.events").strip())
+    after = told()
+    holds = killed > 0 and after == before
+    checks.that("a limit of a cgroup is no want of memory", holds, (killed, before, after))
+    guest.must("rmdir /tmp/cg/small && umount /tmp/cg")
+
+
 def check_pause(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     """Stop and continue the machine in the middle of a resize."""
     name = guest.name
@@ -374,6 +396,7 @@ def main_guest(checks: Checks, directory: Path, kernel: str, kills: int, seed: i
             ("command", lambda: check_command(checks, daemon, guest)),
             ("module", lambda: check_module(checks, daemon, guest)),
             ("manager", lambda: check_manager(checks, daemon, guest)),
+            ("limit", lambda: check_limit(checks, daemon, guest)),
             ("pause", lambda: check_pause(checks, daemon, guest)),
             ("reset", lambda: check_reset(checks, daemon, guest)),
         ]
