@@ -356,13 +356,15 @@ fn account_view(account: &Account, now: Option<(u64, u64)>) -> AccountView {
     }
 }
 
-/// Memory of a guest that cannot be moved into FMEM: what its kernel holds of SMEM.
+/// Memory of a guest that cannot be moved into FMEM: what its kernel holds of SMEM, as far as the
+/// host has allocated that. Who says more would get room for it, and room for more the next time.
 fn elsewhere(known: &Known) -> u64 {
     let nodes = (known.view.statistics.iter()).flat_map(|statistics| &statistics.nodes);
     (known.view.tiers.iter().zip(nodes).skip(1))
         .map(|(tier, node)| {
             let total_pages = tier.total_bytes >> PAGE_SHIFT;
-            held_pages(total_pages, node) + total_pages / FINE_BAND
+            let held = told::allocated(tier, held_pages(total_pages, node));
+            held + total_pages / FINE_BAND
         })
         .sum()
 }

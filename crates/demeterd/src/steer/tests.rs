@@ -314,3 +314,13 @@ fn memory_that_nobody_sees_is_judged_by_words_alone() {
         assert_eq!((told.untouched_pages, told.hot_pages), (0, Some(1000)));
     }
 }
+
+#[test]
+fn a_kernel_holds_no_more_than_the_host_has_allocated_and_what_may_be_set_aside() {
+    let mut tier = tier(8000);
+    tier.backing_bytes = Some(2000 << PAGE_SHIFT);
+    assert_eq!(told::allocated(&tier, 1500), 1500);
+    assert_eq!(told::allocated(&tier, 8000), 3000);
+    tier.backing_bytes = None;
+    assert_eq!(told::allocated(&tier, 8000), 8000);
+}

@@ -38,6 +38,13 @@ pub fn backing_pages(tier: &TierView) -> Option<u64> {
     tier.backing_bytes.filter(|bytes| *bytes > 0).map(pages)
 }
 
+/// Of `held` pages of a tier, which a guest says that its kernel holds, those that the host has
+/// allocated, and what may be set aside beside them.
+pub fn allocated(tier: &TierView, held: u64) -> u64 {
+    let set_aside = held.min(pages(tier.total_bytes) / SET_ASIDE);
+    backing_pages(tier).map_or(held, |backing| held.min(backing.saturating_add(set_aside)))
+}
+
 /// Memory of a driven guest that the host has allocated: it can have no more that is
 /// hot. None: that cannot be seen.
 pub fn resident_pages(view: &VmView) -> Option<u64> {
@@ -79,7 +86,7 @@ pub fn told(
             Some(_) if tier.busy && !is_late => {}
             Some(backing) => {
                 let set_aside = held.min(total / SET_ASIDE);
-                held = held.min(backing.saturating_add(set_aside));
+                held = allocated(tier, held);
                 quiet.untouched_pages = size.saturating_sub(backing.saturating_add(set_aside));
             }
             None => quiet.untouched_pages = 0,
