@@ -9,6 +9,8 @@
 #include <linux/sysfs.h>
 #include <linux/vmalloc.h>
 
+#include <demeter/math.h>
+
 #include "finer.h"
 #include "huge.h"
 #include "ledger.h"
