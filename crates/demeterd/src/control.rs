@@ -471,6 +471,7 @@ async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
         decisions: steering.decisions,
         deciding: steering.deciding,
         disk_silent: fleet.disk_silent_for(),
+        unwritten_entries: fleet.unwritten_entries(),
     });
     match metrics::text(&fleet.views().await, decided) {
         Ok(text) => (

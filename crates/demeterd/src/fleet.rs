@@ -475,6 +475,20 @@ impl Fleet {
         }
     }
 
+    /// Has ledgers that a full disk did not take written again when it is time.
+    pub fn keep_ledgers(&self) {
+        if self.disk_silent_for() < ANSWER_LIMIT {
+            let now = Instant::now();
+            self.vms().iter().for_each(|vm| vm.ledger.retry(now));
+        }
+    }
+
+    /// Entries of all ledgers that are to be written and are not.
+    pub fn unwritten_entries(&self) -> u64 {
+        let vms = self.vms();
+        vms.iter().map(|vm| vm.ledger.unwritten() as u64).sum()
+    }
+
     /// The last ones, and all that waits for the disk: so long. What is not written is told.
     pub fn keep_all(&self, limit: Duration) {
         let Some(state) = &self.state else {

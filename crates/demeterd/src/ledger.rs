@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use demeter_balloon::wire::Outcome;
 use serde::{Deserialize, Serialize};
@@ -108,6 +108,8 @@ impl Entry {
     }
 }
 
+/// Between attempts to write what a full disk did not take.
+const RETRY: Duration = Duration::from_secs(10);
 /// So long a disk may take before somebody goes on without what he wanted written first.
 const FIRST_LIMIT: Duration = Duration::from_secs(2);
 
@@ -125,6 +127,10 @@ struct Inner {
     left_out: usize,
     /// Why it is not written just now was told.
     is_given_up: bool,
+    /// Entries that the disk did not take since.
+    refused: usize,
+    /// When it was last tried again without a further entry.
+    tried: Option<Instant>,
     is_retired: bool,
 }
 
@@ -153,14 +159,21 @@ impl Ledger {
             let found = path.clone();
             recent = state.reads.call(ANSWER_LIMIT, move |_| {
                 let mut recent = VecDeque::new();
-                for line in lines(&rotated(&found)).chain(lines(&found)) {
+                let old = taken_over(&found).unwrap_or_else(|| rotated(&found));
+                for line in lines(&old).chain(lines(&found)) {
                     remember(&mut recent, line);
                 }
                 recent
             })?;
             let found = path.clone();
             // Who cannot write there is told so at the start.
-            let make = move |_: &dyn Fn() -> bool| append_to(&found).map(drop);
+            let make = move |_: &dyn Fn() -> bool| {
+                if let Some(old) = taken_over(&found) {
+                    // Else the next start finds it again.
+                    let _ = fs::rename(old, rotated(&found));
+                }
+                append_to(&found).map(drop)
+            };
             if let Ok(made) = state.ledgers.call(ANSWER_LIMIT, make) {
                 made?;
             }
@@ -204,6 +217,8 @@ impl Ledger {
         let mut inner = self.lines.inner();
         inner.is_retired = true;
         inner.waiting.clear();
+        inner.left_out = 0;
+        inner.refused = 0;
         inner.is_new
     }
 
@@ -215,7 +230,7 @@ impl Ledger {
     }
 
     /// One more line. That the disk is full must not stop the guests: it is told
-    /// once, and with each further entry it is tried again. Nor must a disk that does not answer:
+    /// once, and with each further entry, and with time, it is tried again. Nor must a disk that does not answer:
     /// of what waits for it at most as many as are remembered are written, and the last sizes.
     pub fn add(&self, entry: Entry) {
         self.add_at(entry);
@@ -256,6 +271,25 @@ impl Ledger {
     pub fn is_behind(&self) -> bool {
         let inner = self.lines.inner();
         !inner.waiting.is_empty() || inner.is_writing || inner.is_given_up
+    }
+
+    /// Entries that are to be written and are not.
+    pub fn unwritten(&self) -> usize {
+        let inner = self.lines.inner();
+        inner.waiting.len() + inner.left_out + inner.refused
+    }
+
+    /// Has what a full disk did not take written again, when it is time. The last size must not
+    /// wait for a further one, which may never come.
+    pub fn retry(&self, now: Instant) {
+        let mut inner = self.lines.inner();
+        let is_due = (inner.tried).is_none_or(|tried| now.duration_since(tried) >= RETRY);
+        let is_wanted = inner.is_given_up && !inner.is_retired && inner.queued.is_none();
+        if let Some(state) = self.state.as_ref().filter(|_| is_wanted && is_due) {
+            inner.tried = Some(now);
+            let lines = self.lines.clone();
+            inner.queued = Some(state.ledgers.push(move || lines.write_down()));
+        }
     }
 
     /// The newest entries, oldest first.
@@ -304,7 +338,8 @@ impl Lines {
     fn write_down(&self) {
         let mut inner = self.inner();
         inner.queued = None;
-        if inner.waiting.is_empty() {
+        // Who is gone for good has no file any more, and gets none.
+        if inner.is_retired || (inner.waiting.is_empty() && !inner.is_given_up) {
             return;
         }
         inner.is_writing = true;
@@ -317,6 +352,10 @@ impl Lines {
         let mut inner = self.inner();
         inner.is_writing = false;
         let was_given_up = std::mem::replace(&mut inner.is_given_up, written.is_err());
+        inner.refused = match written {
+            Err(_) if !inner.is_retired => inner.refused + waiting.len() + left_out,
+            _ => 0,
+        };
         match written {
             Ok(()) if was_given_up => tracing::info!("{} is written again", self.path.display()),
             Err(error) if !was_given_up => tracing::error!(
@@ -423,8 +462,27 @@ fn append(file: &mut File, entry: &Entry) -> std::io::Result<u64> {
     Ok(line.len() as u64)
 }
 
+/// No machine's own file ends so, nor what is kept of one that was removed: names may have dots,
+/// so `NAME.old.jsonl` would be the ledger of a machine `NAME.old`.
 fn rotated(path: &Path) -> PathBuf {
-    path.with_extension("old.jsonl")
+    path.with_extension("jsonl.1")
+}
+
+/// The old file as versions before named it, where it is this machine's and not the ledger of a
+/// machine `NAME.old`. That one's is rotated as soon as it is larger, so that a larger one was
+/// rotated, or is of a daemon that ended between the two. So it must also have the first line
+/// of the new file, which repeats what was last asked for when it was begun. Where that is not
+/// so (a size that was asked for at that very moment) it stays where it is: older entries are
+/// not shown then, while all sizes are in the new file.
+fn taken_over(path: &Path) -> Option<PathBuf> {
+    let before = path.with_extension("old.jsonl");
+    let is_larger = fs::metadata(&before).is_ok_and(|file| file.len() > ROTATE_BYTES);
+    if !is_larger || rotated(path).exists() {
+        return None;
+    }
+    let first = lines(path).next()?;
+    let is_ours = lines(&before).any(|entry| entry == first);
+    is_ours.then_some(before)
 }
 
 /// What is appended begins a line, also after one that a sudden end cut.
@@ -452,310 +510,4 @@ fn lines(path: &Path) -> impl Iterator<Item = Entry> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    fn state(directory: &tempfile::TempDir) -> Arc<State> {
-        Arc::new(State::open(directory.path()).unwrap())
-    }
-
-    /// As the disk has it when all is written.
-    fn open(state: &Arc<State>) -> Ledger {
-        settle(state);
-        Ledger::open(Some(state.clone()), "a").unwrap()
-    }
-
-    /// Until all is written.
-    fn settle(state: &State) {
-        state.ledgers.call(LONG, |_| ()).unwrap();
-    }
-
-    fn asked(tier: &str, balloon_bytes: u64) -> Entry {
-        Entry {
-            tier: Some(tier.into()),
-            balloon_bytes: Some(balloon_bytes),
-            ..Entry::now(What::Asked)
-        }
-    }
-
-    fn taken_out(bus: &str) -> Entry {
-        Entry {
-            bus: Some(bus.into()),
-            ..Entry::now(What::TakenOut)
-        }
-    }
-
-    #[test]
-    fn the_last_sizes_survive_a_sudden_end() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = state(&directory);
-        let open = || open(&state);
-        let ledger = open();
-        ledger.add(asked("fmem", 1));
-        ledger.add(asked("smem", 2));
-        ledger.add(asked("fmem", 3));
-        drop(ledger);
-        settle(&state);
-        let path = directory.path().join("a.jsonl");
-        let mut file = append_to(&path).unwrap();
-        file.write_all(b"{\"unix_ms\":12,\"why\":\"\xc3").unwrap();
-        let again = open();
-        let sizes = again.last_balloons();
-        assert_eq!(sizes, [("smem".to_owned(), 2), ("fmem".to_owned(), 3)]);
-        // The next one is no part of the line that was cut.
-        again.add(asked("fmem", 4));
-        drop(again);
-        let sizes = open().last_balloons();
-        assert_eq!(sizes, [("smem".to_owned(), 2), ("fmem".to_owned(), 4)]);
-    }
-
-    #[test]
-    fn noise_neither_grows_the_memory_nor_hides_sizes() {
-        let ledger = Ledger::open(None, "a").unwrap();
-        ledger.add(asked("fmem", 7));
-        ledger.add(taken_out("port7"));
-        for _ in 0..10 * REMEMBERED {
-            ledger.add(Entry::now(What::Driver));
-        }
-        assert_eq!(ledger.recent().len(), REMEMBERED);
-        assert_eq!(ledger.last_balloons(), [("fmem".to_owned(), 7)]);
-        assert_eq!(ledger.taken_out().as_deref(), Some("port7"));
-    }
-
-    #[test]
-    fn sizes_of_one_tier_do_not_hide_those_of_the_other() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = state(&directory);
-        let open = || open(&state);
-        let ledger = open();
-        ledger.add(asked("smem", 7));
-        ledger.add(taken_out("port7"));
-        for size in 0..2 * REMEMBERED as u64 {
-            ledger.add(asked("fmem", size));
-        }
-        let wanted = [
-            ("smem".to_owned(), 7),
-            ("fmem".to_owned(), 2 * REMEMBERED as u64 - 1),
-        ];
-        assert_eq!(ledger.last_balloons(), wanted);
-        let again = open();
-        assert_eq!(again.last_balloons(), wanted);
-        assert_eq!(again.taken_out().as_deref(), Some("port7"));
-    }
-
-    #[test]
-    fn the_file_is_rotated_and_keeps_the_sizes() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = state(&directory);
-        let ledger = open(&state);
-        ledger.add(asked("fmem", 7));
-        ledger.add(taken_out("port7"));
-        let long = Entry {
-            why: Some("x".repeat(1 << 16)),
-            ..Entry::now(What::Driver)
-        };
-        for _ in 0..300 {
-            ledger.add(long.clone());
-            settle(&state);
-        }
-        let total: u64 = fs::read_dir(directory.path())
-            .unwrap()
-            .map(|file| file.unwrap().metadata().unwrap().len())
-            .sum();
-        assert!(total < 2 * ROTATE_BYTES + (1 << 18), "{total}");
-        drop(ledger);
-        let again = open(&state);
-        assert_eq!(again.last_balloons(), [("fmem".to_owned(), 7)]);
-        assert_eq!(again.taken_out().as_deref(), Some("port7"));
-        again.add(Entry::now(What::PutIn));
-        assert_eq!(again.taken_out(), None);
-    }
-
-    #[test]
-    fn the_entry_that_makes_the_file_too_large_counts() {
-        let put_in = Entry::now(What::PutIn);
-        for (last, size, bus) in [
-            (put_in, 7, None),
-            (taken_out("port8"), 7, Some("port8")),
-            (asked("fmem", 8), 8, Some("port7")),
-        ] {
-            let directory = tempfile::tempdir().unwrap();
-            let state = state(&directory);
-            let open = || open(&state);
-            let ledger = open();
-            ledger.add(asked("fmem", 7));
-            ledger.add(taken_out("port7"));
-            settle(&state);
-            let file = append_to(&directory.path().join("a.jsonl")).unwrap();
-            file.set_len(ROTATE_BYTES).unwrap();
-            ledger.add(last);
-            drop(ledger);
-            settle(&state);
-            assert!(directory.path().join("a.old.jsonl").exists());
-            let again = open();
-            assert_eq!(again.last_balloons(), [("fmem".to_owned(), size)]);
-            assert_eq!(again.taken_out().as_deref(), bus);
-        }
-    }
-
-    /// `/dev/full` answers every write as a full disk does.
-    #[test]
-    fn a_full_disk_is_told_once_and_what_was_asked_meanwhile_is_written_later() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("a.jsonl");
-        let state = state(&directory);
-        let ledger = open(&state);
-        ledger.add(asked("fmem", 7));
-        ledger.add(taken_out("port7"));
-        settle(&state);
-        let kept = directory.path().join("kept");
-        fs::rename(&path, &kept).unwrap();
-        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-        for size in 8..20 {
-            ledger.add(asked("fmem", size));
-            settle(&state);
-            assert!(ledger.lines.inner().is_given_up);
-        }
-        ledger.add(Entry::now(What::PutIn));
-        settle(&state);
-        // There is room again.
-        fs::rename(&kept, &path).unwrap();
-        ledger.add(Entry::now(What::Driver));
-        settle(&state);
-        assert!(!ledger.lines.inner().is_given_up);
-        ledger.add(asked("smem", 3));
-        drop(ledger);
-        let again = open(&state);
-        let wanted = [("fmem".to_owned(), 19), ("smem".to_owned(), 3)];
-        assert_eq!(again.last_balloons(), wanted);
-        assert_eq!(again.taken_out(), None);
-        let drivers = |entry: &Entry| entry.what == What::Driver;
-        assert_eq!(again.recent().into_iter().filter(drivers).count(), 1);
-    }
-
-    /// The thread that writes waits for somebody: as for a disk that is frozen, but that it can
-    /// be woken by a test that fails.
-    #[test]
-    fn a_disk_that_does_not_answer_keeps_nobody_waiting_and_has_the_last_sizes_then() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = state(&directory);
-        let ledger = open(&state);
-        ledger.add(asked("smem", 5));
-        settle(&state);
-        let (thaws, frozen) = std::sync::mpsc::channel::<()>();
-        state.ledgers.push(move || {
-            let _ = frozen.recv();
-        });
-        for size in 0..3 * REMEMBERED as u64 {
-            ledger.add(asked("fmem", size));
-            ledger.add(Entry::now(What::Driver));
-        }
-        assert!(ledger.is_behind());
-        assert_eq!(ledger.lines.inner().waiting.len(), REMEMBERED);
-        let began = std::time::Instant::now();
-        assert!(!ledger.add_first(taken_out("port7")));
-        assert!(began.elapsed() >= FIRST_LIMIT);
-        drop(thaws);
-        settle(&state);
-        assert!(!ledger.is_behind());
-        assert!(ledger.add_first(Entry::now(What::PutIn)));
-        let again = open(&state);
-        let wanted = [
-            ("smem".to_owned(), 5),
-            ("fmem".to_owned(), 3 * REMEMBERED as u64 - 1),
-        ];
-        assert_eq!(again.last_balloons(), wanted);
-        assert_eq!(again.taken_out(), None);
-    }
-
-    #[test]
-    fn who_is_removed_leaves_nothing_to_the_next_of_its_name() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = state(&directory);
-        let ledger = open(&state);
-        ledger.add(asked("fmem", 7));
-        ledger.retire();
-        // Somebody still has it, and hears of its guest.
-        ledger.add(asked("fmem", 8));
-        let next = open(&state);
-        assert!(next.recent().is_empty());
-        assert!(directory.path().join("a.removed").exists());
-        ledger.add(asked("fmem", 9));
-        assert!(open(&state).recent().is_empty());
-    }
-
-    #[test]
-    fn what_was_begun_in_vain_leaves_what_was_there_before() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = state(&directory);
-        let path = directory.path().join("a.jsonl");
-        let ledger = open(&state);
-        ledger.add(asked("fmem", 7));
-        ledger.abandon();
-        settle(&state);
-        assert!(!path.exists());
-        open(&state).add(asked("fmem", 8));
-        let again = open(&state);
-        again.add(asked("fmem", 9));
-        again.abandon();
-        let sizes = open(&state).last_balloons();
-        assert_eq!(sizes[0].0, "fmem");
-        assert!([8, 9].contains(&sizes[0].1), "{sizes:?}");
-        assert!(!directory.path().join("a.removed").exists());
-    }
-
-    #[test]
-    fn what_cannot_be_written_first_is_told() {
-        let directory = tempfile::tempdir().unwrap();
-        let state = state(&directory);
-        let ledger = open(&state);
-        settle(&state);
-        let path = directory.path().join("a.jsonl");
-        fs::remove_file(&path).unwrap();
-        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-        assert!(!ledger.add_first(taken_out("port7")));
-        assert!(ledger.is_behind());
-    }
-
-    #[test]
-    fn many_sizes_do_not_hide_a_death() {
-        let ledger = Ledger::open(None, "a").unwrap();
-        ledger.add(Entry::now(What::WorkerDied));
-        ledger.add(Entry::now(What::Disabled));
-        for size in 0..2 * REMEMBERED as u64 {
-            ledger.add(asked("fmem", size));
-        }
-        let shown = ledger.recent();
-        assert_eq!(shown.len(), REMEMBERED);
-        assert_eq!(shown[0].what, What::WorkerDied);
-        assert_eq!(shown[1].what, What::Disabled);
-        // Nor do other entries that a guest can cause.
-        for _ in 0..10 * REMEMBERED {
-            ledger.add(Entry::now(What::Driver));
-        }
-        let shown = ledger.recent();
-        assert_eq!(shown[0].what, What::WorkerDied);
-        assert_eq!(shown[1].what, What::Disabled);
-        assert_eq!(shown.len(), REMEMBERED);
-    }
-
-    #[test]
-    fn of_too_many_deaths_the_oldest_are_left_out() {
-        let ledger = Ledger::open(None, "a").unwrap();
-        ledger.add(asked("fmem", 7));
-        ledger.add(taken_out("port7"));
-        for at in 0..2 * REMEMBERED as u64 {
-            ledger.add(Entry {
-                unix_ms: at,
-                ..Entry::now(What::WorkerDied)
-            });
-        }
-        let shown = ledger.recent();
-        assert_eq!(shown.len(), REMEMBERED);
-        assert_eq!(shown.last().unwrap().unix_ms, 2 * REMEMBERED as u64 - 1);
-        assert_eq!(ledger.last_balloons(), [("fmem".to_owned(), 7)]);
-        assert_eq!(ledger.taken_out().as_deref(), Some("port7"));
-    }
-}
+mod tests;

@@ -268,6 +268,8 @@ pub struct Decided {
     pub deciding: Duration,
     /// How long the disk under the state directory has not answered.
     pub disk_silent: Duration,
+    /// Entries of ledgers that are to be written and are not.
+    pub unwritten_entries: u64,
 }
 
 /// The exposition of all machines, and of what the policy has `decided`.
@@ -333,6 +335,10 @@ pub fn text(vms: &[VmView], decided: Decided) -> Result<String, std::fmt::Error>
     disk.set(decided.disk_silent.as_secs_f64());
     let help = "the disk under the state directory has not answered for so long";
     registry.register_with_unit("state_unanswered", help, Unit::Seconds, disk);
+    let unwritten = Gauge::<u64, AtomicU64>::default();
+    unwritten.set(shown(decided.unwritten_entries));
+    let help = "entries of ledgers that wait for the disk under the state directory";
+    registry.register("state_unwritten_entries", help, unwritten);
     let pool = Gauge::<u64, AtomicU64>::default();
     pool.set(shown(decided.pool_bytes));
     let help = "FMEM that the policy divides";
@@ -476,6 +482,7 @@ mod tests {
             decisions: 2,
             deciding: Duration::from_millis(5),
             disk_silent: Duration::ZERO,
+            unwritten_entries: 4,
         }
     }
 
@@ -531,6 +538,7 @@ mod tests {
             ("worker_deaths_total{vm=\"web\"}", "3.0"),
             ("deciding_seconds_total", "0.005"),
             ("fmem_pool_bytes", "1073741824"),
+            ("state_unwritten_entries", "4"),
             ("policy_info{policy=\"working-set\"}", "1"),
         ] {
             let line = format!("{prefix}{name} {value}");

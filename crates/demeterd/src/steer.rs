@@ -72,6 +72,7 @@ pub async fn run(fleet: Arc<Fleet>) {
             fleet.accounts.set(coordinator.accounts());
         }
         fleet.keep_accounts();
+        fleet.keep_ledgers();
         tokio::time::sleep_until(next.into()).await;
     }
 }
