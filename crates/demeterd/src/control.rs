@@ -242,7 +242,9 @@ pub async fn reload(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Answer<Json
     aside(move || again.reload(arguments.settings()?)).await?;
     let views = fleet.views().await;
     for view in views.iter().filter(|view| view.stage == Stage::Waiting) {
-        if let Ok(vm) = fleet.vm(&view.name) {
+        if let Ok(vm) = fleet.vm(&view.name)
+            && fleet.is_served(&view.name)
+        {
             replug::look_after(vm);
         }
     }

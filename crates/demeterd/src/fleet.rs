@@ -17,7 +17,7 @@ use crate::accounts::Accounts;
 use crate::args::Settings;
 use crate::error::Error;
 use crate::history::History;
-use crate::keeper::{self, Keeper, Keeping};
+use crate::keeper::{self, Keeper, Keeping, Listener};
 use crate::ledger::Ledger;
 use crate::measuring::Measuring;
 use crate::policy::{self, Policy, PolicyError};
@@ -26,6 +26,8 @@ use crate::spec::{self, Description, Entitlement, SpecError};
 use crate::state::{ANSWER_LIMIT, Silent, State};
 use crate::store::{Changes, Chosen, Store};
 use crate::vm::{Asker, Vm};
+
+mod waiting;
 
 /// What is divided, and by whom.
 pub struct Steering {
@@ -93,7 +95,8 @@ impl From<Error> for FleetError {
 
 struct Member {
     vm: Arc<Vm>,
-    keeper: Keeper,
+    /// None: it cannot be served yet, and its problem says why.
+    keeper: Option<Keeper>,
     /// As the control interface gave it; none: of the configuration.
     added: Option<Description>,
 }
@@ -196,18 +199,26 @@ impl Fleet {
             }),
             state,
         };
+        let mut first = None;
         for spec in settings.vms {
-            fleet.begin(spec, None)?;
+            match fleet.begin(spec.clone(), None) {
+                Ok(_) => {}
+                // The others shall be served even so.
+                Err(error) if waiting::is_of_its_socket(&error) => {
+                    fleet.let_wait(spec, None, &error);
+                    first.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
         for description in stored.vms {
-            let name = description.name.clone();
-            let begun = (description.clone().finish(&settings.classes))
-                .map_err(Error::from)
-                .and_then(|spec| fleet.begin(spec, Some(description)));
-            // The others shall be served even so.
-            if let Err(error) = begun {
-                tracing::error!(vm = name, "was added earlier and cannot be served: {error}");
-            }
+            fleet.begin_added(description, &settings.classes);
+        }
+        // Whoever starts a daemon that could serve nobody is told so at once.
+        if let Some(error) = first
+            && !fleet.serves_anybody()
+        {
+            return Err(error);
         }
         Ok(fleet)
     }
@@ -216,10 +227,29 @@ impl Fleet {
         self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Serves one more machine.
+    /// Serves one more machine, or one that has waited.
     fn begin(&self, spec: spec::Vm, added: Option<Description>) -> Result<Arc<Vm>, Error> {
-        let vms = self.vms();
-        spec::check_fleet(vms.iter().map(|vm| &vm.spec).chain([&spec]))?;
+        self.check(&spec)?;
+        let listener = keeper::listen(&spec, self.access)?;
+        self.begin_on(listener, spec, added)
+    }
+
+    /// Nobody who is served has its name or socket.
+    fn check(&self, spec: &spec::Vm) -> Result<(), SpecError> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        // Who waits has no socket, and its name may be of the very machine that begins now.
+        (members.values())
+            .filter(|member| member.keeper.is_some())
+            .try_for_each(|member| spec::check_fleet([&member.vm.spec, spec]))
+    }
+
+    /// The same on a socket that is there.
+    fn begin_on(
+        &self,
+        listener: Listener,
+        spec: spec::Vm,
+        added: Option<Description>,
+    ) -> Result<Arc<Vm>, Error> {
         let ledger = Ledger::open(self.state.clone(), &spec.name).map_err(|cause| {
             let state = self.state.as_ref();
             let directory = state.map_or(Path::new(""), |state| state.directory());
@@ -227,10 +257,10 @@ impl Fleet {
         })?;
         let name = spec.name.clone();
         let vm = Arc::new(Vm::new(spec, self.parameters, ledger, self.changes.clone()));
-        let keeper = keeper::start(vm.clone(), self.access, self.keeping)?;
+        let keeper = keeper::start(vm.clone(), listener, self.access, self.keeping)?;
         let member = Member {
             vm: vm.clone(),
-            keeper,
+            keeper: Some(keeper),
             added,
         };
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
@@ -241,8 +271,8 @@ impl Fleet {
     /// Serves it no more. Its guest keeps what it has.
     fn end(&self, name: &str) {
         let member = self.take(name);
-        if let Some(member) = member {
-            member.keeper.stop();
+        if let Some(keeper) = member.and_then(|member| member.keeper) {
+            keeper.stop();
         }
         self.changed();
     }
@@ -261,6 +291,10 @@ impl Fleet {
     pub fn add(&self, description: Description) -> Result<Arc<Vm>, FleetError> {
         let mut stored = self.stored();
         let spec = description.clone().finish(&stored.classes)?;
+        // One that waits is there, too.
+        if self.vm(&spec.name).is_ok() {
+            return Err(SpecError::NameTwice(spec.name).into());
+        }
         let vm = self.begin(spec, Some(description.clone()))?;
         let kept = stored.change(|changes| {
             changes.vms.retain(|vm| vm.name != description.name);
@@ -284,20 +318,29 @@ impl Fleet {
             let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
             members.get(name).map(|member| member.added.is_some())
         };
+        let is_stored = stored.changes.vms.iter().any(|vm| vm.name == name);
         match added {
+            // It was added, and is described in a way that cannot even be shown.
+            None if is_stored => {}
             None => return Err(self.unknown(name)),
             Some(false) => return Err(FleetError::Configured(name.to_owned())),
             Some(true) => {}
         }
         stored.change(|changes| changes.vms.retain(|vm| vm.name != name))?;
         let member = self.take(name);
-        if let Some(member) = &member {
-            member.vm.ledger.retire();
+        match &member {
+            Some(member) if member.keeper.is_some() => member.vm.ledger.retire(),
+            // Who waits has none open: what was there of it goes as well.
+            _ => {
+                if let Ok(ledger) = Ledger::open(self.state.clone(), name) {
+                    ledger.retire();
+                }
+            }
         }
         // Its guest may take its time: others come and go meanwhile.
         drop(stored);
-        if let Some(member) = member {
-            member.keeper.stop();
+        if let Some(keeper) = member.and_then(|member| member.keeper) {
+            keeper.stop();
         }
         self.changed();
         tracing::info!(vm = name, "removed");
@@ -320,7 +363,7 @@ impl Fleet {
                     continue;
                 }
                 match fresh.get(name) {
-                    Some(spec) if member.vm.is_at(spec) => {
+                    Some(spec) if member.keeper.is_some() && member.vm.is_at(spec) => {
                         same.push((member.vm.clone(), spec.share.clone()));
                     }
                     _ => gone.push(name.clone()),
@@ -335,7 +378,10 @@ impl Fleet {
         }
         for (vm, share) in &same {
             vm.set_share(share.clone());
+            vm.set_unserved(None);
         }
+        let (mut listeners, failed_moves) = self.make_room(&gone, &fresh);
+        gone.retain(|name| !failed_moves.contains_key(name));
         for name in &gone {
             self.end(name);
         }
@@ -349,11 +395,22 @@ impl Fleet {
         }
         let mut failed = None;
         for (name, spec) in fresh {
-            if !same.iter().any(|(vm, _)| vm.spec.name == name)
-                && let Err(error) = self.begin(spec, None)
-            {
-                tracing::error!(vm = name, "cannot be served: {error}");
-                failed = Some(error);
+            if same.iter().any(|(vm, _)| vm.spec.name == name) || failed_moves.contains_key(&name) {
+                continue;
+            }
+            let begun = match listeners.remove(&name) {
+                Some(listener) => self.begin_on(listener, spec.clone(), None),
+                None => self.begin(spec.clone(), None),
+            };
+            if let Err(error) = begun {
+                self.let_wait(spec, None, &error);
+                failed.get_or_insert(error);
+            }
+        }
+        failed = failed.or(failed_moves.into_values().next());
+        for description in &stored.changes.vms {
+            if !self.is_served(&description.name) {
+                self.begin_added(description.clone(), &settings.classes);
             }
         }
         stored.classes = settings.classes;

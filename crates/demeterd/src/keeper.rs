@@ -19,7 +19,7 @@ use crate::channel::Channel;
 use crate::error::Error;
 use crate::message::{Order, Word};
 use crate::sockets::{self, Access};
-use crate::spec::Socket;
+use crate::spec::{self, Socket};
 use crate::vm::{Vm, WordError};
 use crate::{replug, worker};
 
@@ -96,23 +96,52 @@ pub struct Keeping {
     pub young: Duration,
 }
 
-/// Listens, and keeps a worker that serves one monitor after the other until [`Keeper::stop`].
-pub fn start(vm: Arc<Vm>, access: Access, keeping: Keeping) -> Result<Keeper, Error> {
-    let (listener, path) = match &vm.spec.socket {
+/// A machine's socket before somebody serves on it. Its file goes with it.
+pub struct Listener {
+    socket: UnixListener,
+    path: Made,
+}
+
+/// The file of a socket that we have made.
+struct Made(Option<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Makes its socket, or takes the one that it was given.
+pub fn listen(spec: &spec::Vm, access: Access) -> Result<Listener, Error> {
+    let (socket, path) = match &spec.socket {
         Socket::Path(path) => (sockets::listen(path, access)?, Some(path.clone())),
         Socket::Descriptor(fd) => (sockets::inherited(*fd)?, None),
     };
+    let path = Made(path);
+    Ok(Listener { socket, path })
+}
+
+/// Keeps a worker that serves one monitor after the other until [`Keeper::stop`].
+pub fn start(
+    vm: Arc<Vm>,
+    listener: Listener,
+    access: Access,
+    keeping: Keeping,
+) -> Result<Keeper, Error> {
+    let Listener { socket, mut path } = listener;
     let stopping = Arc::new(Stopping::default());
     let seen = stopping.clone();
     let thread = thread::Builder::new()
         .name(format!("keeper {}", vm.spec.name))
-        .spawn(move || keep(&vm, listener, access, keeping, &seen))
+        .spawn(move || keep(&vm, socket, access, keeping, &seen))
         .map_err(|cause| Error::System {
             action: "start a thread",
             cause,
         })?;
     Ok(Keeper {
-        path,
+        path: path.0.take(),
         stopping,
         thread,
     })

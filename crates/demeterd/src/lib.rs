@@ -180,13 +180,16 @@ async fn serve(
         }
         tokio::spawn(steer::run(fleet.clone()));
         tokio::spawn(fleet.clone().record());
+        tokio::spawn(fleet.clone().keep_trying());
         tokio::spawn(reload_on(
             catch(SignalKind::hangup())?,
             fleet.clone(),
             arguments.clone(),
         ));
         let ended = ended()?;
-        for vm in fleet.vms() {
+        // Without a socket a device that is taken out could not be put in again.
+        let served = |vm: &Arc<vm::Vm>| fleet.is_served(&vm.spec.name);
+        for vm in fleet.vms().into_iter().filter(served) {
             replug::look_after(vm);
         }
         match &control {

@@ -289,6 +289,14 @@ pub enum Socket {
 }
 
 impl Description {
+    /// What can be shown of one whose class is not configured any more.
+    pub fn without_class(self) -> Self {
+        Self {
+            class: None,
+            ..self
+        }
+    }
+
     /// `NAME,socket=PATH,fmem=FILE[,smem=FILE][,KEY=VALUE…]`.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
         let mut words = text.split(',');

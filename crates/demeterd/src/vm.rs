@@ -57,6 +57,8 @@ struct State {
     mute_since: Option<Instant>,
     /// Why its device could not be put in anew, until it is in.
     not_plugged: Option<String>,
+    /// Why it is not served, or not as it was configured anew.
+    unserved: Option<String>,
     /// Nobody waits for the worker any more.
     is_given_up: bool,
     worker: WorkerView,
@@ -203,6 +205,7 @@ impl Vm {
                 looked: Instant::now(),
                 mute_since: None,
                 not_plugged: None,
+                unserved: None,
                 is_given_up: false,
                 worker: WorkerView::default(),
             }),
@@ -312,6 +315,15 @@ impl Vm {
     pub fn set_problem(&self, problem: &str) {
         self.state().news.problem = Some(harmless(problem));
         self.changed();
+    }
+
+    /// It is not served, or not as it should be; none: it is.
+    pub fn set_unserved(&self, why: Option<&str>) {
+        let why = why.map(harmless);
+        let before = std::mem::replace(&mut self.state().unserved, why.clone());
+        if before != why {
+            self.changed();
+        }
     }
 
     /// Its device could not be put in anew.
@@ -666,6 +678,7 @@ impl Vm {
             Some(MUTE.into())
         } else {
             (news.problem.clone())
+                .or_else(|| state.unserved.clone())
                 .or_else(|| state.not_plugged.clone())
                 .or_else(|| unmeasured.then(|| UNMEASURED.into()))
         };

@@ -208,6 +208,94 @@ fn a_configuration_is_read_anew_without_harm_to_those_who_stay() {
     a.greet();
 }
 
+/// What is wrong with it, as it says itself.
+fn problem(daemon: &Daemon, name: &str) -> String {
+    let view = daemon.view(name);
+    view["problem"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn an_added_machine_that_cannot_be_served_at_a_start_is_not_forgotten() {
+    let mut daemon = Daemon::start(&["configured"], &[]);
+    let place = daemon.path("place");
+    let make = || std::fs::create_dir(&place).unwrap();
+    make();
+    let mut description = daemon.prepare("added");
+    description["socket"] = place.join("s").display().to_string().into();
+    assert_eq!(
+        daemon.status("POST /v1/vms", &description.to_string()).0,
+        201
+    );
+    let lose = |daemon: &mut Daemon| {
+        daemon.kill();
+        std::fs::remove_dir_all(daemon.path("place")).unwrap();
+        daemon.restart();
+    };
+    lose(&mut daemon);
+    assert_eq!(names(&daemon), ["added", "configured"]);
+    assert_eq!(daemon.view("added")["stage"], "waiting");
+    let said = problem(&daemon, "added");
+    assert!(said.contains("make its directory"), "{said}");
+    Guest::connect(&daemon, "configured").greet();
+    // It is tried again without anybody's doing, and when somebody asks.
+    make();
+    until("it is served", || problem(&daemon, "added").is_empty());
+    assert!(place.join("s").exists());
+    lose(&mut daemon);
+    make();
+    daemon.call("POST /v1/reload", "");
+    assert_eq!(problem(&daemon, "added"), "");
+    lose(&mut daemon);
+    assert_eq!(
+        daemon.status("POST /v1/vms", &description.to_string()).0,
+        409
+    );
+    assert_eq!(daemon.status("DELETE /v1/vms/added", "").0, 204);
+    daemon.kill();
+    make();
+    daemon.restart();
+    assert_eq!(names(&daemon), ["configured"]);
+}
+
+#[test]
+fn one_machine_without_a_socket_costs_no_other_and_not_its_old_one() {
+    let directory = directory();
+    let config = directory.path().join("demeterd.toml");
+    let place = directory.path().join("place");
+    let write = |text: &str| std::fs::write(&config, text).unwrap();
+    write("");
+    let options = vec!["--config".into(), config.display().to_string()];
+    let mut daemon = Daemon::in_directory(directory, options);
+    let table = |daemon: &Daemon, name: &str, place: &str| {
+        let mut description = daemon.prepare(name);
+        let socket = daemon.path(&format!("{place}{name}.sock"));
+        description["socket"] = socket.display().to_string().into();
+        let pairs = description.as_object().unwrap();
+        let lines = pairs
+            .iter()
+            .map(|(key, value)| format!("{key} = {value}\n"));
+        format!("[[vm]]\n{}", lines.collect::<String>())
+    };
+    write(&(table(&daemon, "a", "") + &table(&daemon, "b", "place/")));
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(names(&daemon), ["a", "b"]);
+    assert!(problem(&daemon, "b").contains("make its directory"));
+    let mut a = Guest::connect(&daemon, "a");
+    a.greet();
+    // It moves to where nothing can be: it stays, and its guest does not notice.
+    write(&table(&daemon, "a", "place/"));
+    let (status, answer) = daemon.status("POST /v1/reload", "");
+    assert_eq!(status, 409, "{answer}");
+    assert_eq!(names(&daemon), ["a"]);
+    assert!(problem(&daemon, "a").contains("served as before"));
+    a.greet();
+    std::fs::create_dir(&place).unwrap();
+    daemon.call("POST /v1/reload", "");
+    assert_eq!(problem(&daemon, "a"), "");
+    assert!(place.join("a.sock").exists() && !daemon.path("a.sock").exists());
+}
+
 /// The daemon's last words; it shall not start.
 fn refused(words: &[&str]) -> String {
     let output = Command::new(program())

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+//! Machines that cannot be served, or not where they should be: they are there even so, say
+//! why, and are tried again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use super::{Fleet, Member};
+use crate::error::Error;
+use crate::keeper::{self, Listener};
+use crate::ledger::Ledger;
+use crate::replug;
+use crate::sockets::SocketError;
+use crate::spec::{self, Description, Entitlement, Socket, SpecError};
+use crate::vm::Vm;
+
+/// Who waits is tried again so often.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// It may be mended while we serve others.
+pub(super) fn is_of_its_socket(error: &Error) -> bool {
+    // Not a descriptor: its number may be another file's by then.
+    matches!(error, Error::Socket(error) if !matches!(error, SocketError::NotListening(_)))
+}
+
+/// Nobody listens on its socket. Whoever does is not asked again and again: each time a worker
+/// of that daemon would be busy with us, and not with its guest. A reload asks.
+fn may_come(spec: &spec::Vm) -> bool {
+    match &spec.socket {
+        Socket::Path(path) => !path.exists(),
+        Socket::Descriptor(_) => false,
+    }
+}
+
+/// What the view says of it.
+fn unserved(error: &Error) -> String {
+    format!(
+        "cannot be served: {error}; next: {}, then POST /v1/reload",
+        error.next()
+    )
+}
+
+impl Fleet {
+    pub(super) fn serves_anybody(&self) -> bool {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.values().any(|member| member.keeper.is_some())
+    }
+
+    /// Somebody keeps a worker for it.
+    pub fn is_served(&self, name: &str) -> bool {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members
+            .get(name)
+            .is_some_and(|member| member.keeper.is_some())
+    }
+
+    /// Serves one that was added earlier, or has it wait.
+    pub(super) fn begin_added(
+        &self,
+        description: Description,
+        classes: &BTreeMap<String, Entitlement>,
+    ) {
+        let name = description.name.clone();
+        let is_configured = {
+            let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+            (members.get(&name)).is_some_and(|member| member.added.is_none())
+        };
+        if is_configured {
+            tracing::error!(
+                vm = name,
+                "was added earlier, and the configuration has one of its name, which is taken; \
+                 next: take it out of the file, then POST /v1/reload"
+            );
+            return;
+        }
+        let spec = match description.clone().finish(classes) {
+            Ok(spec) => spec,
+            Err(error) => {
+                // The rest of it can be shown.
+                match description.clone().without_class().finish(classes) {
+                    Ok(spec) => self.let_wait(spec, Some(description), &error.into()),
+                    Err(_) => tracing::error!(
+                        vm = name,
+                        "was added earlier and cannot be served: {error}; next: remove it, or \
+                         mend the configuration and reload"
+                    ),
+                }
+                return;
+            }
+        };
+        if let Err(error) = self.begin(spec.clone(), Some(description.clone())) {
+            self.let_wait(spec, Some(description), &error);
+        }
+    }
+
+    /// One that cannot be served is there even so: it says why, can be removed, and is tried
+    /// again by [`Self::try_again`] and with each reload.
+    pub(super) fn let_wait(&self, spec: spec::Vm, added: Option<Description>, error: &Error) {
+        let name = spec.name.clone();
+        tracing::error!(
+            vm = name,
+            "cannot be served: {error}; next: {}",
+            error.next()
+        );
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        let is_there = |member: &Member| {
+            member.keeper.is_some() || (member.added.is_none() && added.is_some())
+        };
+        if members.get(&name).is_some_and(is_there) {
+            return;
+        }
+        let Ok(ledger) = Ledger::open(None, &name) else {
+            return;
+        };
+        let vm = Vm::new(spec, self.parameters, ledger, self.changes.clone());
+        vm.set_unserved(Some(&unserved(error)));
+        let member = Member {
+            vm: Arc::new(vm),
+            keeper: None,
+            added,
+        };
+        members.insert(name, member);
+    }
+
+    /// Serves who could not be served before and can be now.
+    pub fn try_again(&self) -> Vec<Arc<Vm>> {
+        let stored = self.stored();
+        let waiting: Vec<_> = {
+            let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+            (members.values())
+                .filter(|member| member.keeper.is_none() && may_come(&member.vm.spec))
+                .map(|member| (member.vm.spec.clone(), member.added.clone()))
+                .collect()
+        };
+        let mut served = Vec::new();
+        for (spec, added) in waiting {
+            let spec = match &added {
+                Some(added) => match added.clone().finish(&stored.classes) {
+                    Ok(spec) => spec,
+                    Err(_) => continue,
+                },
+                None => spec,
+            };
+            // It stays as it is where it cannot be.
+            if let Ok(vm) = self.begin(spec, added) {
+                tracing::info!(vm = vm.spec.name, "can be served now");
+                served.push(vm);
+            }
+        }
+        drop(stored);
+        if !served.is_empty() {
+            self.changed();
+        }
+        served
+    }
+
+    /// For ever, from time to time.
+    pub async fn keep_trying(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(TRY_AGAIN);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let fleet = self.clone();
+            let tried = tokio::task::spawn_blocking(move || fleet.try_again()).await;
+            for vm in tried.into_iter().flatten() {
+                replug::look_after(vm);
+            }
+        }
+    }
+
+    /// Makes the new sockets of those that move before they are let go: who could not be served
+    /// there stays where it is, and says so.
+    pub(super) fn make_room(
+        &self,
+        gone: &[String],
+        fresh: &BTreeMap<String, spec::Vm>,
+    ) -> (BTreeMap<String, Listener>, BTreeMap<String, Error>) {
+        let (mut listeners, mut failed) = (BTreeMap::new(), BTreeMap::new());
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        for name in gone {
+            let (Some(member), Some(spec)) = (members.get(name), fresh.get(name)) else {
+                continue;
+            };
+            if member.keeper.is_none() {
+                continue;
+            }
+            let has_it =
+                |other: &&Member| other.keeper.is_some() && other.vm.spec.socket == spec.socket;
+            let listener = match members.values().find(has_it) {
+                // It can only be made when that one has ended.
+                Some(other) if gone.contains(&other.vm.spec.name) => continue,
+                Some(_) => Err(SpecError::SocketTwice(name.clone()).into()),
+                None => keeper::listen(spec, self.access),
+            };
+            match listener {
+                Ok(listener) => {
+                    listeners.insert(name.clone(), listener);
+                }
+                Err(error) => {
+                    tracing::error!(
+                        vm = name,
+                        "stays as it was: {error}; next: {}",
+                        error.next()
+                    );
+                    let words = unserved(&error);
+                    (member.vm).set_unserved(Some(&format!(
+                        "it is served as before it was configured anew: {words}"
+                    )));
+                    member.vm.set_share(spec.share.clone());
+                    failed.insert(name.clone(), error);
+                }
+            }
+        }
+        (listeners, failed)
+    }
+}
