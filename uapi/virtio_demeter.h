@@ -163,7 +163,7 @@ struct virtio_demeter_statistics {
 	__le64 hot_wanted_pages;   /* hot pages of all nodes: what FMEM would be used for */
 	__le64 psi_memory_some_us; /* total stall time since boot */
 	__le64 psi_memory_full_us;
-	__le64 oom_kills;	   /* for want of memory of the guest, not by a limit of a group */
+	__le64 oom_kills;	   /* out of memory, with nothing to give back */
 	__le64 oom_deflated_pages; /* given back to avoid one */
 	__le64 refaults;
 	__le64 reserved[3];

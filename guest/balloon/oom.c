@@ -32,8 +32,9 @@ u64 demeter_oom_deflated_pages(void)
 }
 
 /*
- * How often there was nothing to give back, so that a task was killed. The kernel's own count
- * has those that the limit of a cgroup killed as well, which no memory of the host's helps.
+ * How often the guest was out of memory and had nothing to give back: a task is killed then,
+ * as a rule. The kernel's own count of kills has those of a cgroup's limit as well, which no
+ * memory of the host's helps.
  */
 u64 demeter_oom_kills(void)
 {

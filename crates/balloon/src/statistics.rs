@@ -70,7 +70,8 @@ pub struct Statistics {
     pub psi_some_us: u64,
     /// Time since boot in which all tasks waited for memory.
     pub psi_full_us: u64,
-    /// Tasks killed for want of memory since the driver was loaded, not by the limit of a group.
+    /// Times that the guest was out of memory and its driver had nothing to give back, since that was
+    /// loaded: as a rule a task is killed then.
     pub oom_kills: u64,
     /// Pages taken back from the balloons to avoid that.
     pub oom_deflated_pages: u64,

@@ -153,9 +153,12 @@ const VM_COUNTERS: [(&str, &str, Option<Unit>, OfVm); 6] = [
         None,
         |vm| Some(vm.statistics.as_ref()?.refaults as f64),
     ),
-    ("oom_kills", "tasks killed, as the guest says", None, |vm| {
-        Some(vm.statistics.as_ref()?.oom_kills as f64)
-    }),
+    (
+        "oom_kills",
+        "times out of memory with nothing to give back, as the guest says",
+        None,
+        |vm| Some(vm.statistics.as_ref()?.oom_kills as f64),
+    ),
     (
         "oom_deflated",
         "taken back to save the guest, as it says",

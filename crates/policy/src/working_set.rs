@@ -113,7 +113,8 @@ pub struct Probe {
     safe_pages: u64,
     /// Not free at that time.
     used_pages: u64,
-    /// Free when it stopped before the size that it was asked for.
+    /// Free when it stopped before the size that it was asked for, or once it had what it was given
+    /// as it suffered.
     kept_free_pages: u64,
     /// Until it is asked again for that, and how long that is the next time.
     again_s: f64,
@@ -169,8 +170,11 @@ impl Probe {
                 again_s: self.again_s,
                 safe_pages: self.safe_pages,
                 lost_s: self.lost_s,
-                // What it could not give it cannot give now: who is silent first is not new.
+                // Silence is nothing new: what it could not give it cannot give now, and what it was
+                // given is no sign that it does something else.
                 set_aside_pages: self.set_aside_pages,
+                used_pages: self.used_pages,
+                kept_free_pages: self.kept_free_pages,
                 ..Self::default()
             };
             self.wanted = kept;
@@ -182,6 +186,11 @@ impl Probe {
             self.unheard_pages = told.size_pages.saturating_sub(pages);
         }
         (self.wanted).map(|(pages, why)| (pages.min(told.most_pages), why))
+    }
+
+    /// It has no monitor any more: who comes next has memory that nobody touched.
+    pub fn unplugged(&mut self) {
+        self.set_aside_pages = None;
     }
 
     fn look(&mut self, told: &Told) -> (u64, Why) {
@@ -215,7 +224,7 @@ impl Probe {
             self.leave_alone(size.saturating_add(more).min(told.most_pages));
             self.used_pages = used;
             // What it is given is free at first: that is no sign that it does something else.
-            self.kept_free_pages = told.free_pages.saturating_add(more);
+            self.kept_free_pages = (told.free_pages).saturating_add(self.safe_pages - size);
             self.calm_s = 0.0;
             self.step_pages = 0;
             return (self.safe_pages, Why::Suffers);
@@ -342,6 +351,7 @@ impl Probe {
         if self.wait_s == 0.0 {
             self.wait_s = self.next_wait_s;
             self.whole_wait_s = self.wait_s;
+            self.calm_s = 0.0;
             self.next_wait_s = (2.0 * self.next_wait_s).min(WAIT_S.1);
         }
     }
