@@ -239,7 +239,8 @@ async fn remove(State(fleet): State<Arc<Fleet>>, At(name): At<String>) -> Answer
 /// Reads arguments and configuration file anew.
 pub async fn reload(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Answer<Json<Vec<VmView>>> {
     let again = fleet.clone();
-    aside(move || again.reload(arguments.settings()?)).await?;
+    let reloaded = aside(move || again.reload(arguments.settings()?)).await;
+    // One that cannot be served costs the others nothing.
     let views = fleet.views().await;
     for view in views.iter().filter(|view| view.stage == Stage::Waiting) {
         if let Ok(vm) = fleet.vm(&view.name)
@@ -248,6 +249,7 @@ pub async fn reload(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Answer<Json
             replug::look_after(vm);
         }
     }
+    reloaded?;
     Ok(Json(views))
 }
 

@@ -295,6 +295,7 @@ impl Fleet {
         if self.vm(&spec.name).is_ok() {
             return Err(SpecError::NameTwice(spec.name).into());
         }
+        self.check_waiting(&spec)?;
         let vm = self.begin(spec, Some(description.clone()))?;
         let kept = stored.change(|changes| {
             changes.vms.retain(|vm| vm.name != description.name);

@@ -249,7 +249,9 @@ async fn reload_on(mut hangup: Signal, fleet: Arc<Fleet>, arguments: Arc<Argumen
     while hangup.recv().await.is_some() {
         if let Err(failure) = control::reload(fleet.clone(), arguments.clone()).await {
             let (error, next) = failure.words();
-            tracing::error!("configuration not taken over: {error}; next: {next}");
+            tracing::error!(
+                "configuration not taken over, or not all of it: {error}; next: {next}"
+            );
         }
     }
 }

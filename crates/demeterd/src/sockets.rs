@@ -171,12 +171,19 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> 
     }
     // Nobody can connect before the mode is set: see the umask in main.
     let listener = UnixListener::bind(path).map_err(failed("listen on"))?;
-    if access.group.is_some() {
-        chown(path, None, access.group).map_err(failed(SET_GROUP))?;
+    let given = match access.group {
+        Some(_) => chown(path, None, access.group).map_err(failed(SET_GROUP)),
+        None => Ok(()),
+    };
+    let set = given.and_then(|()| {
+        fs::set_permissions(path, fs::Permissions::from_mode(access.mode))
+            .map_err(failed("set the mode of"))
+    });
+    if set.is_err() {
+        // Nobody listens there.
+        let _ = fs::remove_file(path);
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(access.mode))
-        .map_err(failed("set the mode of"))?;
-    Ok(listener)
+    set.map(|()| listener)
 }
 
 /// Does whoever took that connection end? Workers of a daemon that was killed do so at once.

@@ -72,7 +72,6 @@ pub async fn run(fleet: Arc<Fleet>) {
             fleet.accounts.set(coordinator.accounts());
         }
         fleet.keep_accounts();
-        fleet.keep_ledgers();
         tokio::time::sleep_until(next.into()).await;
     }
 }
@@ -233,6 +232,7 @@ impl Coordinator {
                 vm.set_account(None);
             }
             let Some(tier) = view.tiers.first().filter(|tier| tier.total_bytes > 0) else {
+                memory.probe.unplugged();
                 self.boots.entry(view.name).or_default().unplug();
                 gone.push(vm);
                 continue;

@@ -66,6 +66,8 @@ where
 
 /// The end of a request's head.
 const HEAD_END: u32 = u32::from_be_bytes(*b"\r\n\r\n");
+/// The same as the parser takes it, too.
+const BARE_END: u32 = u32::from_be_bytes(*b"\0\0\n\n");
 
 /// What a connection is about.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -111,8 +113,12 @@ impl<S: Unpin> Visit<S> {
 
     fn hear(&mut self, bytes: &[u8]) {
         for byte in bytes {
+            // Empty lines before a request are none.
+            if self.newest == 0 && matches!(byte, b'\r' | b'\n') {
+                continue;
+            }
             self.newest = self.newest << 8 | u32::from(*byte);
-            if self.newest == HEAD_END {
+            if self.newest == HEAD_END || self.newest & 0xffff == BARE_END {
                 return self.enter(Stage::Asked);
             }
         }
@@ -205,7 +211,7 @@ mod tests {
     /// Nor those who begin to ask, or have their answer and stay.
     #[tokio::test(flavor = "multi_thread")]
     async fn who_asks_slowly_or_stays_keeps_nobody_waiting_either() {
-        for said in ["G", "GET / HTTP/1.1\r\nHost: d\r\n\r\n"] {
+        for said in ["G", "\r\n\r\n", "GET / HTTP/1.1\r\nHost: d\r\n\r\n"] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let application = Router::new().route("/", get(|| async { "here" }));

@@ -294,6 +294,18 @@ fn one_machine_without_a_socket_costs_no_other_and_not_its_old_one() {
     daemon.call("POST /v1/reload", "");
     assert_eq!(problem(&daemon, "a"), "");
     assert!(place.join("a.sock").exists() && !daemon.path("a.sock").exists());
+    // One that waits for another's socket stays where it is when that one does.
+    write(&(table(&daemon, "a", "place/") + &table(&daemon, "b", "place/")));
+    daemon.call("POST /v1/reload", "");
+    let follows = table(&daemon, "a", "place/").replace("a.sock", "b.sock");
+    write(&(follows + &table(&daemon, "b", "missing/")));
+    let (status, answer) = daemon.status("POST /v1/reload", "");
+    assert_eq!(status, 409, "{answer}");
+    for name in ["a", "b"] {
+        assert!(problem(&daemon, name).contains("served as before"));
+        let memory = ["fmem", "smem"].map(|node| daemon.path(&format!("{name}.{node}")));
+        Guest::at(name, &place.join(format!("{name}.sock")), &memory).greet();
+    }
 }
 
 /// The daemon's last words; it shall not start.

@@ -3,6 +3,8 @@
 //! why, and are tried again.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +43,29 @@ fn unserved(error: &Error) -> String {
     )
 }
 
+/// One socket by two names is one socket.
+fn is_same(a: &Socket, b: &Socket) -> bool {
+    let file = |socket: &Socket| match socket {
+        Socket::Path(path) => fs::metadata(path).ok().map(|file| (file.dev(), file.ino())),
+        Socket::Descriptor(_) => None,
+    };
+    a == b || file(a).is_some_and(|one| file(b) == Some(one))
+}
+
+/// It stays as it was, and says so.
+fn stays(vm: &Vm, spec: &spec::Vm, error: &Error) {
+    tracing::error!(
+        vm = spec.name,
+        "stays as it was: {error}; next: {}",
+        error.next()
+    );
+    let words = unserved(error);
+    vm.set_unserved(Some(&format!(
+        "it is served as before it was configured anew: {words}"
+    )));
+    vm.set_share(spec.share.clone());
+}
+
 impl Fleet {
     pub(super) fn serves_anybody(&self) -> bool {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
@@ -53,6 +78,14 @@ impl Fleet {
         members
             .get(name)
             .is_some_and(|member| member.keeper.is_some())
+    }
+
+    /// Nobody who waits has its socket: he was there first.
+    pub(super) fn check_waiting(&self, spec: &spec::Vm) -> Result<(), SpecError> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        (members.values())
+            .filter(|member| member.keeper.is_none() && member.vm.spec.name != spec.name)
+            .try_for_each(|member| spec::check_fleet([&member.vm.spec, spec]))
     }
 
     /// Serves one that was added earlier, or has it wait.
@@ -89,7 +122,9 @@ impl Fleet {
                 return;
             }
         };
-        if let Err(error) = self.begin(spec.clone(), Some(description.clone())) {
+        let begun = (self.check_waiting(&spec).map_err(Error::from))
+            .and_then(|()| self.begin(spec.clone(), Some(description.clone())));
+        if let Err(error) = begun {
             self.let_wait(spec, Some(description), &error);
         }
     }
@@ -142,10 +177,18 @@ impl Fleet {
                 },
                 None => spec,
             };
-            // It stays as it is where it cannot be.
-            if let Ok(vm) = self.begin(spec, added) {
-                tracing::info!(vm = vm.spec.name, "can be served now");
-                served.push(vm);
+            let name = spec.name.clone();
+            match self.begin(spec, added) {
+                Ok(vm) => {
+                    tracing::info!(vm = name, "can be served now");
+                    served.push(vm);
+                }
+                // It stays as it is; why may be something else by now.
+                Err(error) => {
+                    if let Ok(vm) = self.vm(&name) {
+                        vm.set_unserved(Some(&unserved(&error)));
+                    }
+                }
             }
         }
         drop(stored);
@@ -155,13 +198,14 @@ impl Fleet {
         served
     }
 
-    /// For ever, from time to time.
+    /// For ever, from time to time: who waits, and what a full disk did not take.
     pub async fn keep_trying(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(TRY_AGAIN);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let fleet = self.clone();
+            self.keep_ledgers();
             let tried = tokio::task::spawn_blocking(move || fleet.try_again()).await;
             for vm in tried.into_iter().flatten() {
                 replug::look_after(vm);
@@ -178,40 +222,46 @@ impl Fleet {
     ) -> (BTreeMap<String, Listener>, BTreeMap<String, Error>) {
         let (mut listeners, mut failed) = (BTreeMap::new(), BTreeMap::new());
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
-        for name in gone {
-            let (Some(member), Some(spec)) = (members.get(name), fresh.get(name)) else {
-                continue;
-            };
-            if member.keeper.is_none() {
-                continue;
+        let moving: Vec<_> = (gone.iter())
+            .filter_map(|name| Some((name, members.get(name)?, fresh.get(name)?)))
+            .filter(|(_, member, _)| member.keeper.is_some())
+            .collect();
+        // One that stays where it is keeps whom it is in the way of: so until nobody is added.
+        loop {
+            let before = failed.len();
+            for (name, member, spec) in &moving {
+                if listeners.contains_key(*name) || failed.contains_key(*name) {
+                    continue;
+                }
+                let has_it = |other: &&Member| {
+                    other.keeper.is_some() && is_same(&other.vm.spec.socket, &spec.socket)
+                };
+                let listener = match members.values().find(has_it) {
+                    // It can only be made when that one has ended.
+                    Some(other)
+                        if gone.contains(&other.vm.spec.name)
+                            && !failed.contains_key(&other.vm.spec.name) =>
+                    {
+                        continue;
+                    }
+                    Some(_) => Err(SpecError::SocketTwice((*name).clone()).into()),
+                    None => keeper::listen(spec, self.access),
+                };
+                match listener {
+                    Ok(listener) => {
+                        listeners.insert((*name).clone(), listener);
+                    }
+                    Err(error) => {
+                        stays(&member.vm, spec, &error);
+                        failed.insert((*name).clone(), error);
+                    }
+                }
             }
-            let has_it =
-                |other: &&Member| other.keeper.is_some() && other.vm.spec.socket == spec.socket;
-            let listener = match members.values().find(has_it) {
-                // It can only be made when that one has ended.
-                Some(other) if gone.contains(&other.vm.spec.name) => continue,
-                Some(_) => Err(SpecError::SocketTwice(name.clone()).into()),
-                None => keeper::listen(spec, self.access),
-            };
-            match listener {
-                Ok(listener) => {
-                    listeners.insert(name.clone(), listener);
-                }
-                Err(error) => {
-                    tracing::error!(
-                        vm = name,
-                        "stays as it was: {error}; next: {}",
-                        error.next()
-                    );
-                    let words = unserved(&error);
-                    (member.vm).set_unserved(Some(&format!(
-                        "it is served as before it was configured anew: {words}"
-                    )));
-                    member.vm.set_share(spec.share.clone());
-                    failed.insert(name.clone(), error);
-                }
+            if failed.len() == before {
+                break;
             }
         }
+        drop(members);
         (listeners, failed)
     }
 }
