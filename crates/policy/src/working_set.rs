@@ -224,7 +224,8 @@ impl Probe {
             self.leave_alone(size.saturating_add(more).min(told.most_pages));
             self.used_pages = used;
             // What it is given is free at first: that is no sign that it does something else.
-            self.kept_free_pages = (told.free_pages).saturating_add(self.safe_pages - size);
+            let given = self.safe_pages.saturating_sub(size);
+            self.kept_free_pages = told.free_pages.saturating_add(given);
             self.calm_s = 0.0;
             self.step_pages = 0;
             return (self.safe_pages, Why::Suffers);

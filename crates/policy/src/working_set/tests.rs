@@ -449,3 +449,12 @@ fn nobody_is_believed_to_have_set_more_aside_for_having_been_silent() {
     }
     assert!(now.size_pages <= 12_000 + 64_000 / RESCUE, "{now:?}");
 }
+
+#[test]
+fn who_has_more_than_it_may_have_is_given_nothing_when_it_suffers() {
+    let mut probe = Probe::default();
+    let mut now = untouching(69_000, 70_000);
+    now.oom = true;
+    assert_eq!(probe.next(Some(&now)), Some((64_000, Why::Suffers)));
+    assert_eq!(probe.kept_free_pages, 1_000);
+}
