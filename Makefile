@@ -59,7 +59,7 @@ lab: setup ## the Python environment that draws figures
 lab-lock: lab ## renew lab/requirements.txt from lab/pyproject.toml
 	lab/setup.sh "$(DEMETER_CACHE)" --lock
 
-lint: build lab ## checkpatch, W=1 and sparse, clippy, rustfmt, clang-format, ruff, shellcheck
+lint: setup lab ## checkpatch, W=1 and sparse, clippy, rustfmt, clang-format, ruff, shellcheck
 	tests/lint.sh "$(LAB)"
 
 fmt: lab ## format everything in place

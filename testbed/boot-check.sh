@@ -78,7 +78,7 @@ boot() {
 		-object "memory-backend-file,id=root,size=$image_size,mem-path=$CACHE/guest-root.erofs,share=off,readonly=on,rom=off" \
 		-device virtio-pmem-pci,memdev=root \
 		-serial "file:$scratch/console" -bios qboot.rom -kernel "$CACHE/kernels/$release/vmlinux" -initrd "$scratch/initrd" \
-		-append "console=ttyS0 panic=-1 nokaslr norandmaps mitigations=off nopti nopcid no5lvl idle=halt tsc=reliable clocksource=tsc random.trust_cpu=off numa_balancing=disable tsc_early_khz=1000000 no_timer_check cryptomgr.notests initcall_blacklist=hpet_late_init,init_acpi_pm_clocksource,jent_mod_init,load_system_certificate_list ${APPEND-}" \
+		-append "console=ttyS0 panic=-1 nokaslr norandmaps mitigations=off nopti nopcid no5lvl idle=halt tsc=reliable clocksource=tsc random.trust_cpu=off numa_balancing=disable tsc_early_khz=1000000 no_timer_check cryptomgr.notests noreplace-smp initcall_blacklist=hpet_late_init,init_acpi_pm_clocksource,jent_mod_init,load_system_certificate_list,ftrace_check_for_weak_functions,trace_eval_init ${APPEND-}" \
 		>"$scratch/qemu.log" 2>&1
 }
 

@@ -60,11 +60,13 @@ mkdir -p "$project/build"
 exec 9>"$project/build/.modules-$release.lock"
 flock 9
 key=$(source_key | sha256sum | cut -c1-32)
-# One stamp a kind of build: a lint build also serves as a plain one, not the reverse.
+# One stamp a kind of build: one with more checks also serves as one with fewer, not the reverse.
 stamp() { echo "$out/.sources${*:+-}$(printf '%s' "$@")"; }
+is_built() { [ "$(cat "$1" 2>/dev/null)" = "$key" ]; }
 lint_stamp=$(stamp ${make_args[@]+"${make_args[@]}"})
-if [ -z "$force" ] && [ "$(cat "$lint_stamp" 2>/dev/null)" = "$key" ]; then
-	exit 0
+if [ -z "$force" ]; then
+	! is_built "$lint_stamp" || exit 0
+	[ "${make_args[*]-}" != W=1 ] || ! is_built "$(stamp W=1 C=1)" || exit 0
 fi
 
 rm -rf "$tree"

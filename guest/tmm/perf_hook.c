@@ -111,9 +111,13 @@ void demeter_perf_hook_look(void)
 		note_death();
 }
 
-static int filter(char *function, bool reset)
+/*
+ * By address: by name, the kernel would look up the name of each of its sixty
+ * thousand traceable functions.
+ */
+static int filter(unsigned long address, bool reset)
 {
-	return ftrace_set_filter(&hook, function, strlen(function), reset);
+	return address ? ftrace_set_filter_ip(&hook, address, 0, reset) : -ENOENT;
 }
 
 /**
@@ -152,17 +156,15 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 		return -ENODEV;
 	can_tell_dead = demeter_symbol_aim_call(ftrace_is_dead, "ftrace_is_dead");
 	output_address = demeter_symbol_address("perf_event_output");
-	if (!output_address)
-		return -ENOENT;
-	ret = filter("perf_event_output", true);
+	ret = filter(output_address, true);
 	if (ret)
 		goto unfilter;
-	if (filter("perf_log_lost_samples", false))
+	if (filter(demeter_symbol_address("perf_log_lost_samples"), false))
 		pr_warn("perf_log_lost_samples() cannot be traced, so stats/lost_samples lacks records that perf could not attribute\n");
 	/* What an interrupt costs is then estimated (sampler_form.c). */
-	took_address = filter("perf_sample_event_took", false)
-			       ? 0
-			       : demeter_symbol_address("perf_sample_event_took");
+	took_address = demeter_symbol_address("perf_sample_event_took");
+	if (filter(took_address, false))
+		took_address = 0;
 	record_handler = record;
 	ret = register_ftrace_function(&hook);
 	if (!ret)

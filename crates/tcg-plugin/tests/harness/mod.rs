@@ -213,7 +213,7 @@ impl Guest {
             // boots: most of its instructions, else. (`demeter vm run` says which and why.)
             .arg(format!(
                 "console=ttyS0 quiet panic=-1 nokaslr norandmaps mitigations=off nopti nopcid no5lvl idle=halt nmi_watchdog=0 \
-                 tsc_early_khz=1000000 no_timer_check cryptomgr.notests initcall_blacklist=hpet_late_init,init_acpi_pm_clocksource,jent_mod_init,load_system_certificate_list \
+                 tsc_early_khz=1000000 no_timer_check cryptomgr.notests noreplace-smp initcall_blacklist=hpet_late_init,init_acpi_pm_clocksource,jent_mod_init,load_system_certificate_list,ftrace_check_for_weak_functions,trace_eval_init \
                  tsc=reliable clocksource=tsc random.trust_cpu=off numa_balancing=disable{} T={tests}",
                 if self.vcpus == 1 { " noapictimer" } else { "" }
             ));
