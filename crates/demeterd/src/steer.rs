@@ -283,9 +283,9 @@ impl Coordinator {
                 known.dead_band = FINE_BAND;
                 known.memory_pages = wanted.map(|(pages, _)| pages).or(known.memory_pages);
                 guest.memory_pages =
-                    wanted.map(|(pages, _)| pages.saturating_sub(elsewhere(known)));
+                    wanted.map(|(pages, _)| pages.saturating_sub(elsewhere(&known.view)));
                 guest.used_pages =
-                    told.map(|told| told.used_pages().saturating_sub(elsewhere(known)));
+                    told.map(|told| told.used_pages().saturating_sub(elsewhere(&known.view)));
                 reasons.push(wanted.map_or(Why::Silent, |(_, why)| why));
             }
             guests.push(guest);
@@ -359,9 +359,9 @@ fn account_view(account: &Account, now: Option<(u64, u64)>) -> AccountView {
 
 /// Memory of a guest that cannot be moved into FMEM: what its kernel holds of SMEM, as far as the
 /// host has allocated that. Who says more would get room for it, and room for more the next time.
-fn elsewhere(known: &Known) -> u64 {
-    let nodes = (known.view.statistics.iter()).flat_map(|statistics| &statistics.nodes);
-    (known.view.tiers.iter().zip(nodes).skip(1))
+fn elsewhere(view: &VmView) -> u64 {
+    let nodes = (view.statistics.iter()).flat_map(|statistics| &statistics.nodes);
+    (view.tiers.iter().zip(nodes).skip(1))
         .map(|(tier, node)| {
             let total_pages = tier.total_bytes >> PAGE_SHIFT;
             let held = told::allocated(tier, held_pages(total_pages, node));

@@ -168,6 +168,23 @@ fn what_the_kernel_holds_is_no_room_for_hot_pages() {
 }
 
 #[test]
+fn what_a_kernel_holds_elsewhere_the_host_has_allocated() {
+    let mut view = claims(1, 1);
+    view.tiers.push(TierView {
+        tier: "smem".into(),
+        node: 1,
+        ..tier(6400)
+    });
+    // Nothing is free, nothing anonymous: its kernel holds all of SMEM, it says.
+    let statistics = view.statistics.as_mut().unwrap();
+    statistics.nodes.push(NodeStatistics::default());
+    assert_eq!(elsewhere(&view), 6400 + 6400 / FINE_BAND);
+    // What the host has not allocated is set aside at most, an eighth.
+    view.tiers[1].backing_bytes = Some(100 << PAGE_SHIFT);
+    assert_eq!(elsewhere(&view), 100 + 800 + 6400 / FINE_BAND);
+}
+
+#[test]
 fn a_clock_that_leaps_to_the_end_of_time_and_back_holds_up_nobody() {
     let at = |name: &str, guest_time_ns: u64| VmView {
         name: name.into(),
