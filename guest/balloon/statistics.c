@@ -87,6 +87,19 @@ static u64 demoted_pages(int nid)
 	return sum;
 }
 
+/*
+ * What can be allocated before the kernel begins to make room. Below its high mark
+ * kswapd does not rest, and below the lowest a program gets nothing: in a guest of
+ * some GiB with huge pages that is more than a host leaves free.
+ */
+static u64 usable_pages(struct zone *zone)
+{
+	unsigned long free_pages = zone_page_state(zone, NR_FREE_PAGES);
+	unsigned long high_pages = high_wmark_pages(zone);
+
+	return free_pages > high_pages ? free_pages - high_pages : 0;
+}
+
 static void fill_node(struct virtio_demeter_node_statistics *to, int nid)
 {
 	u64 free_pages = 0, managed_pages = 0, balloon_pages;
@@ -98,7 +111,7 @@ static void fill_node(struct virtio_demeter_node_statistics *to, int nid)
 		return;
 	pgdat = NODE_DATA(nid);
 	for (i = 0; i < MAX_NR_ZONES; i++) {
-		free_pages += zone_page_state(&pgdat->node_zones[i], NR_FREE_PAGES);
+		free_pages += usable_pages(&pgdat->node_zones[i]);
 		managed_pages += zone_managed_pages(&pgdat->node_zones[i]);
 	}
 	balloon_pages = demeter_node_pages(&demeter_balloon.nodes[nid]);

@@ -63,9 +63,12 @@ const TIER_GAUGES: [(&str, &str, Unit, OfTier); 8] = [
         Unit::Bytes,
         |vm, at| vm.tiers[at].kept_bytes,
     ),
-    ("free", "free, as the guest says", Unit::Bytes, |vm, at| {
-        Some(vm.statistics.as_ref()?.nodes.get(at)?.free_pages << 12)
-    }),
+    (
+        "free",
+        "free above what its kernel keeps free, as the guest says",
+        Unit::Bytes,
+        |vm, at| Some(vm.statistics.as_ref()?.nodes.get(at)?.free_pages << 12),
+    ),
     (
         "hot",
         "ranked for FMEM, as the guest says",
