@@ -142,7 +142,7 @@ enum virtio_demeter_event {
 
 struct virtio_demeter_node_statistics {
 	__le64 total_pages; /* managed by the guest kernel, balloon included */
-	__le64 free_pages; /* above the marks below which the kernel makes room */
+	__le64 free_pages;  /* above the marks below which the kernel makes room */
 	__le64 balloon_pages;
 	__le64 anon_pages;
 	__le64 file_pages;
