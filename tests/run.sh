@@ -134,7 +134,16 @@ for suite in "${suites[@]}"; do
 done
 wait
 
-passed=0 failed=0
+# Who reads only the last lines shall know what failed, and where: a log of many
+# programs has it far above its end.
+what_failed() {
+	local told
+	told=$(grep -E -A 2 '^(FAILED|FAIL|not ok|error|test: error)[: ]|^E  |panicked at |still running after' \
+		"$logs/$1.log" | grep -v '^note: run with' | cut -c1-300 | head -n 30) || true
+	echo "-- $1: ${told:-$(tail -n 5 "$logs/$1.log")}"
+}
+
+passed=0 failed=0 failures=()
 echo
 for suite in "${suites[@]}"; do
 	read -r status _ <"$logs/$suite.status"
@@ -142,6 +151,7 @@ for suite in "${suites[@]}"; do
 		passed=$((passed + 1))
 	else
 		failed=$((failed + 1))
+		failures+=("$suite")
 		echo "---- the end of $logs/$suite.log"
 		tail -n 60 "$logs/$suite.log"
 	fi
@@ -150,6 +160,9 @@ for suite in "${suites[@]}"; do
 		"$logs/$suite.log" || true
 done
 echo
+for suite in ${failures[@]+"${failures[@]}"}; do
+	what_failed "$suite"
+done
 echo "whole: $((SECONDS - began)) s"
 echo "suites: $passed passed, $failed failed"
 [ "$failed" = 0 ]
