@@ -45,6 +45,27 @@ unsafe extern "C" fn look(
     0
 }
 
+/// Where the kernel sees the library's brk() come from: behind its system call. None if it does
+/// not begin with one and only one, or is not in that text.
+pub fn break_site(text: (usize, usize)) -> Option<usize> {
+    const MOST_BYTES: usize = 64;
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    let start = libc::brk as *const () as usize;
+    if start < text.0 || start.checked_add(MOST_BYTES)? > text.1 {
+        return None;
+    }
+    // SAFETY: in the library's text, which stays.
+    let code = unsafe { std::slice::from_raw_parts(start as *const u8, MOST_BYTES) };
+    let mut calls = code
+        .windows(2)
+        .enumerate()
+        .filter(|(_, two)| **two == SYSCALL);
+    match (calls.next(), calls.next()) {
+        (Some((at, _)), None) => Some(start + at + SYSCALL.len()),
+        _ => None,
+    }
+}
+
 /// Whether the program is Go's, linked with the C library (a static one has no libraries).
 /// Its run-time system changes signal masks by calls of its own, which a filter cannot tell
 /// from those of others, and with our signals blocked a missing page ends the program.
@@ -83,6 +104,14 @@ mod tests {
     fn finds_the_library() {
         let (start, end) = text().unwrap();
         assert!(start < end);
+    }
+
+    #[test]
+    fn finds_where_the_break_is_asked_for() {
+        let (start, end) = text().unwrap();
+        let site = break_site((start, end)).unwrap();
+        assert!(start < site && site < end);
+        assert_eq!(break_site((start, start)), None);
     }
 
     #[test]

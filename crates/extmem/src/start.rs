@@ -223,6 +223,7 @@ fn start(config: &Config) -> Result<(), Error> {
         .charge_overhead(128 + crate::evict::COPIES as i64);
     let code = filter::build(filter::Terms {
         library: text,
+        break_site: library::break_site(text).unwrap_or(0),
         min_bytes: config.min_bytes,
     });
     let pager = install(pager);

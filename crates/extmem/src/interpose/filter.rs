@@ -71,7 +71,6 @@ const NESTED: &[libc::c_long] = &[
 
 /// Calls that are looked at whatever they say.
 const ALWAYS: &[libc::c_long] = &[
-    libc::SYS_brk,
     libc::SYS_fork,
     libc::SYS_close_range,
     libc::SYS_mlockall,
@@ -105,6 +104,11 @@ const REFUSED: &[libc::c_long] = &[
 pub struct Terms {
     /// Text of the C library: first and one past the last byte.
     pub library: (usize, usize),
+    /// Where the kernel sees the library's brk() come from; 0: anywhere in its text. The loader
+    /// and the library of each later image call brk before that image can take a trap, and in
+    /// one of some 400,000 their texts share a page with this one: among the programs of a
+    /// large build somebody would be ended. The very place is met by one in 2^28.
+    pub break_site: usize,
     /// Anonymous mappings from this size on are the pager's.
     pub min_bytes: usize,
 }
@@ -122,7 +126,7 @@ pub fn build(terms: Terms) -> Vec<Instruction> {
     program.test(JMP_JEQ, stub::ADDRESS_HIGH, Some(allow), NEXT);
     by_arguments(&mut program, allow, trap, refuse);
     only_from(&mut program, terms.library, allow);
-    of_the_library(&mut program, terms.min_bytes, allow, trap);
+    of_the_library(&mut program, terms, allow, trap);
     for (label, verdict) in [
         (trap, RET_TRAP),
         (allow, RET_ALLOW),
@@ -240,13 +244,21 @@ fn find_block(program: &mut Program, blocks: &[Block], before: usize, reach: &[L
 }
 
 /// What is trapped of the calls of the C library.
-fn of_the_library(program: &mut Program, min_bytes: usize, allow: Label, trap: Label) {
+fn of_the_library(program: &mut Program, terms: Terms, allow: Label, trap: Label) {
+    let Terms {
+        min_bytes,
+        break_site,
+        ..
+    } = terms;
     program.load(OFFSET_NUMBER);
     for &number in NESTED.iter().chain(ALWAYS) {
         program.test(JMP_JEQ, number as u32, Some(trap), NEXT);
     }
     // What is left of clone makes a process.
     program.test(JMP_JEQ, libc::SYS_clone as u32, Some(trap), NEXT);
+    let site = program.label();
+    let of_break = if break_site == 0 { trap } else { site };
+    program.test(JMP_JEQ, libc::SYS_brk as u32, Some(of_break), NEXT);
     let mut each = |(argument, calls): (u32, &[libc::c_long])| {
         let label = program.label();
         for &number in calls {
@@ -269,6 +281,10 @@ fn of_the_library(program: &mut Program, min_bytes: usize, allow: Label, trap: L
     program.load(argument_low(1));
     let smallest = u32::try_from(min_bytes).unwrap_or(u32::MAX);
     program.test(JMP_JGE, smallest, Some(trap), Some(allow));
+
+    program.here(site);
+    program.load(OFFSET_POINTER_LOW);
+    program.test(JMP_JEQ, break_site as u32, Some(trap), Some(allow));
 
     let descriptors = descriptor::block();
     for (argument, label) in closing {
@@ -450,14 +466,35 @@ mod tests {
     fn filter(library: (usize, usize)) -> Vec<Instruction> {
         build(Terms {
             library,
+            break_site: 0,
             min_bytes: 128 * 1024,
         })
+    }
+
+    fn filter_of_break(break_site: usize) -> Vec<Instruction> {
+        build(Terms {
+            library: LIBRARY,
+            break_site,
+            min_bytes: 128 * 1024,
+        })
+    }
+
+    /// That of a later image's loader, which nobody could take, lies where the text was.
+    #[test]
+    fn the_break_is_trapped_at_one_place_of_the_library_only() {
+        let code = filter_of_break(INSIDE);
+        let brk = |from, to| verdict(&code, libc::SYS_brk, from, [to, 0, 0, 0, 0, 0]);
+        assert_eq!(brk(INSIDE, 0), RET_TRAP);
+        for from in [INSIDE - 1, INSIDE + 1, LIBRARY.0, LIBRARY.1 - 1, ELSEWHERE] {
+            assert_eq!(brk(from, 0), RET_ALLOW);
+            assert_eq!(brk(from, ARENA_BASE), RET_TRAP);
+        }
     }
 
     /// As many are put one on another as images were made one of another.
     #[test]
     fn many_programs_can_start_each_other() {
-        let code = filter(LIBRARY);
+        let code = filter_of_break(INSIDE);
         // SAFETY: the child makes system calls only and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
