@@ -234,6 +234,9 @@ void demeter_page_store_splice(struct demeter_page_store *store, struct list_hea
 struct page *demeter_page_store_take(struct demeter_page_store *store, u64 most_pages);
 void demeter_page_hold(struct page *page, unsigned int order);
 u64 demeter_pages_give_back(struct list_head *pages);
+unsigned long demeter_zone_kept_pages(struct zone *zone);
+unsigned long demeter_zone_usable_pages(struct zone *zone);
+u64 demeter_node_usable_pages(int nid);
 
 /**
  * struct demeter_taking - a search for pages to inflate

@@ -66,7 +66,7 @@ struct zone *demeter_zone_to_take(pg_data_t *pgdat, int index)
 static unsigned long spare_pages(struct zone *zone)
 {
 	unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
-	unsigned long reserve = high_wmark_pages(zone) + zone->lowmem_reserve[ZONE_NORMAL];
+	unsigned long reserve = demeter_zone_kept_pages(zone) + zone->watermark_boost;
 
 	return free > reserve ? free - reserve : 0;
 }

@@ -9,7 +9,9 @@
  * must survive, not its placement.
  */
 #include <linux/atomic.h>
+#include <linux/cpuset.h>
 #include <linux/delay.h>
+#include <linux/jiffies.h>
 #include <linux/moduleparam.h>
 #include <linux/oom.h>
 
@@ -25,6 +27,7 @@ MODULE_PARM_DESC(oom_pages, "Pages to give back when the guest runs out of memor
 
 static atomic64_t deflated_pages;
 static atomic64_t kills;
+static unsigned long last_kill; /* jiffies; under the kernel's oom_lock */
 
 u64 demeter_oom_deflated_pages(void)
 {
@@ -32,9 +35,9 @@ u64 demeter_oom_deflated_pages(void)
 }
 
 /*
- * How often the guest was out of memory and had nothing to give back: a task is killed then,
- * as a rule. The kernel's own count of kills has those of a cgroup's limit as well, which no
- * memory of the host's helps.
+ * In how many seconds the guest was out of memory and had nothing to give back: a task is
+ * killed then, as a rule. The kernel's own count of kills has those of a cgroup's limit as
+ * well, which no memory of the host's helps.
  */
 u64 demeter_oom_kills(void)
 {
@@ -163,18 +166,49 @@ static u64 relieve(struct demeter_balloon_node *node)
 	return READ_ONCE(node->nr_deflated_pages) - before;
 }
 
+/*
+ * Is it this node that lacks memory? The kernel asks before it looks at what the task is
+ * bound to: a tier that has pages to spare cannot be what is lacking, and if it gave more,
+ * a task bound to the other one would empty this one's balloon first, in vain.
+ */
+static bool is_lacking(int nid)
+{
+	if (!node_state(nid, N_MEMORY))
+		return true;
+	return node_isset(nid, cpuset_current_mems_allowed) &&
+	       demeter_node_usable_pages(nid) < max(READ_ONCE(oom_pages), 1U);
+}
+
+/*
+ * While a victim is on its way out, each task that lacks memory asks again, and again: that is
+ * one kill. The kernel calls with its oom_lock held.
+ */
+static void count_kill(void)
+{
+	if (atomic64_read(&kills) && time_before(jiffies, last_kill + HZ))
+		return;
+	last_kill = jiffies;
+	atomic64_inc(&kills);
+	demeter_statistics_push(VIRTIO_DEMETER_EVENT_OOM);
+}
+
 static int on_oom(struct notifier_block *self, unsigned long unused, void *data)
 {
 	unsigned long *freed = data;
+	bool all_lack = true;
 	u64 pages = 0;
 	int nid;
 
-	for (nid = VIRTIO_DEMETER_MAX_NODES - 1; nid >= 0 && !pages; nid--)
-		pages = relieve(&demeter_balloon.nodes[nid]);
+	for (nid = VIRTIO_DEMETER_MAX_NODES - 1; nid >= 0 && !pages; nid--) {
+		if (is_lacking(nid))
+			pages = relieve(&demeter_balloon.nodes[nid]);
+		else
+			all_lack = false;
+	}
 	if (!pages) {
-		/* Somebody before may have helped. */
-		if (!*freed)
-			atomic64_inc(&kills);
+		/* Somebody before may have helped; and no host can help who may not use a tier. */
+		if (!*freed && all_lack)
+			count_kill();
 		return NOTIFY_OK;
 	}
 	atomic64_add(pages, &deflated_pages);

@@ -17,6 +17,60 @@
 
 #include "balloon.h"
 
+/**
+ * demeter_zone_kept_pages() - free pages of a zone that a program cannot have at leisure
+ * @zone: which one
+ *
+ * Below the high mark kswapd does not rest, and below the lowest a program gets
+ * nothing. What a zone keeps from allocations that can use a zone above (two GiB of
+ * DMA32 in a guest of 512 GiB and more) they cannot have at all; counted as the kernel
+ * counts it in MemAvailable. The boost of the marks after fragmentation is left out: it
+ * comes and goes within seconds, and is no want of memory.
+ *
+ * Return: pages, not bounded by what the zone has.
+ */
+unsigned long demeter_zone_kept_pages(struct zone *zone)
+{
+	long most = 0;
+	int i;
+
+	for (i = 0; i < MAX_NR_ZONES; i++)
+		most = max(most, zone->lowmem_reserve[i]);
+	return zone->_watermark[WMARK_HIGH] + most;
+}
+
+/**
+ * demeter_zone_usable_pages() - free pages of a zone beyond those that it keeps
+ * @zone: which one
+ *
+ * Return: pages. Those set aside for atomic allocations of several pages are none, even if
+ * they are in use; kernels before 6.13 count so themselves.
+ */
+unsigned long demeter_zone_usable_pages(struct zone *zone)
+{
+	unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
+	unsigned long kept = demeter_zone_kept_pages(zone) + zone->nr_reserved_highatomic;
+
+	return free > kept ? free - kept : 0;
+}
+
+/**
+ * demeter_node_usable_pages() - what programs can have of a node before the kernel makes room
+ * @nid: of the node; it has memory
+ *
+ * Return: pages.
+ */
+u64 demeter_node_usable_pages(int nid)
+{
+	struct zone *zones = NODE_DATA(nid)->node_zones;
+	u64 pages = 0;
+	int i;
+
+	for (i = 0; i < MAX_NR_ZONES; i++)
+		pages += demeter_zone_usable_pages(&zones[i]);
+	return pages;
+}
+
 void demeter_page_store_init(struct demeter_page_store *store)
 {
 	INIT_LIST_HEAD(&store->blocks);

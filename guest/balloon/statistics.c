@@ -87,22 +87,9 @@ static u64 demoted_pages(int nid)
 	return sum;
 }
 
-/*
- * What can be allocated before the kernel begins to make room. Below its high mark
- * kswapd does not rest, and below the lowest a program gets nothing: in a guest of
- * some GiB with huge pages that is more than a host leaves free.
- */
-static u64 usable_pages(struct zone *zone)
-{
-	unsigned long free_pages = zone_page_state(zone, NR_FREE_PAGES);
-	unsigned long high_pages = high_wmark_pages(zone);
-
-	return free_pages > high_pages ? free_pages - high_pages : 0;
-}
-
 static void fill_node(struct virtio_demeter_node_statistics *to, int nid)
 {
-	u64 free_pages = 0, managed_pages = 0, balloon_pages;
+	u64 managed_pages = 0, balloon_pages;
 	pg_data_t *pgdat;
 	int i;
 
@@ -110,13 +97,11 @@ static void fill_node(struct virtio_demeter_node_statistics *to, int nid)
 	if (!node_state(nid, N_MEMORY))
 		return;
 	pgdat = NODE_DATA(nid);
-	for (i = 0; i < MAX_NR_ZONES; i++) {
-		free_pages += usable_pages(&pgdat->node_zones[i]);
+	for (i = 0; i < MAX_NR_ZONES; i++)
 		managed_pages += zone_managed_pages(&pgdat->node_zones[i]);
-	}
 	balloon_pages = demeter_node_pages(&demeter_balloon.nodes[nid]);
 	to->total_pages = cpu_to_le64(managed_pages + balloon_pages);
-	to->free_pages = cpu_to_le64(free_pages);
+	to->free_pages = cpu_to_le64(demeter_node_usable_pages(nid));
 	to->balloon_pages = cpu_to_le64(balloon_pages);
 	to->anon_pages = cpu_to_le64(node_state_pages(nid, NR_ACTIVE_ANON) +
 				     node_state_pages(nid, NR_INACTIVE_ANON));

@@ -70,8 +70,8 @@ pub struct Statistics {
     pub psi_some_us: u64,
     /// Time since boot in which all tasks waited for memory.
     pub psi_full_us: u64,
-    /// Times that the guest was out of memory and its driver had nothing to give back, since that was
-    /// loaded: as a rule a task is killed then.
+    /// Seconds in which the guest was out of memory and its driver had nothing to give back, since
+    /// that was loaded: as a rule a task is killed then.
     pub oom_kills: u64,
     /// Pages taken back from the balloons to avoid that.
     pub oom_deflated_pages: u64,

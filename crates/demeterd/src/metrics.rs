@@ -158,7 +158,7 @@ const VM_COUNTERS: [(&str, &str, Option<Unit>, OfVm); 6] = [
     ),
     (
         "oom_kills",
-        "times out of memory with nothing to give back, as the guest says",
+        "seconds in which it was out of memory with nothing to give back, as the guest says",
         None,
         |vm| Some(vm.statistics.as_ref()?.oom_kills as f64),
     ),

@@ -27,6 +27,7 @@ from demeter_lab.balloon.checks import (
 from demeter_lab.balloon.daemon import Daemon
 from demeter_lab.balloon.guest import (
     MIB,
+    PAGE,
     PATIENCE,
     Guest,
     end_on_sigterm,
@@ -207,6 +208,68 @@ def check_manager(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     checks.that("it unloads before the driver, and is told of no more", told(False))
     tier = daemon.resize(name, 1, size_at(guest, 1, 0.9))
     checks.that("sizes still change", tier["size_bytes"] == size_at(guest, 1, 0.9), tier["last"])
+
+
+def usable_pages(guest: Guest, mark: str) -> list[int]:
+    """Return for each node what is free above that mark of its zones, as the kernel shows it.
+
+    With ``high``, also beyond what they keep for allocations that can use no zone above.
+    """
+    pages = [0, 0]
+    node = free = kept = 0
+    for line in guest.must("cat /proc/zoneinfo").splitlines():
+        words = re.sub(r"[,():]", " ", line).split()
+        if words[:1] == ["Node"]:
+            node = int(words[1])
+        elif words[:2] == ["pages", "free"]:
+            free = int(words[2])
+        elif len(words) == 2 and words[0] == mark and ":" not in line:
+            kept = int(words[1])
+        elif words[:1] == ["protection"]:
+            protected = max(map(int, words[1:])) if mark == "high" else 0
+            pages[node] += max(0, free - kept - protected)
+    return pages
+
+
+def check_free(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Raise the marks below which the kernel makes room: what is below them is not free."""
+    before_kib = int(guest.must("cat /proc/sys/vm/min_free_kbytes"))
+    guest.must("echo 65536 >/proc/sys/vm/min_free_kbytes")
+    first = (daemon.view(guest.name)["statistics"] or {"sequence": 0})["sequence"]
+    limit = time.monotonic() + 20 * PATIENCE
+    told: list[int] = []
+    while not told and time.monotonic() < limit:
+        daemon.call("POST", f"/v1/vms/{guest.name}/statistics")
+        time.sleep(0.2)
+        statistics = daemon.view(guest.name)["statistics"]
+        # The next one may have been under way.
+        if statistics and statistics["sequence"] >= first + 2:
+            told = [node["free_pages"] for node in statistics["nodes"]]
+    usable, whole = (usable_pages(guest, mark) for mark in ("high", "boost"))
+    # Both are of moments of their own.
+    apart = 2 * MIB // PAGE
+    holds = len(told) == 2 and all(
+        abs(said - is_free) < apart for said, is_free in zip(told, usable, strict=True)
+    )
+    checks.that("free is what programs can have above the high marks", holds, (told, usable))
+    kept = sum(whole) - sum(usable)
+    checks.that("which is less than all that is free", kept > 48 * MIB // PAGE, (whole, usable))
+    guest.must(f"echo {before_kib} >/proc/sys/vm/min_free_kbytes")
+
+
+def check_bound(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Run out of one tier's memory while the other has room: that one's balloon helps nobody."""
+    for node in range(2):
+        daemon.resize(guest.name, node, size_at(guest, node, 0.6))
+    before = [tier["balloon_bytes"] for tier in daemon.view(guest.name)["tiers"]]
+    free_mib = usable_pages(guest, "boost")[0] * PAGE // MIB
+    guest.must("mkdir /bound && mount -t tmpfs -o size=1g,mpol=bind:0 bound /bound")
+    done = guest.run(f"dd if=/dev/zero of=/bound/x bs=1M count={free_mib + 32}")
+    after = [tier["balloon_bytes"] for tier in daemon.view(guest.name)["tiers"]]
+    given = [then - now for then, now in zip(before, after, strict=True)]
+    holds = done[0] == 0 and given[0] >= 16 * MIB and given[1] == 0
+    checks.that("who is bound to a tier is given that tier's memory", holds, (done, given))
+    guest.must("rm /bound/x && umount /bound && rmdir /bound")
 
 
 def check_limit(checks: Checks, daemon: Daemon, guest: Guest) -> None:
@@ -405,6 +468,8 @@ def main_guest(checks: Checks, directory: Path, kernel: str, kills: int, seed: i
             ("command", lambda: check_command(checks, daemon, guest)),
             ("module", lambda: check_module(checks, daemon, guest)),
             ("manager", lambda: check_manager(checks, daemon, guest)),
+            ("free", lambda: check_free(checks, daemon, guest)),
+            ("bound", lambda: check_bound(checks, daemon, guest)),
             ("limit", lambda: check_limit(checks, daemon, guest)),
             ("pause", lambda: check_pause(checks, daemon, guest)),
             ("reset", lambda: check_reset(checks, daemon, guest)),
