@@ -32,6 +32,7 @@ demeter_isolate_ret_t demeter_type_folio_isolate_lru(struct folio *folio);
 void demeter_type_folio_putback_lru(struct folio *folio);
 void demeter_type_try_to_unmap_flush(void);
 int demeter_type_ftrace_is_dead(void);
+unsigned long demeter_type_ftrace_location(unsigned long ip);
 /* Declared, but not for modules. */
 void demeter_type_flush_tlb_mm_range(struct mm_struct *mm, unsigned long start, unsigned long end,
 				     unsigned int stride_shift, bool freed_tables);

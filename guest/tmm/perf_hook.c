@@ -82,9 +82,12 @@ static struct ftrace_ops hook = {
 
 DEMETER_DECLARE_CALL(ftrace_is_dead);
 DEMETER_DEFINE_CALL(ftrace_is_dead);
+DEMETER_DECLARE_CALL(ftrace_location);
+DEMETER_DEFINE_CALL(ftrace_location);
 
 /* Written under demeter_control_lock or by the worker, not by both at once. */
 static bool can_tell_dead;
+static bool can_tell_site;
 static bool is_dead;
 
 /*
@@ -113,11 +116,19 @@ void demeter_perf_hook_look(void)
 
 /*
  * By address: by name, the kernel would look up the name of each of its sixty
- * thousand traceable functions.
+ * thousand traceable functions. Where the tracing call is not at the very address (IBT), it
+ * takes any that is found up to the next symbol, which may be that of an overridden weak
+ * function without a name: such a hook would never be called.
  */
 static int filter(unsigned long address, bool reset)
 {
-	return address ? ftrace_set_filter_ip(&hook, address, 0, reset) : -ENOENT;
+	unsigned long site = address;
+
+	if (can_tell_site)
+		site = demeter_call(ftrace_location)(address);
+	if (!site || site - address >= CALL_OFFSET_MAX)
+		return -ENOENT;
+	return ftrace_set_filter_ip(&hook, site, 0, reset);
 }
 
 /**
@@ -155,6 +166,7 @@ int demeter_perf_hook(void (*record)(struct perf_sample_data *data))
 	if (is_dead)
 		return -ENODEV;
 	can_tell_dead = demeter_symbol_aim_call(ftrace_is_dead, "ftrace_is_dead");
+	can_tell_site = demeter_symbol_aim_call(ftrace_location, "ftrace_location");
 	output_address = demeter_symbol_address("perf_event_output");
 	ret = filter(output_address, true);
 	if (ret)
