@@ -10,7 +10,8 @@
 //! A guest that refaults, stalls or runs out of memory gets back at once more than it
 //! misses, and is then left alone for a while, twice as long each time; the next attempt
 //! begins with small steps, and not before what the last one cost is a small part of the
-//! time since then, however often the load changes. One that stops before the size it was asked for is believed.
+//! time since then, however often the load changes. What stays free for long while it
+//! suffers is taken even so. One that stops before the size it was asked for is believed.
 //! One that says nothing keeps what it has, and gets back what the last step took if it has
 //! said nothing since then: that may be why.
 //!
@@ -49,6 +50,9 @@ const WAIT_S: (f64, f64) = (8.0, 600.0);
 /// When so much of that time has passed without pain, what it was given and did not touch is
 /// taken back.
 const CALM_PART: f64 = 0.25;
+/// What stays free for so long while a guest suffers is not what it lacks: a container at a
+/// limit of its own misses pages and waits for memory where gigabytes are free.
+const UNUSED_S: f64 = 10.0;
 /// Part of a guest's time that looking for cold memory may cost it in the long run.
 const SEARCH_PART: f64 = 0.005;
 /// What one search may cost: more, and it ends until that was earned.
@@ -126,11 +130,33 @@ pub struct Probe {
     calm_s: f64,
     /// Time that refaults have cost it, less what they may.
     lost_s: f64,
+    /// Of the time that it has suffered without a pause, since it was last looked at so.
+    pain: Pain,
     /// What was taken from it when it last spoke.
     unheard_pages: u64,
     /// What it has never touched, and did not call free when it first spoke, or stopped with when
     /// it was asked for memory: it cannot be given, as far as is known.
     set_aside_pages: Option<u64>,
+}
+
+/// Time in which a guest suffers, and its memory then.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Pain {
+    elapsed_s: f64,
+    least_free_pages: u64,
+    missed_pages: u64,
+}
+
+impl Pain {
+    fn go_on(&mut self, told: &Told) {
+        self.least_free_pages = if self.elapsed_s == 0.0 {
+            told.free_pages
+        } else {
+            self.least_free_pages.min(told.free_pages)
+        };
+        self.elapsed_s += told.elapsed_s;
+        self.missed_pages = self.missed_pages.saturating_add(told.refaults);
+    }
 }
 
 impl Default for Probe {
@@ -149,6 +175,7 @@ impl Default for Probe {
             whole_wait_s: 0.0,
             calm_s: 0.0,
             lost_s: 0.0,
+            pain: Pain::default(),
             unheard_pages: 0,
             set_aside_pages: None,
         }
@@ -213,7 +240,11 @@ impl Probe {
             .clamp(0.0, SEARCH_PART * WAIT_S.1);
         let size = told.size_pages;
         let used = size.saturating_sub(told.free_pages);
-        if is_believed && self.suffers(told) {
+        let suffers = is_believed && self.suffers(told);
+        if !suffers || told.oom {
+            self.pain = Pain::default();
+        }
+        if suffers {
             let missed = (2 * told.refaults.min(told.most_pages)).saturating_add(grown);
             // What is free has room for what comes back; it may take its time.
             let more = if told.oom {
@@ -223,12 +254,15 @@ impl Probe {
             };
             self.leave_alone(size.saturating_add(more).min(told.most_pages));
             self.used_pages = used;
+            let unused = self.unused_in_pain(told, grown);
+            self.safe_pages -= unused.min(self.safe_pages);
             // What it is given is free at first: that is no sign that it does something else.
             let given = self.safe_pages.saturating_sub(size);
             self.kept_free_pages = told.free_pages.saturating_add(given);
             self.calm_s = 0.0;
             self.step_pages = 0;
-            return (self.safe_pages, Why::Suffers);
+            let why = if unused > 0 { Why::Free } else { Why::Suffers };
+            return (self.safe_pages, why);
         }
         // Room for as much again as it has just grown by, and half of that is needed now.
         let room = reserve.max(2 * grown);
@@ -344,6 +378,24 @@ impl Probe {
                 .stall_permille
                 .is_some_and(|stall| stall >= stall_bound)
             || (told.refaults > 0 && lost_part > bound)
+    }
+
+    /// What it does not use although it suffers, beyond twice what it missed meanwhile.
+    fn unused_in_pain(&mut self, told: &Told, grown: u64) -> u64 {
+        if told.oom {
+            return 0;
+        }
+        self.pain.go_on(told);
+        if self.pain.elapsed_s < UNUSED_S || told.is_busy {
+            return 0;
+        }
+        let pain = std::mem::take(&mut self.pain);
+        let room = pain.missed_pages.max(grown).min(told.most_pages) * 2;
+        let unused = (pain.least_free_pages).saturating_sub(room.max(told.reserve_pages()));
+        if unused < (told.most_pages / SMALL_STEP).max(1) {
+            return 0;
+        }
+        unused
     }
 
     fn leave_alone(&mut self, safe_pages: u64) {

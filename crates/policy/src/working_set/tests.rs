@@ -458,3 +458,54 @@ fn who_has_more_than_it_may_have_is_given_nothing_when_it_suffers() {
     assert_eq!(probe.next(Some(&now)), Some((64_000, Why::Suffers)));
     assert_eq!(probe.kept_free_pages, 1_000);
 }
+
+/// A container at its limit misses pages for ever, whatever the guest has.
+#[test]
+fn what_stays_free_while_a_guest_suffers_is_taken_even_so() {
+    let mut probe = Probe::default();
+    let mut size = 64_000;
+    let mut used = 14_000;
+    let mut sizes = Vec::new();
+    for second in 0..240 {
+        // Something else comes and goes meanwhile.
+        used = match second {
+            60..90 => used + 500,
+            90 => 14_000,
+            _ => used,
+        };
+        let now = Told {
+            size_pages: size,
+            free_pages: size.saturating_sub(used),
+            demand_pages: used,
+            refaults: 30,
+            ..told()
+        };
+        assert!(now.free_pages > 0, "at {second} s");
+        size = probe.next(Some(&now)).unwrap().0;
+        sizes.push(size);
+    }
+    assert!(sizes[59] < 14_000 + 2_100, "{}", sizes[59]);
+    assert!(sizes[89] >= 14_000 + 30 * 500, "{}", sizes[89]);
+    assert!(sizes[239] < 14_000 + 2_100, "{}", sizes[239]);
+}
+
+/// Its programs come back from swap slowly: what it was given for them stays.
+#[test]
+fn what_is_given_for_pages_that_come_back_is_not_taken_meanwhile() {
+    let mut probe = Probe::default();
+    let (mut size, mut used) = (40_000, 40_000);
+    let mut last = size;
+    for _ in 0..60 {
+        let now = Told {
+            size_pages: size,
+            free_pages: size - used,
+            demand_pages: used,
+            refaults: 300,
+            ..told()
+        };
+        used += 300;
+        size = probe.next(Some(&now)).unwrap().0;
+        assert!(size >= last && size >= used, "{size} of {used}");
+        last = size;
+    }
+}
