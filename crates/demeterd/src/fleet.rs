@@ -269,12 +269,14 @@ impl Fleet {
     }
 
     /// Serves it no more. Its guest keeps what it has.
-    fn end(&self, name: &str) {
-        let member = self.take(name);
-        if let Some(keeper) = member.and_then(|member| member.keeper) {
+    /// Whom it was served as.
+    fn end(&self, name: &str) -> Option<Arc<Vm>> {
+        let member = self.take(name)?;
+        if let Some(keeper) = member.keeper {
             keeper.stop();
         }
         self.changed();
+        Some(member.vm)
     }
 
     fn take(&self, name: &str) -> Option<Member> {
@@ -383,15 +385,20 @@ impl Fleet {
         }
         let (mut listeners, failed_moves) = self.make_room(&gone, &fresh);
         gone.retain(|name| !failed_moves.contains_key(name));
-        for name in &gone {
-            self.end(name);
-        }
+        let ended: Vec<_> = gone.iter().filter_map(|name| self.end(name)).collect();
+        ended.iter().for_each(|vm| vm.ledger.retry_at_last());
         if let Some(state) = self.state.as_ref().filter(|_| !gone.is_empty())
             && let Err(silent) = state.ledgers.wait(state.ledgers.last(), ANSWER_LIMIT)
         {
             tracing::error!(
                 "who comes in the place of {} may begin with older sizes: {silent}",
                 gone.join(", ")
+            );
+        }
+        for vm in ended.iter().filter(|vm| vm.ledger.is_behind()) {
+            let name = &vm.spec.name;
+            tracing::error!(
+                "who comes in the place of {name} begins with older sizes: the last are not written, as told above"
             );
         }
         let mut failed = None;
@@ -560,6 +567,8 @@ impl Fleet {
         let left = || end.saturating_duration_since(Instant::now());
         let are_written = state.ledgers.wait(ledgers, left());
         let vms = self.vms();
+        // Whoever makes room restarts the daemon next.
+        vms.iter().for_each(|vm| vm.ledger.retry_at_last());
         if are_written.is_ok() && vms.iter().any(|vm| vm.ledger.is_behind()) {
             // Guests go on.
             let _ = state.ledgers.wait(state.ledgers.last(), left());

@@ -153,7 +153,7 @@ impl Ledger {
     pub fn open(state: Option<Arc<State>>, vm: &str) -> std::io::Result<Self> {
         let name = format!("{vm}.jsonl");
         let path = (state.as_ref()).map_or_else(PathBuf::new, |state| state.directory().join(name));
-        let mut recent = VecDeque::new();
+        let (mut recent, mut is_given_up) = (VecDeque::new(), false);
         if let Some(state) = &state {
             state.wait_for_retired(ANSWER_LIMIT)?;
             let found = path.clone();
@@ -172,15 +172,22 @@ impl Ledger {
                     // Else the next start finds it again.
                     let _ = fs::rename(old, rotated(&found));
                 }
-                append_to(&found).map(drop)
+                Tail::open(&found).map(drop)
             };
-            if let Ok(made) = state.ledgers.call(ANSWER_LIMIT, make) {
-                made?;
+            match state.ledgers.call(ANSWER_LIMIT, make) {
+                // The guest is served even so, as it is when the disk fills later.
+                Ok(Err(error)) if is_of_a_full_disk(&error) => {
+                    tell_unwritten(&path, &error);
+                    is_given_up = true;
+                }
+                Ok(made) => made?,
+                Err(_) => {}
             }
         }
         let inner = Inner {
             is_new: recent.is_empty(),
             recent,
+            is_given_up,
             ..Inner::default()
         };
         Ok(Self {
@@ -282,10 +289,20 @@ impl Ledger {
     /// Has what a full disk did not take written again, when it is time. The last size must not
     /// wait for a further one, which may never come.
     pub fn retry(&self, now: Instant) {
-        let mut inner = self.lines.inner();
-        let is_due = (inner.tried).is_none_or(|tried| now.duration_since(tried) >= RETRY);
+        let inner = self.lines.inner();
+        if (inner.tried).is_none_or(|tried| now.duration_since(tried) >= RETRY) {
+            self.try_again(inner, now);
+        }
+    }
+
+    /// The same at once: there will be no other time.
+    pub fn retry_at_last(&self) {
+        self.try_again(self.lines.inner(), Instant::now());
+    }
+
+    fn try_again(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         let is_wanted = inner.is_given_up && !inner.is_retired && inner.queued.is_none();
-        if let Some(state) = self.state.as_ref().filter(|_| is_wanted && is_due) {
+        if let Some(state) = self.state.as_ref().filter(|_| is_wanted) {
             inner.tried = Some(now);
             let lines = self.lines.clone();
             inner.queued = Some(state.ledgers.push(move || lines.write_down()));
@@ -358,10 +375,7 @@ impl Lines {
         };
         match written {
             Ok(()) if was_given_up => tracing::info!("{} is written again", self.path.display()),
-            Err(error) if !was_given_up => tracing::error!(
-                "{} is not written: {error}; next: make room in the state directory, it is tried again",
-                self.path.display()
-            ),
+            Err(error) if !was_given_up => tell_unwritten(&self.path, &error),
             _ => {}
         }
         if left_out > 0 {
@@ -376,22 +390,21 @@ impl Lines {
         waiting: &VecDeque<Entry>,
         is_anew: bool,
     ) -> std::io::Result<()> {
-        let mut file = append_to(&self.path)?;
-        let mut bytes = file.metadata()?.len();
+        let mut tail = Tail::open(&self.path)?;
         if is_anew {
-            bytes += sum_up(&mut file, recent)?;
+            tail.sum_up(recent)?;
         }
         for entry in waiting {
             // Those are in the sum, which is newer.
             if is_anew && entry.is_for_restarts() {
                 continue;
             }
-            bytes += append(&mut file, entry)?;
-            if bytes > ROTATE_BYTES {
+            tail.append(entry)?;
+            if tail.bytes > ROTATE_BYTES {
                 fs::rename(&self.path, rotated(&self.path))?;
                 // The last sizes must not be lost with a later rotation.
-                file = append_to(&self.path)?;
-                bytes = file.metadata()?.len() + sum_up(&mut file, recent)?;
+                tail = Tail::open(&self.path)?;
+                tail.sum_up(recent)?;
             }
         }
         Ok(())
@@ -447,19 +460,64 @@ fn is_superseded(recent: &VecDeque<Entry>, at: usize) -> bool {
     recent.range(at + 1..).any(says_same)
 }
 
-/// Writes down what the next start needs to know; returns its bytes.
-fn sum_up(file: &mut File, recent: &VecDeque<Entry>) -> std::io::Result<u64> {
-    let plugging = last_plugging(recent).cloned();
-    (last_asked(recent).iter().chain(&plugging))
-        .try_fold(0, |bytes, entry| Ok(bytes + append(file, entry)?))
+/// Where lines are appended.
+struct Tail {
+    file: File,
+    bytes: u64,
+    /// A sudden end or a full disk has cut the last line. What is appended ends it; to do so here
+    /// would need room where there may be none.
+    is_cut: bool,
 }
 
-/// Writes a line; returns its bytes.
-fn append(file: &mut File, entry: &Entry) -> std::io::Result<u64> {
-    let mut line = serde_json::to_vec(entry)?;
-    line.push(b'\n');
-    file.write_all(&line)?;
-    Ok(line.len() as u64)
+impl Tail {
+    /// Of the file of that name, which is made if it is not there.
+    fn open(path: &Path) -> std::io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.create(true).read(true).append(true).open(path)?;
+        let bytes = file.metadata()?.len();
+        let mut byte = *b"\n";
+        if let Some(last) = bytes.checked_sub(1) {
+            file.read_exact_at(&mut byte, last)?;
+        }
+        Ok(Self {
+            file,
+            bytes,
+            is_cut: byte != *b"\n",
+        })
+    }
+
+    /// Writes a line.
+    fn append(&mut self, entry: &Entry) -> std::io::Result<()> {
+        let mut line = Vec::new();
+        if self.is_cut {
+            line.push(b'\n');
+        }
+        serde_json::to_writer(&mut line, entry)?;
+        line.push(b'\n');
+        self.file.write_all(&line)?;
+        self.is_cut = false;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Writes down what the next start needs to know.
+    fn sum_up(&mut self, recent: &VecDeque<Entry>) -> std::io::Result<()> {
+        let plugging = last_plugging(recent).cloned();
+        (last_asked(recent).iter().chain(&plugging)).try_for_each(|entry| self.append(entry))
+    }
+}
+
+/// Nothing is wrong with its path, nor with our rights.
+fn is_of_a_full_disk(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}
+
+fn tell_unwritten(path: &Path, error: &std::io::Error) {
+    let path = path.display();
+    tracing::error!(
+        "{path} is not written: {error}; next: make room in the state directory, it is tried again"
+    );
 }
 
 /// No machine's own file ends so, nor what is kept of one that was removed: names may have dots,
@@ -483,20 +541,6 @@ fn taken_over(path: &Path) -> Option<PathBuf> {
     let first = lines(path).next()?;
     let is_ours = lines(&before).any(|entry| entry == first);
     is_ours.then_some(before)
-}
-
-/// What is appended begins a line, also after one that a sudden end cut.
-fn append_to(path: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    let mut file = options.create(true).read(true).append(true).open(path)?;
-    if let Some(last) = file.metadata()?.len().checked_sub(1) {
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, last)?;
-        if byte != *b"\n" {
-            file.write_all(b"\n")?;
-        }
-    }
-    Ok(file)
 }
 
 /// Whole lines only: one may have been cut by a sudden end, within a letter, too.

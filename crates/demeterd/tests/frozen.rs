@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! A state directory whose disk does not answer: a real file system that is frozen, as `fsfreeze`
-//! does before a snapshot. Whoever writes there sleeps where no signal reaches it.
+//! does before a snapshot. Whoever writes there sleeps where no signal reaches it. And one that
+//! is full.
 
 #[path = "rings/model.rs"]
 mod model;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 use model::{Daemon, Guest, LIMIT, directory, keys_of, make_memory, program};
 use serde_json::{Value, json};
 
-/// An ext4 of its own, in a file.
+/// A file system of its own: ext4 in a file, or some pages of memory.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -30,6 +31,25 @@ impl Disk {
             .arg(&image)
             .arg(&place));
         Self(place)
+    }
+
+    /// Of a few pages, each of which is taken when it is first written to: a line that the last
+    /// one does not hold is cut.
+    fn mount_small(directory: &Path) -> Self {
+        let place = directory.join("state");
+        std::fs::create_dir(&place).unwrap();
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "small"])
+            .arg(&place));
+        Self(place)
+    }
+
+    /// Takes what room is left, until it is deleted.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.join("ballast");
+        let mut file = std::fs::File::create(&path).unwrap();
+        while file.write_all(&[0; 4096]).is_ok() {}
+        path
     }
 
     fn freeze(&self) -> Frozen<'_> {
@@ -237,4 +257,51 @@ fn what_waited_for_a_disk_is_written_when_it_answers() {
     });
     let log = std::fs::read_to_string(daemon.path("log")).unwrap();
     assert!(log.contains("entries are left out"), "{log}");
+}
+
+/// Who makes room then starts the daemon again, or ends it in order, and is not told to look after
+/// permissions.
+#[test]
+#[ignore = "mounts a file system: as root, `cargo test -p demeterd --test frozen -- --ignored`"]
+fn a_daemon_starts_on_a_full_disk_and_what_it_did_not_take_is_written_at_the_end() {
+    let directory = directory();
+    let disk = Disk::mount_small(directory.path());
+    let mut daemon = daemon(directory);
+    let guest = greeted(&daemon, "a");
+    daemon.ask("a", "fmem", 3 << 20);
+    let ledger = daemon.path("state/a.jsonl");
+    until("it is written", LIMIT, || {
+        std::fs::read_to_string(&ledger)
+            .unwrap()
+            .contains("3145728")
+    });
+    let ballast = disk.fill();
+    let is_cut = || !std::fs::read(&ledger).unwrap().ends_with(b"\n");
+    until("a line is cut", LIMIT, || {
+        daemon.ask("a", "smem", 1 << 20);
+        daemon.ask("a", "smem", 2 << 20);
+        is_cut()
+    });
+    drop(guest);
+    daemon.kill();
+    daemon.restart();
+    let log = || std::fs::read_to_string(daemon.path("log")).unwrap();
+    assert!(log().contains("a.jsonl is not written"), "{}", log());
+    let wanted = |daemon: &Daemon, tier: usize| {
+        let view = daemon.view("a");
+        view["tiers"][tier]["wanted_size_bytes"].as_u64()
+    };
+    let guest = greeted(&daemon, "a");
+    until("its size is known", LIMIT, || {
+        wanted(&daemon, 0) == Some(3 << 20)
+    });
+    daemon.ask("a", "fmem", 2 << 20);
+    std::fs::remove_file(&ballast).unwrap();
+    daemon.stop();
+    drop(guest);
+    daemon.restart();
+    let _guest = greeted(&daemon, "a");
+    until("its last size is", LIMIT, || {
+        wanted(&daemon, 0) == Some(2 << 20)
+    });
 }

@@ -49,7 +49,7 @@ fn the_last_sizes_survive_a_sudden_end() {
     drop(ledger);
     settle(&state);
     let path = directory.path().join("a.jsonl");
-    let mut file = append_to(&path).unwrap();
+    let mut file = Tail::open(&path).unwrap().file;
     file.write_all(b"{\"unix_ms\":12,\"why\":\"\xc3").unwrap();
     let again = open();
     let sizes = again.last_balloons();
@@ -138,7 +138,7 @@ fn the_entry_that_makes_the_file_too_large_counts() {
         ledger.add(asked("fmem", 7));
         ledger.add(taken_out("port7"));
         settle(&state);
-        let file = append_to(&directory.path().join("a.jsonl")).unwrap();
+        let file = Tail::open(&directory.path().join("a.jsonl")).unwrap().file;
         file.set_len(ROTATE_BYTES).unwrap();
         ledger.add(last);
         drop(ledger);
@@ -331,7 +331,7 @@ fn no_machine_has_the_files_of_another() {
     assert!(ledger.recent().is_empty());
     ledger.add(asked("fmem", 99));
     settle(&state);
-    let file = append_to(&directory.path().join("a.jsonl")).unwrap();
+    let file = Tail::open(&directory.path().join("a.jsonl")).unwrap().file;
     file.set_len(ROTATE_BYTES).unwrap();
     ledger.add(asked("fmem", 100));
     ledger.retire();
@@ -359,16 +359,17 @@ fn an_old_file_of_before_an_upgrade_is_taken_over_if_it_is_nobody_elses() {
             unix_ms: 7,
             ..asked("fmem", 7)
         };
-        let mut file = append_to(&before).unwrap();
-        append(&mut file, &Entry::now(What::WorkerDied)).unwrap();
-        append(&mut file, &size).unwrap();
+        let mut tail = Tail::open(&before).unwrap();
+        tail.append(&Entry::now(What::WorkerDied)).unwrap();
+        tail.append(&size).unwrap();
         if is_long {
+            let mut file = tail.file;
             file.write_all(&vec![b' '; ROTATE_BYTES as usize]).unwrap();
             file.write_all(b"\n").unwrap();
         }
         size.unix_ms += u64::from(!is_same);
-        let mut file = append_to(&directory.path().join("a.jsonl")).unwrap();
-        append(&mut file, &size).unwrap();
+        let mut tail = Tail::open(&directory.path().join("a.jsonl")).unwrap();
+        tail.append(&size).unwrap();
         for _ in 0..2 {
             let ledger = open(&state);
             let deaths = |entry: &Entry| entry.what == What::WorkerDied;
