@@ -45,11 +45,12 @@ unsafe extern "C" fn look(
     0
 }
 
-/// Where the kernel sees the library's brk() come from: behind its system call. None if it does
-/// not begin with one and only one, or is not in that text.
+/// Where the kernel sees the library's brk() come from: behind its system call. None if it has no
+/// such call and only one at its beginning, or is not in that text.
 pub fn break_site(text: (usize, usize)) -> Option<usize> {
     const MOST_BYTES: usize = 64;
-    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    // mov $12, %eax; syscall
+    const CALL: [u8; 7] = [0xb8, libc::SYS_brk as u8, 0, 0, 0, 0x0f, 0x05];
     let start = libc::brk as *const () as usize;
     if start < text.0 || start.checked_add(MOST_BYTES)? > text.1 {
         return None;
@@ -57,11 +58,11 @@ pub fn break_site(text: (usize, usize)) -> Option<usize> {
     // SAFETY: in the library's text, which stays.
     let code = unsafe { std::slice::from_raw_parts(start as *const u8, MOST_BYTES) };
     let mut calls = code
-        .windows(2)
+        .windows(CALL.len())
         .enumerate()
-        .filter(|(_, two)| **two == SYSCALL);
+        .filter(|(_, bytes)| **bytes == CALL);
     match (calls.next(), calls.next()) {
-        (Some((at, _)), None) => Some(start + at + SYSCALL.len()),
+        (Some((at, _)), None) => Some(start + at + CALL.len()),
         _ => None,
     }
 }

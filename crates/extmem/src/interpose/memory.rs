@@ -604,7 +604,8 @@ fn move_to(
     Ok(pager.table.address(new.first))
 }
 
-/// brk. The program's break lies in the arena; the kernel's is never moved.
+/// brk. The program's break lies in the arena; the kernel's is moved by who calls it by syscall()
+/// alone.
 pub fn brk(pager: &Pager, wanted: usize) -> isize {
     let mut operation = pager.enter();
     let mut current = pager.program_break.lock();
