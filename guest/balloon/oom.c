@@ -27,7 +27,6 @@ MODULE_PARM_DESC(oom_pages, "Pages to give back when the guest runs out of memor
 
 static atomic64_t deflated_pages;
 static atomic64_t kills;
-static unsigned long last_kill; /* jiffies; under the kernel's oom_lock */
 
 u64 demeter_oom_deflated_pages(void)
 {
@@ -167,53 +166,62 @@ static u64 relieve(struct demeter_balloon_node *node)
 }
 
 /*
- * Is it this node that lacks memory? The kernel asks before it looks at what the task is
- * bound to: a tier that has pages to spare cannot be what is lacking, and if it gave more,
- * a task bound to the other one would empty this one's balloon first, in vain.
+ * The kernel asks before it looks at what the task is bound to. A tier that has pages to spare
+ * is probably not what is lacking, and if it gave more, a task bound to the other one would
+ * empty this one's balloon first, in vain.
  */
 static bool is_lacking(int nid)
 {
-	if (!node_state(nid, N_MEMORY))
-		return true;
-	return node_isset(nid, cpuset_current_mems_allowed) &&
+	return node_state(nid, N_MEMORY) && node_isset(nid, cpuset_current_mems_allowed) &&
 	       demeter_node_usable_pages(nid) < max(READ_ONCE(oom_pages), 1U);
 }
 
-/*
- * While a victim is on its way out, each task that lacks memory asks again, and again: that is
- * one kill. The kernel calls with its oom_lock held.
- */
-static void count_kill(void)
+static u64 relieve_nodes(bool lacking)
 {
-	if (atomic64_read(&kills) && time_before(jiffies, last_kill + HZ))
-		return;
-	last_kill = jiffies;
-	atomic64_inc(&kills);
-	demeter_statistics_push(VIRTIO_DEMETER_EVENT_OOM);
+	u64 pages = 0;
+	int nid;
+
+	for (nid = VIRTIO_DEMETER_MAX_NODES - 1; nid >= 0 && !pages; nid--)
+		if (is_lacking(nid) == lacking)
+			pages = relieve(&demeter_balloon.nodes[nid]);
+	return pages;
+}
+
+/* Has a second passed since then? If so, then is now. Under the kernel's oom_lock. */
+static bool once_in_a_second(unsigned long *then)
+{
+	if (time_before(jiffies, *then + HZ))
+		return false;
+	*then = jiffies;
+	return true;
 }
 
 static int on_oom(struct notifier_block *self, unsigned long unused, void *data)
 {
+	static unsigned long last_try, last_kill;
+	u64 pages = relieve_nodes(true);
 	unsigned long *freed = data;
-	bool all_lack = true;
-	u64 pages = 0;
-	int nid;
 
-	for (nid = VIRTIO_DEMETER_MAX_NODES - 1; nid >= 0 && !pages; nid--) {
-		if (is_lacking(nid))
-			pages = relieve(&demeter_balloon.nodes[nid]);
-		else
-			all_lack = false;
-	}
-	if (!pages) {
-		/* Somebody before may have helped; and no host can help who may not use a tier. */
-		if (!*freed && all_lack)
-			count_kill();
+	/*
+	 * Nor must a task die that lacks a large block, another zone, or memory of its kernel's,
+	 * which keeps to no cpuset. It is helped seldom enough to empty no balloon.
+	 */
+	if (!pages && once_in_a_second(&last_try))
+		pages = relieve_nodes(false);
+	if (pages) {
+		atomic64_add(pages, &deflated_pages);
+		*freed += pages;
+		demeter_statistics_push(VIRTIO_DEMETER_EVENT_OOM);
 		return NOTIFY_OK;
 	}
-	atomic64_add(pages, &deflated_pages);
-	*freed += pages;
-	demeter_statistics_push(VIRTIO_DEMETER_EVENT_OOM);
+	/*
+	 * Somebody before may have helped. And while a victim is on its way out, each task that
+	 * lacks memory asks again and again: that is one kill.
+	 */
+	if (!*freed && once_in_a_second(&last_kill)) {
+		atomic64_inc(&kills);
+		demeter_statistics_push(VIRTIO_DEMETER_EVENT_OOM);
+	}
 	return NOTIFY_OK;
 }
 
