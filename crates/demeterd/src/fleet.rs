@@ -395,10 +395,11 @@ impl Fleet {
                 gone.join(", ")
             );
         }
-        for vm in ended.iter().filter(|vm| vm.ledger.is_behind()) {
+        let is_replaced = |vm: &&Arc<Vm>| fresh.contains_key(&vm.spec.name);
+        for vm in (ended.iter()).filter(|vm| is_replaced(vm) && vm.ledger.is_behind()) {
             let name = &vm.spec.name;
             tracing::error!(
-                "who comes in the place of {name} begins with older sizes: the last are not written, as told above"
+                "who comes in the place of {name} begins with older sizes: the last are not written"
             );
         }
         let mut failed = None;

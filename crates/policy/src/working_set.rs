@@ -10,7 +10,7 @@
 //! A guest that refaults, stalls or runs out of memory gets back at once more than it
 //! misses, and is then left alone for a while, twice as long each time; the next attempt
 //! begins with small steps, and not before what the last one cost is a small part of the
-//! time since then, however often the load changes. What stays free for long while it
+//! time since then, however often the load changes. What is free beyond an eighth while it
 //! suffers is taken even so. One that stops before the size it was asked for is believed.
 //! One that says nothing keeps what it has, and gets back what the last step took if it has
 //! said nothing since then: that may be why.
@@ -50,9 +50,10 @@ const WAIT_S: (f64, f64) = (8.0, 600.0);
 /// When so much of that time has passed without pain, what it was given and did not touch is
 /// taken back.
 const CALM_PART: f64 = 0.25;
-/// What stays free for so long while a guest suffers is not what it lacks: a container at a
-/// limit of its own misses pages and waits for memory where gigabytes are free.
-const UNUSED_S: f64 = 10.0;
+/// While a guest suffers it keeps this part of its memory free, if it is, and the rest of what is
+/// free is not what it lacks: a container at a limit of its own misses pages and waits for memory
+/// where gigabytes are free.
+const FREE_IN_PAIN: u64 = 8;
 /// Part of a guest's time that looking for cold memory may cost it in the long run.
 const SEARCH_PART: f64 = 0.005;
 /// What one search may cost: more, and it ends until that was earned.
@@ -71,6 +72,8 @@ pub struct Told {
     pub size_pages: u64,
     /// Free, of what it has, as it says.
     pub free_pages: u64,
+    /// Of those, in SMEM.
+    pub free_smem_pages: u64,
     /// Surely not used, whatever it says: the host has never allocated it. Not surely free:
     /// huge pages that were set aside look the same.
     pub untouched_pages: u64,
@@ -130,33 +133,11 @@ pub struct Probe {
     calm_s: f64,
     /// Time that refaults have cost it, less what they may.
     lost_s: f64,
-    /// Of the time that it has suffered without a pause, since it was last looked at so.
-    pain: Pain,
     /// What was taken from it when it last spoke.
     unheard_pages: u64,
     /// What it has never touched, and did not call free when it first spoke, or stopped with when
     /// it was asked for memory: it cannot be given, as far as is known.
     set_aside_pages: Option<u64>,
-}
-
-/// Time in which a guest suffers, and its memory then.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Pain {
-    elapsed_s: f64,
-    least_free_pages: u64,
-    missed_pages: u64,
-}
-
-impl Pain {
-    fn go_on(&mut self, told: &Told) {
-        self.least_free_pages = if self.elapsed_s == 0.0 {
-            told.free_pages
-        } else {
-            self.least_free_pages.min(told.free_pages)
-        };
-        self.elapsed_s += told.elapsed_s;
-        self.missed_pages = self.missed_pages.saturating_add(told.refaults);
-    }
 }
 
 impl Default for Probe {
@@ -175,7 +156,6 @@ impl Default for Probe {
             whole_wait_s: 0.0,
             calm_s: 0.0,
             lost_s: 0.0,
-            pain: Pain::default(),
             unheard_pages: 0,
             set_aside_pages: None,
         }
@@ -240,11 +220,7 @@ impl Probe {
             .clamp(0.0, SEARCH_PART * WAIT_S.1);
         let size = told.size_pages;
         let used = size.saturating_sub(told.free_pages);
-        let suffers = is_believed && self.suffers(told);
-        if !suffers || told.oom {
-            self.pain = Pain::default();
-        }
-        if suffers {
+        if is_believed && self.suffers(told) {
             let missed = (2 * told.refaults.min(told.most_pages)).saturating_add(grown);
             // What is free has room for what comes back; it may take its time.
             let more = if told.oom {
@@ -254,15 +230,25 @@ impl Probe {
             };
             self.leave_alone(size.saturating_add(more).min(told.most_pages));
             self.used_pages = used;
-            let unused = self.unused_in_pain(told, grown);
-            self.safe_pages -= unused.min(self.safe_pages);
             // What it is given is free at first: that is no sign that it does something else.
             let given = self.safe_pages.saturating_sub(size);
-            self.kept_free_pages = told.free_pages.saturating_add(given);
+            let unused = self.unused_in_pain(told, missed);
+            self.safe_pages -= unused.min(self.safe_pages);
+            self.kept_free_pages = told.free_pages.saturating_add(given) - unused;
             self.calm_s = 0.0;
             self.step_pages = 0;
-            let why = if unused > 0 { Why::Free } else { Why::Suffers };
-            return (self.safe_pages, why);
+            if unused == 0 {
+                return (self.safe_pages, Why::Suffers);
+            }
+            return match self.wanted {
+                // It is on its way there: its size and what it calls free are of two moments.
+                Some((pages, Why::Free))
+                    if told.is_busy && pages.abs_diff(self.safe_pages) < reserve =>
+                {
+                    (pages, Why::Free)
+                }
+                _ => (self.safe_pages, Why::Free),
+            };
         }
         // Room for as much again as it has just grown by, and half of that is needed now.
         let room = reserve.max(2 * grown);
@@ -380,22 +366,23 @@ impl Probe {
             || (told.refaults > 0 && lost_part > bound)
     }
 
-    /// What it does not use although it suffers, beyond twice what it missed meanwhile.
-    fn unused_in_pain(&mut self, told: &Told, grown: u64) -> u64 {
-        if told.oom {
+    /// What it does not use although it suffers. Of SMEM's own, as it is that which becomes smaller:
+    /// what is free in FMEM alone a task that is bound to SMEM could not have instead.
+    fn unused_in_pain(&mut self, told: &Told, missed: u64) -> u64 {
+        let small = (told.most_pages / SMALL_STEP).max(1);
+        if told.has_stopped && !told.is_busy && self.again_s == 0.0 {
+            self.again_s = self.next_again_s;
+            self.next_again_s = (2.0 * self.next_again_s).min(WAIT_S.1);
+        }
+        if told.oom || self.again_s > 0.0 {
             return 0;
         }
-        self.pain.go_on(told);
-        if self.pain.elapsed_s < UNUSED_S || told.is_busy {
-            return 0;
-        }
-        let pain = std::mem::take(&mut self.pain);
-        let room = pain.missed_pages.max(grown).min(told.most_pages) * 2;
-        let unused = (pain.least_free_pages).saturating_sub(room.max(told.reserve_pages()));
-        if unused < (told.most_pages / SMALL_STEP).max(1) {
-            return 0;
-        }
-        unused
+        let room = missed.max(told.most_pages / FREE_IN_PAIN);
+        let least = told.held_pages + told.hot_pages.unwrap_or(0) + told.reserve_pages();
+        let unused = (told.free_pages.saturating_sub(room))
+            .min(told.free_smem_pages.saturating_sub(told.reserve_pages()))
+            .min(told.size_pages.saturating_sub(least));
+        if unused < small { 0 } else { unused }
     }
 
     fn leave_alone(&mut self, safe_pages: u64) {

@@ -69,7 +69,8 @@ pub fn told(
         ..Told::default()
     };
     let mut all_pages = 0;
-    for ((tier, node), quiet) in (view.tiers.iter().zip(&statistics.nodes)).zip(&mut quiet.tiers) {
+    let tiers = (view.tiers.iter().zip(&statistics.nodes)).zip(&mut quiet.tiers);
+    for (at, ((tier, node), quiet)) in tiers.enumerate() {
         let (total, size) = (pages(tier.total_bytes), pages(tier.size_bytes));
         let wanted = tier.wanted_size_bytes.map_or(size, pages);
         // Words of before the last change say nothing of what is free now.
@@ -95,6 +96,9 @@ pub fn told(
         told.size_pages += size.max(wanted);
         told.untouched_pages += quiet.untouched_pages.min(size);
         told.free_pages += node.free_pages;
+        if at > 0 {
+            told.free_smem_pages += node.free_pages;
+        }
         told.held_pages += held;
         told.demand_pages += held + node.anon_pages;
         told.is_busy |= is_moving && !is_late;
