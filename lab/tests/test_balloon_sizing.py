@@ -12,10 +12,10 @@ GOOD = {
 }
 
 
-def failed(by: float = 0.01, **other: object) -> int:
+def failed(by: float = 0.01, error: float = 0.0, **other: object) -> int:
     """Return how many checks fail where one run of two has something else in it."""
     checks = Checks()
-    judge(checks, [GOOD, GOOD | other], [{"by": 0.0}, {"by": by}])
+    judge(checks, [GOOD, GOOD | other], [{"by": 0.0, "error": 0.0}, {"by": by, "error": error}])
     return checks.failed
 
 
@@ -25,6 +25,8 @@ def test_every_phase_of_every_run_counts() -> None:
     assert failed(back=[0.95, 0.5, 0.95]) == 1
     assert failed(back=[0.5, 0.95, 0.95]) == 1
     assert failed(by=0.02) == 1
+    assert failed(by=0.02, error=0.004) == 1
+    assert failed(by=0.02, error=0.006) == 0
     assert failed(killed=1) == 1
     assert failed(taken_back_pages=1024) == 1
     assert failed(longest_ms=120.0) == 1
