@@ -58,6 +58,9 @@ const FREE_IN_PAIN: u64 = 8;
 const SEARCH_PART: f64 = 0.005;
 /// What one search may cost: more, and it ends until that was earned.
 const SEARCH_MOST_S: f64 = 0.3;
+/// Room that a guest has while it grows, by what it grew since the last decision. With twice as
+/// much it had enough, and no huge pages: what is free is in pieces, but for what has just come.
+const GROWTH: u64 = 4;
 /// After running out of memory a guest has this part of all more.
 const RESCUE: u64 = 8;
 
@@ -250,8 +253,8 @@ impl Probe {
                 _ => (self.safe_pages, Why::Free),
             };
         }
-        // Room for as much again as it has just grown by, and half of that is needed now.
-        let room = reserve.max(2 * grown);
+        // Half of that is needed now.
+        let room = reserve.max(GROWTH * grown);
         if grown > 0 && told.free_pages < room / 2 {
             return (size.saturating_add(room - told.free_pages), Why::Grows);
         }

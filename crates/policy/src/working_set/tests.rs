@@ -283,7 +283,7 @@ fn growth_and_the_end_of_memory_are_answered_at_once() {
     probe.next(Some(&now));
     now.demand_pages += 800;
     now.free_pages = 200;
-    assert_eq!(probe.next(Some(&now)), Some((21_400, Why::Grows)));
+    assert_eq!(probe.next(Some(&now)), Some((23_000, Why::Grows)));
     now.oom = true;
     assert_eq!(probe.next(Some(&now)), Some((28_000, Why::Suffers)));
 }
@@ -351,7 +351,7 @@ fn what_was_set_aside_is_no_room_to_grow() {
     probe.next(Some(&now));
     now.demand_pages += 800;
     now.free_pages = 200;
-    assert_eq!(probe.next(Some(&now)), Some((41_400, Why::Grows)));
+    assert_eq!(probe.next(Some(&now)), Some((43_000, Why::Grows)));
 }
 
 #[test]
