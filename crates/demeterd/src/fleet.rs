@@ -268,8 +268,7 @@ impl Fleet {
         Ok(vm)
     }
 
-    /// Serves it no more. Its guest keeps what it has.
-    /// Whom it was served as.
+    /// Serves it no more, and tells as whom it was served. Its guest keeps what it has.
     fn end(&self, name: &str) -> Option<Arc<Vm>> {
         let member = self.take(name)?;
         if let Some(keeper) = member.keeper {
@@ -387,20 +386,21 @@ impl Fleet {
         gone.retain(|name| !failed_moves.contains_key(name));
         let ended: Vec<_> = gone.iter().filter_map(|name| self.end(name)).collect();
         ended.iter().for_each(|vm| vm.ledger.retry_at_last());
-        if let Some(state) = self.state.as_ref().filter(|_| !gone.is_empty())
-            && let Err(silent) = state.ledgers.wait(state.ledgers.last(), ANSWER_LIMIT)
-        {
-            tracing::error!(
-                "who comes in the place of {} may begin with older sizes: {silent}",
-                gone.join(", ")
-            );
-        }
-        let is_replaced = |vm: &&Arc<Vm>| fresh.contains_key(&vm.spec.name);
-        for vm in (ended.iter()).filter(|vm| is_replaced(vm) && vm.ledger.is_behind()) {
-            let name = &vm.spec.name;
-            tracing::error!(
-                "who comes in the place of {name} begins with older sizes: the last are not written"
-            );
+        if let Some(state) = self.state.as_ref().filter(|_| !gone.is_empty()) {
+            let written = state.ledgers.wait(state.ledgers.last(), ANSWER_LIMIT);
+            let why = match &written {
+                Err(silent) => silent.to_string(),
+                Ok(()) => "the last ones are not written".to_owned(),
+            };
+            let is_replaced = |vm: &&Arc<Vm>| fresh.contains_key(&vm.spec.name);
+            for vm in ended.iter().filter(is_replaced) {
+                if written.is_err() || vm.ledger.is_behind() {
+                    let name = &vm.spec.name;
+                    tracing::error!(
+                        "who comes in the place of {name} may begin with older sizes: {why}"
+                    );
+                }
+            }
         }
         let mut failed = None;
         for (name, spec) in fresh {

@@ -50,10 +50,6 @@ const WAIT_S: (f64, f64) = (8.0, 600.0);
 /// When so much of that time has passed without pain, what it was given and did not touch is
 /// taken back.
 const CALM_PART: f64 = 0.25;
-/// While a guest suffers it keeps this part of its memory free, if it is, and the rest of what is
-/// free is not what it lacks: a container at a limit of its own misses pages and waits for memory
-/// where gigabytes are free.
-const FREE_IN_PAIN: u64 = 8;
 /// Part of a guest's time that looking for cold memory may cost it in the long run.
 const SEARCH_PART: f64 = 0.005;
 /// What one search may cost: more, and it ends until that was earned.
@@ -61,7 +57,9 @@ const SEARCH_MOST_S: f64 = 0.3;
 /// Room that a guest has while it grows, by what it grew since the last decision. With twice as
 /// much it had enough, and no huge pages: what is free is in pieces, but for what has just come.
 const GROWTH: u64 = 4;
-/// After running out of memory a guest has this part of all more.
+/// After running out of memory a guest has this part of all more. While it suffers it keeps so much
+/// free, if it is, and the rest of what is free is not what it lacks: a container at a limit of its
+/// own misses pages and waits for memory where gigabytes are free.
 const RESCUE: u64 = 8;
 
 /// What a guest has told since the last decision; pages of all tiers together.
@@ -102,6 +100,11 @@ impl Told {
     /// Always free.
     fn reserve_pages(&self) -> u64 {
         (self.most_pages / RESERVE).max(1)
+    }
+
+    /// What it is known to need.
+    fn least_pages(&self) -> u64 {
+        self.held_pages + self.hot_pages.unwrap_or(0) + self.reserve_pages()
     }
 
     /// What it uses, and the reserve: who holds on to free memory has no use for FMEM for it,
@@ -261,7 +264,7 @@ impl Probe {
         if told.is_busy {
             return (self.wanted.map_or(size, |(pages, _)| pages), Why::Moving);
         }
-        let least = told.held_pages + told.hot_pages.unwrap_or(0) + reserve;
+        let least = told.least_pages();
         // What it has freed itself since it suffered it does not miss.
         let freed = self.used_pages.saturating_sub(used);
         let is_left_alone = self.wait_s > 0.0 || self.again_s > 0.0;
@@ -269,8 +272,7 @@ impl Probe {
             // It keeps more than it was left with, free memory too: it is believed.
             if told.free_pages > reserve {
                 self.safe_pages = size;
-                self.again_s = self.next_again_s;
-                self.next_again_s = (2.0 * self.next_again_s).min(WAIT_S.1);
+                self.ask_later();
             } else {
                 self.leave_alone(size);
             }
@@ -374,18 +376,22 @@ impl Probe {
     fn unused_in_pain(&mut self, told: &Told, missed: u64) -> u64 {
         let small = (told.most_pages / SMALL_STEP).max(1);
         if told.has_stopped && !told.is_busy && self.again_s == 0.0 {
-            self.again_s = self.next_again_s;
-            self.next_again_s = (2.0 * self.next_again_s).min(WAIT_S.1);
+            self.ask_later();
         }
         if told.oom || self.again_s > 0.0 {
             return 0;
         }
-        let room = missed.max(told.most_pages / FREE_IN_PAIN);
-        let least = told.held_pages + told.hot_pages.unwrap_or(0) + told.reserve_pages();
+        let room = missed.max(told.most_pages / RESCUE);
         let unused = (told.free_pages.saturating_sub(room))
             .min(told.free_smem_pages.saturating_sub(told.reserve_pages()))
-            .min(told.size_pages.saturating_sub(least));
+            .min(told.size_pages.saturating_sub(told.least_pages()));
         if unused < small { 0 } else { unused }
+    }
+
+    /// It stopped with free memory.
+    fn ask_later(&mut self) {
+        self.again_s = self.next_again_s;
+        self.next_again_s = (2.0 * self.next_again_s).min(WAIT_S.1);
     }
 
     fn leave_alone(&mut self, safe_pages: u64) {
