@@ -30,6 +30,9 @@ def bench(
     ),
     size_mib: Annotated[int, typer.Option(min=64, help="memory a program uses")] = 1024,
     quick: Annotated[bool, typer.Option(help="a reduced matrix")] = False,
+    runs: Annotated[
+        int, typer.Option(min=1, help="whole runs, one after another; of each cell the middle one")
+    ] = 1,
     only: Annotated[
         list[str] | None,
         typer.Option(help="plain, entropy30, huge, stress-cpu, stress-io, pagerank or xsbench"),
@@ -45,10 +48,30 @@ def bench(
     )
     size_bytes = size_mib << 20
     plan = extmem_matrix.quick(size_bytes) if quick else extmem_matrix.full(size_bytes)
+    parts = [out] if runs == 1 else [out / f"run-{number}" for number in range(1, runs + 1)]
     try:
-        extmem_bench.run(tools, plan, out, set(only or []))
-        typer.echo(extmem_figures.write(out))
+        for part in parts:
+            extmem_bench.run(tools, plan, part, set(only or []))
+            typer.echo(extmem_figures.write(part))
+            typer.echo(extmem_figures.met(part))
+        if runs > 1:
+            median(parts, out)
     except (extmem_bench.BenchError, LinuxError, ResultError) as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def median(
+    directories: Annotated[list[Path], typer.Argument(help="result directories of whole runs")],
+    out: Annotated[Path, typer.Option(help="result directory")] = Path("out/extmem"),
+) -> None:
+    """Of each cell of several runs take the one in the middle, and draw that."""
+    try:
+        extmem_figures.median_run(directories, out)
+        typer.echo(extmem_figures.write(out))
+        typer.echo(f"{extmem_figures.met(out)}, in the median of {len(directories)} runs")
+    except ResultError as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)
         raise typer.Exit(1) from None
 

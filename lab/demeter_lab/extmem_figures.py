@@ -42,6 +42,52 @@ def rows(directory: Path) -> pl.DataFrame:
     return pl.DataFrame(cells, schema_overrides={"mark": pl.Float64})
 
 
+def median_run(directories: list[Path], out: Path) -> None:
+    """Write the summary of several runs: of each cell the run in the middle, whole.
+
+    Its spread is that of the runs' medians, not of the slices of one of them; ``runs`` has
+    all of them. With an even number of runs the lower of the two in the middle counts.
+
+    Args:
+        directories: results of at least one run of the same matrix.
+        out: result directory.
+
+    Raises:
+        ResultError: a summary is missing, or has other cells than the first.
+
+    """
+    runs = []
+    for directory in directories:
+        rows(directory)
+        runs.append(json.loads((directory / "summary.json").read_text()))
+    cells_of = [{(name, count) for name in run for count in run[name]} for run in runs]
+    for directory, cells in zip(directories, cells_of, strict=True):
+        if cells != cells_of[0]:
+            raise ResultError(
+                f"{directory} has other cells than {directories[0]}; "
+                "next: give runs of the same matrix"
+            )
+    summary: dict[str, dict[str, object]] = {}
+    for name in runs[0]:
+        for threads in runs[0][name]:
+            cells = sorted((run[name][threads] for run in runs), key=lambda c: c["ratio_median"])
+            ratios = [cell["ratio_median"] for cell in cells]
+            summary.setdefault(name, {})[threads] = cells[(len(cells) - 1) // 2] | {
+                "ratio_min": ratios[0],
+                "ratio_max": ratios[-1],
+                "runs": [run[name][threads]["ratio_median"] for run in runs],
+            }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def met(directory: Path) -> str:
+    """Return how many of a summary's cells with a mark reach it, as a line."""
+    marked = rows(directory).filter(pl.col("mark").is_not_null())
+    reached = marked.filter(pl.col("ratio_median") >= pl.col("mark")).height
+    return f"{reached} of {marked.height} cells reach their mark"
+
+
 def profile(cell: dict[str, float]) -> str:
     """Return what a cell's programs did per touch, extmem's number first."""
     if "extmem_cpu_us_per_touch" not in cell:

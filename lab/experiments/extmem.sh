@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/extmem.sh [--quick] [--only NAME]… [--out DIR] [--swap DIR] …
+# usage: lab/experiments/extmem.sh [--quick] [--runs N] [--only NAME]… [--out DIR] [--swap DIR] …
 # The user-space pager against Linux swap at its best setting, slices in turn in one
 # run: table on standard output, out/extmem/{summary.json,series.csv,manifest.json,
 # table.md,*.svg}. Needs root (control group, swap file); about half an hour whole.

@@ -37,6 +37,34 @@ def test_a_cell_has_its_profile(tmp_path: Path) -> None:
     assert "| 0.5, 0.25; 1e+02, 50 µs |" in extmem_figures.write(tmp_path)
 
 
+def _run(folder: Path, ratio: float, name: str = "hot-read") -> Path:
+    folder.mkdir()
+    cell = Cell(name, 1, "page-cluster=0,zswap=off", 1.0, [ratio], [1.0])
+    (folder / "summary.json").write_text(json.dumps({name: {"1": cell.summary()}}))
+    return folder
+
+
+def test_of_several_runs_the_middle_one_counts(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / str(at), ratio) for at, ratio in enumerate((1.4, 0.9, 0.7))]
+    extmem_figures.median_run(runs, tmp_path)
+    cell = json.loads((tmp_path / "summary.json").read_text())["hot-read"]["1"]
+    assert (cell["ratio_min"], cell["ratio_median"], cell["ratio_max"]) == (0.7, 0.9, 1.4)
+    assert cell["runs"] == [1.4, 0.9, 0.7]
+    assert cell["met"] is False
+    assert extmem_figures.met(tmp_path) == "0 of 1 cells reach their mark"
+    # Of two the lower one: a mark is not met by half of the runs.
+    extmem_figures.median_run(runs[:2], tmp_path)
+    assert "**0.90 missed**" in extmem_figures.write(tmp_path)
+    extmem_figures.median_run(runs[:1], tmp_path)
+    assert extmem_figures.met(tmp_path) == "1 of 1 cells reach their mark"
+
+
+def test_runs_of_another_matrix_are_refused(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / "a", 1.0), _run(tmp_path / "b", 1.0, "hot-write")]
+    with pytest.raises(ResultError, match="has other cells than"):
+        extmem_figures.median_run(runs, tmp_path)
+
+
 def test_bad_summaries_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="missing"):
         extmem_figures.rows(tmp_path)
