@@ -24,6 +24,8 @@ from demeter_lab.extmem_matrix import MARKS, Family, Plan
 
 # How long a program may take for one line; far beyond any slice.
 SLICE_LIMIT_S = 300
+# A setting is tried again if its first slice was so near to the best.
+NEAR = 0.8
 IO_STRESS = "while :; do dd if=/dev/zero of={file} bs=1M count=64 oflag=direct status=none; done"
 
 
@@ -49,8 +51,10 @@ class Program:
     """A program that does one piece of work for each line on its standard input."""
 
     # The kernel may kill a group's program while swap is still free, when every page
-    # was used just now. That is counted, and the program started once more.
+    # was used just now. That is counted, and the program started once more; what it does
+    # first is done with all of its memory cold, and does not count.
     MOST_RESTARTS = 5
+    COLD_SLICES = 2
 
     def __init__(self, name: str, command: list[str], greets: bool, restarts: bool) -> None:
         """Start it; ``greets``: it prints a row before the first line it is given."""
@@ -99,6 +103,9 @@ class Program:
                     ) from None
                 self.restarts += 1
                 self.start()
+                with contextlib.suppress(BenchError):
+                    for _ in range(self.COLD_SLICES):
+                        self._ask(line)
 
     def _ask(self, line: str) -> dict[str, float]:
         assert self.process.stdin is not None
@@ -143,12 +150,14 @@ class Cell:
     # What the programs said of each slice.
     extmem_rows: list[dict[str, float]] = field(default_factory=list)
     linux_rows: list[dict[str, float]] = field(default_factory=list)
+    # Slices in which zswap had more DRAM than the group could be charged for.
+    unpaid: int = 0
 
     def profile(self) -> dict[str, float]:
         """Return why a cell is as it is, medians over its slices; empty for applications.
 
-        Per touch: pages that extmem read from swap, faults of Linux that had to wait for
-        a page (from swap or zswap), CPU time of the program in microseconds.
+        Per touch: pages read from disk, faults of Linux that had to wait for a page (from
+        swap or zswap), CPU time of the program in microseconds.
         """
 
         def per_touch(rows: list[dict[str, float]], key: str, unit: float) -> float:
@@ -159,6 +168,7 @@ class Cell:
             return {}
         return {
             "extmem_pages_read_per_touch": per_touch(self.extmem_rows, "read_bytes", 1 / 4096),
+            "linux_pages_read_per_touch": per_touch(self.linux_rows, "read_bytes", 1 / 4096),
             "linux_major_faults_per_touch": per_touch(self.linux_rows, "major_faults", 1),
             "extmem_cpu_us_per_touch": per_touch(self.extmem_rows, "cpu_seconds", 1e6),
             "linux_cpu_us_per_touch": per_touch(self.linux_rows, "cpu_seconds", 1e6),
@@ -179,6 +189,8 @@ class Cell:
             "linux_setting": self.setting,
             "rounds": len(ratios),
         }
+        if self.unpaid:
+            row["linux_slices_over_dram"] = self.unpaid
         if self.mark is not None:
             row |= {"mark": self.mark, "met": median >= self.mark}
         return row | self.profile()
@@ -210,7 +222,7 @@ class Bench:
         self, pattern: str, threads: int, system: str, setting: str, phase: str, row: dict
     ) -> float:
         """Add a slice to the series and return its rate."""
-        rate = next(row[key] for key in ("touches_per_s", "lookups_per_s", "per_s") if key in row)
+        rate = next(row[key] for key in ("per_s", "touches_per_s", "lookups_per_s") if key in row)
         self.series.writerow(
             (
                 round(time.monotonic() - self.began, 2),
@@ -234,11 +246,16 @@ class Bench:
 
     @contextlib.contextmanager
     def programs(
-        self, arguments: list[str], dram: int, policy: str | None = None
+        self,
+        name: str,
+        arguments: list[str],
+        dram: int,
+        policy: str | None = None,
+        zswap: bool = True,
     ) -> Iterator[tuple[Program, dict[bool, Program]]]:
-        """Yield the program under extmem, and under Linux without and with zswap.
+        """Yield the program under extmem, and under Linux without and (if asked) with zswap.
 
-        Each of them has ``dram`` bytes of DRAM.
+        Each of them has ``dram`` bytes of DRAM; ``name`` is for their peaks of it.
         """
         command = [str(self.tools.workloads), *arguments]
         managed = [str(self.tools.demeter), "extmem", "run", "--dram", str(dram)]
@@ -247,7 +264,8 @@ class Bench:
         if policy:
             managed += ["--policy", policy]
         groups = {"extmem": self.group("extmem", None), "off": self.group("off", dram)}
-        if linux.ZSWAP.exists():
+        self.bill = None
+        if zswap and linux.ZSWAP.exists():
             groups["on"] = self.group("on", dram)
         for group in groups.values():
             group.reset_peak()
@@ -272,9 +290,8 @@ class Bench:
             yield started["extmem"], others
             for program in (started["extmem"], *others.values()):
                 program.finish()
-            self.peaks[" ".join(arguments)] = {
-                name: group.peak_bytes() for name, group in groups.items()
-            }
+            self.peaks[name] = {key: group.peak_bytes() for key, group in groups.items()}
+            self.peaks[name]["dram"] = dram
             self.killed += sum(program.restarts for program in started.values())
 
     def best_setting(
@@ -285,32 +302,54 @@ class Bench:
         programs: tuple[Program, dict[bool, Program]],
         repetitions: int = 2,
     ) -> linux.Setting:
-        """Try every setting, some times each, and return the one with the best median.
+        """Try every setting, those that are near the best again, and return the best.
 
-        The program under extmem works as long meanwhile as each of the others, so that
-        all have seen equally much of a pattern when it is measured.
+        Each repetition begins with another setting. The program under extmem works as long
+        meanwhile as each of the others, so that all have seen equally much of a pattern when
+        it is measured.
         """
         managed, others = programs
-        rates: dict[linux.Setting, list[float]] = {}
-        for _ in range(repetitions):
-            for cluster in self.plan.page_clusters:
-                for zswap, program in list(others.items()):
-                    setting = linux.Setting(cluster, zswap)
-                    linux.Knobs.apply(setting)
-                    try:
-                        row = rated(program.ask(line))
-                    except KilledError as error:
-                        self.reject(pattern, setting, others, error)
-                        rates = {key: value for key, value in rates.items() if key.zswap != zswap}
-                        continue
-                    # With more DRAM than its share it is no alternative.
-                    is_paid = not zswap or self.bill is None or self.bill.is_paid()
-                    phase = "tune" if is_paid else "over-dram"
-                    rate = self.note(pattern, threads, "linux", str(setting), phase, row)
-                    rates.setdefault(setting, []).append(rate if is_paid else 0.0)
-                row = rated(managed.ask(line))
-                self.note(pattern, threads, "extmem", "", "warm", row)
-        return max(rates, key=lambda setting: statistics.median(rates[setting]))
+        rates: dict[linux.Setting, list[float]] = {
+            linux.Setting(cluster, zswap): []
+            for cluster in self.plan.page_clusters
+            for zswap in others
+        }
+        for repetition in range(repetitions):
+            best = max((statistics.mean(known) for known in rates.values() if known), default=0.0)
+            tried = [
+                setting
+                for setting, known in rates.items()
+                if not known or statistics.mean(known) >= best * NEAR
+            ]
+            for setting in tried[::-1] if repetition % 2 else tried:
+                if setting.zswap not in others:
+                    continue
+                linux.Knobs.apply(setting)
+                try:
+                    row = rated(others[setting.zswap].ask(line), line)
+                except KilledError as error:
+                    self.reject(pattern, setting, others, error)
+                    continue
+                # With more DRAM than its share it is no alternative.
+                paid = self.is_paid(setting)
+                phase = "tune" if paid else "over-dram"
+                rate = self.note(pattern, threads, "linux", str(setting), phase, row)
+                rates[setting] += [rate] if paid else []
+            row = rated(managed.ask(line), line)
+            self.note(pattern, threads, "extmem", "", "warm", row)
+        known = {
+            setting: statistics.mean(rates[setting])
+            for setting in rates
+            if rates[setting] and setting.zswap in others
+        }
+        if not known:
+            # All that is left has more DRAM than it should: to Linux's advantage.
+            return linux.Setting(self.plan.page_clusters[0], next(iter(others)))
+        return max(known, key=lambda setting: known[setting])
+
+    def is_paid(self, setting: linux.Setting) -> bool:
+        """Say whether a setting has no more DRAM than its share just now."""
+        return not setting.zswap or self.bill is None or self.bill.is_paid()
 
     def reject(
         self,
@@ -332,20 +371,26 @@ class Bench:
         threads: int,
         line: str,
         mark: float | None,
-        setting: linux.Setting,
         programs: tuple[Program, dict[bool, Program]],
         rounds: int,
+        setting: linux.Setting | None = None,
     ) -> None:
-        """Measure one cell: slices in turn, the order changing every round."""
+        """Measure one cell: slices in turn, the order changing every round.
+
+        Linux has the ``setting`` that is given, if it still lives under that, or the best.
+        """
         managed, others = programs
+        if setting is None or setting.zswap not in others:
+            setting = self.best_setting(name, line, threads, programs)
         other = others[setting.zswap]
         cell = Cell(name, threads, str(setting), mark, [], [])
 
         def slice_of(program: Program, system: str, into: list[float]) -> None:
             linux.Knobs.apply(setting)
-            row = rated(program.ask(line))
+            row = rated(program.ask(line), line)
             if row.get("wrong_words", 0) != 0:
                 raise BenchError(f"{name}: {system} returned wrong data; next: report it")
+            cell.unpaid += system == "linux" and not self.is_paid(setting)
             into.append(self.note(name, threads, system, str(setting), "measure", row))
             (cell.extmem_rows if system == "extmem" else cell.linux_rows).append(row)
 
@@ -359,11 +404,19 @@ class Bench:
                     slice_of(program, system, into)
             except KilledError as error:
                 self.reject(name, setting, others, error)
-                setting = linux.Setting(setting.page_cluster, not setting.zswap)
-                self.compare(name, threads, line, mark, setting, programs, rounds)
+                self.compare(name, threads, line, mark, programs, rounds)
                 return
         self.cells.append(cell)
+        self.write_summary()
         print(f"{name} T={threads}: {json.dumps(cell.summary())}", flush=True)
+
+    def write_summary(self) -> dict[str, dict[str, object]]:
+        """Write and return what was measured so far."""
+        summary: dict[str, dict[str, object]] = {}
+        for cell in self.cells:
+            summary.setdefault(cell.pattern, {})[str(cell.threads)] = cell.summary()
+        (self.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        return summary
 
     def family(self, family: Family) -> None:
         """Measure all cells of a family with one set of processes."""
@@ -373,8 +426,11 @@ class Bench:
             arguments.append("--huge")
         work = 2 if family.stress == "cpu" else 0
         tune_threads = family.threads[len(family.threads) // 2]
+        name = family.suffix.strip("/") or "plain"
         with (
-            self.programs(arguments, self.plan.dram_bytes) as programs,
+            self.programs(
+                name, arguments, self.plan.dram_bytes, zswap=family.compresses
+            ) as programs,
             self.stressed(family.stress),
         ):
             for pattern in family.patterns:
@@ -385,8 +441,10 @@ class Bench:
                 name = pattern + family.suffix
                 # A first touch takes as long as the memory is large, and needs no warming.
                 once = pattern == "first-touch"
-                setting = self.best_setting(
-                    name, line(tune_threads), tune_threads, programs, 1 if once else 2
+                setting = (
+                    self.best_setting(name, line(tune_threads), tune_threads, programs, 1)
+                    if once
+                    else None
                 )
                 for threads in family.threads:
                     self.compare(
@@ -394,9 +452,9 @@ class Bench:
                         threads,
                         line(threads),
                         family.mark(pattern),
-                        setting,
                         programs,
                         min(3, self.plan.rounds) if once else self.plan.rounds,
+                        setting,
                     )
 
     @contextlib.contextmanager
@@ -418,6 +476,8 @@ class Bench:
 
     def pagerank(self) -> None:
         """Compare iterations of PageRank on one graph, extmem with its policy."""
+        if not Path(self.tools.policy).exists():
+            raise BenchError(f"{self.tools.policy} is missing; next: make build")
         graph = self.tools.swap_folder / f"demeter-extmem-graph-{os.getpid()}.sg"
         make = [str(self.tools.workloads), "pagerank", "--threads", "2"]
         make += ["--scale", str(self.plan.pagerank_scale), "--save", str(graph)]
@@ -449,7 +509,7 @@ class Bench:
         policy: str | None,
     ) -> None:
         """Compare an application with half its memory; the first slices warm it up."""
-        with self.programs(arguments, footprint_bytes // 2, policy) as programs:
+        with self.programs(name, arguments, footprint_bytes // 2, policy) as programs:
             threads = self.plan.application_threads
             managed, others = programs
             managed.ask(line(threads[-1]))
@@ -460,23 +520,28 @@ class Bench:
                     program.ask(line(threads[-1]))
                 except KilledError as error:
                     self.reject(name, setting, others, error)
-            setting = self.best_setting(name, line(threads[-1]), threads[-1], programs)
             for count in threads:
                 self.compare(
                     name,
                     count,
                     line(count),
                     MARKS[name],
-                    setting,
                     programs,
                     self.plan.application_rounds,
                 )
 
 
-def rated(row: dict[str, float]) -> dict[str, float]:
-    """Give a row of an iteration a rate: iterations a second."""
+def rated(row: dict[str, float], line: str) -> dict[str, float]:
+    """Give a row of what ``line`` asked for a rate of its own, where it needs one.
+
+    Of an iteration that is iterations a second. Threads that walk through shares of the
+    memory are as fast as the slowest of them: the sum would reward a system that keeps the
+    share of one in DRAM, which then goes round at the speed of memory, and starves the rest.
+    """
     if "iteration" in row:
         row["per_s"] = 1.0 / max(row["seconds"], 1e-9)
+    elif line.startswith("sequential-"):
+        row["per_s"] = row["threads"] * row["least_touches"] / max(row["seconds"], 1e-9)
     return row
 
 
@@ -516,14 +581,20 @@ def run(tools: Tools, plan: Plan, out: Path, only: set[str]) -> dict[str, dict[s
         )
     with contextlib.ExitStack() as stack:
         groups = stack.enter_context(linux.memory_hierarchy())
-        # A killed run may have left the machine changed; the file goes first.
+        machine = linux.Machine(tools.swap_folder)
+        stack.callback(machine.restore)
+        settings = machine.prepare()
+        # A killed run may have left the machine changed; the file goes first. Whether the disk
+        # rotates counts when it is switched on.
         stack.enter_context(linux.swap_file(tools.swap_folder, 2 * swap_bytes))
         knobs = linux.Knobs()
         stack.callback(knobs.restore)
         bench = Bench(tools, plan, out, groups, swap_bytes)
         stack.callback(bench.file.close)
-        manifest = {
+        manifest: dict[str, object] = {
+            "commit": commit(),
             "machine": linux.available(),
+            "machine_settings": settings,
             "cpus": os.cpu_count(),
             "load_at_start": os.getloadavg(),
             "zswap_compressor": knobs.compressor(),
@@ -546,8 +617,11 @@ def run(tools: Tools, plan: Plan, out: Path, only: set[str]) -> dict[str, dict[s
         manifest["linux_programs_killed_by_the_kernel"] = bench.killed
         manifest["linux_settings_left_out"] = bench.rejected
         (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-        summary: dict[str, dict[str, object]] = {}
-        for cell in bench.cells:
-            summary.setdefault(cell.pattern, {})[str(cell.threads)] = cell.summary()
-        (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-        return summary
+        return bench.write_summary()
+
+
+def commit() -> str:
+    """Return what was measured: the commit, with a mark if the tree differs from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

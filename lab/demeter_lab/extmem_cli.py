@@ -44,7 +44,7 @@ def bench(
         workloads=binaries / "demeter-workloads",
         demeter=binaries / "demeter",
         swap_folder=swap,
-        policy=str(policy) if policy.exists() else "default",
+        policy=str(policy),
     )
     size_bytes = size_mib << 20
     plan = extmem_matrix.quick(size_bytes) if quick else extmem_matrix.full(size_bytes)

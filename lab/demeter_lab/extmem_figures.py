@@ -9,6 +9,21 @@ import polars as pl
 
 from demeter_lab.results import ResultError
 
+# What runs have in common whose cells may be compared.
+SAME = (
+    "commit",
+    "machine",
+    "machine_settings",
+    "cpus",
+    "size_bytes",
+    "dram_bytes",
+    "slice_s",
+    "rounds",
+    "page_clusters",
+    "pagerank_scale",
+    "xsbench_gridpoints",
+)
+
 
 def rows(directory: Path) -> pl.DataFrame:
     """Return one row a cell: pattern, variant, threads, the ratio and its spread.
@@ -27,6 +42,8 @@ def rows(directory: Path) -> pl.DataFrame:
                 "threads": int(threads),
                 **{key: float(cell[key]) for key in ("ratio_median", "ratio_min", "ratio_max")},
                 "mark": cell.get("mark"),
+                # By the ratio before it was rounded.
+                "met": bool(cell.get("met", True)),
                 "linux_setting": cell.get("linux_setting", ""),
                 "profile": profile(cell),
             }
@@ -53,13 +70,21 @@ def median_run(directories: list[Path], out: Path) -> None:
         out: result directory.
 
     Raises:
-        ResultError: a summary is missing, or has other cells than the first.
+        ResultError: a summary is missing, has other cells than the first, or is of another
+            machine, plan or commit.
 
     """
-    runs = []
+    runs, manifests = [], []
     for directory in directories:
         rows(directory)
         runs.append(json.loads((directory / "summary.json").read_text()))
+        manifests.append(manifest_of(directory))
+        other = sorted(key for key in SAME if manifests[0].get(key) != manifests[-1].get(key))
+        if other:
+            raise ResultError(
+                f"{directory} differs from {directories[0]} in {', '.join(other)}; "
+                "next: give runs of the same machine, plan and commit"
+            )
     cells_of = [{(name, count) for name in run for count in run[name]} for run in runs]
     for directory, cells in zip(directories, cells_of, strict=True):
         if cells != cells_of[0]:
@@ -79,12 +104,33 @@ def median_run(directories: list[Path], out: Path) -> None:
             }
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    (out / "manifest.json").write_text(json.dumps({"runs": manifests}, indent=1) + "\n")
+    # Of a single run that was here before.
+    (out / "series.csv").unlink(missing_ok=True)
+
+
+def manifest_of(directory: Path) -> dict[str, object]:
+    """Return what a run says of its machine and plan.
+
+    Raises:
+        ResultError: there is none, or it is not one.
+
+    """
+    try:
+        manifest = json.loads((directory / "manifest.json").read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise ResultError(
+            f"{directory} has no manifest ({error}); next: `make bench-extmem`"
+        ) from None
+    if not isinstance(manifest, dict):
+        raise ResultError(f"{directory} has no manifest; next: `make bench-extmem`")
+    return manifest
 
 
 def met(directory: Path) -> str:
     """Return how many of a summary's cells with a mark reach it, as a line."""
     marked = rows(directory).filter(pl.col("mark").is_not_null())
-    reached = marked.filter(pl.col("ratio_median") >= pl.col("mark")).height
+    reached = marked.filter(pl.col("met")).height
     return f"{reached} of {marked.height} cells reach their mark"
 
 
@@ -93,7 +139,8 @@ def profile(cell: dict[str, float]) -> str:
     if "extmem_cpu_us_per_touch" not in cell:
         return ""
     return (
-        f"{cell['extmem_pages_read_per_touch']:.3g}, {cell['linux_major_faults_per_touch']:.3g}; "
+        f"{cell['extmem_pages_read_per_touch']:.3g}, "
+        f"{cell.get('linux_pages_read_per_touch', cell['linux_major_faults_per_touch']):.3g}; "
         f"{cell['extmem_cpu_us_per_touch']:.2g}, {cell['linux_cpu_us_per_touch']:.2g} µs"
     )
 
@@ -109,7 +156,7 @@ def table(cells: pl.DataFrame) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in cells.iter_rows(named=True):
-        missed = row["mark"] is not None and row["ratio_median"] < row["mark"]
+        missed = row["mark"] is not None and not row["met"]
         ratio = f"{row['ratio_median']:.2f}"
         mark = "" if row["mark"] is None else f"{row['mark']:.1f}"
         lines.append(

@@ -33,8 +33,9 @@ class LinuxError(Exception):
 class Setting:
     """One way to run Linux swap.
 
-    ``page_cluster``: a fault reads 2**page_cluster pages; ``zswap``: whether evicted
-    pages are kept compressed in memory first.
+    ``page_cluster``: a fault reads 2**page_cluster pages, its neighbours by address
+    (:class:`Machine` sees to it); ``zswap``: whether evicted pages are kept compressed in
+    memory first.
     """
 
     page_cluster: int
@@ -242,6 +243,65 @@ class Knobs:
                 file.write_text(value)
 
 
+def queue_of(folder: Path) -> Path | None:
+    """Return the queue's directory in sysfs of the disk that a folder lies on, if it has one."""
+    device = os.stat(folder).st_dev
+    node = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    # A partition has its disk's queue.
+    found = [place / "queue" for place in (node, node.parent) if (place / "queue").is_dir()]
+    return found[0] if found else None
+
+
+class Machine:
+    """What a machine does by default that holds swap back: otherwise while it is measured.
+
+    A virtual disk may say that it rotates: then the kernel reads ahead by swap slot in place
+    of by address, and hands slots out as it would on a spinning disk. Writes of swap are
+    throttled (direct ones are not), requests pass through a scheduler that sorts for a seek
+    time, an idle processor goes back to the hypervisor at once, which makes each wait for a
+    page dear, and DAMON may page out whatever looks cold.
+    """
+
+    HALT_POLL = Path("/sys/module/haltpoll/parameters/guest_halt_poll_ns")
+    VMA_READAHEAD = Path("/sys/kernel/mm/swap/vma_ra_enabled")
+    DAMON = Path("/sys/kernel/mm/damon/admin/kdamonds")
+    #: How long an idle processor looks for work, in nanoseconds; the kernel's own default.
+    HALT_POLL_NS = 200_000
+
+    def __init__(self, folder: Path) -> None:
+        """Find what there is to set for swap in ``folder``; nothing is set yet."""
+        wanted = [(self.HALT_POLL, str(self.HALT_POLL_NS)), (self.VMA_READAHEAD, "true")]
+        if queue := queue_of(folder):
+            wanted += [(queue / "rotational", "0"), (queue / "wbt_lat_usec", "0")]
+            wanted += [(queue / "scheduler", "none")]
+        wanted += [(state, "off") for state in self.DAMON.glob("*/state") if value(state) == "on"]
+        self.wanted = [(file, text) for file, text in wanted if file.exists()]
+        self.before: list[tuple[Path, str]] = []
+
+    def prepare(self) -> dict[str, str]:
+        """Set all that can be set; return what is in force, by the files' names."""
+        for file, text in self.wanted:
+            before = value(file)
+            with contextlib.suppress(OSError):
+                file.write_text(text)
+                self.before.append((file, before))
+        return {str(file): value(file) for file, _ in self.wanted}
+
+    def restore(self) -> None:
+        """Put everything back."""
+        while self.before:
+            file, before = self.before.pop()
+            with contextlib.suppress(OSError):
+                file.write_text(before)
+
+
+def value(file: Path) -> str:
+    """Return what is set; of a choice the word in brackets."""
+    text = file.read_text().strip()
+    chosen = re.search(r"\[(.*?)\]", text)
+    return chosen[1] if chosen else text
+
+
 def zswap_bytes() -> int:
     """Return how much memory zswap holds now, on the whole machine."""
     found = re.search(r"^Zswap:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
@@ -342,6 +402,6 @@ class ZswapBill(Attendant):
         charged = 0
         while not self.end.wait(0.05):
             held = min(zswap_bytes(), self.most_bytes())
-            if abs(held - charged) >= MIB:
-                self.group.limit(self.limit_bytes - held)
+            # Refused while the kernel finds nothing to evict: tried again.
+            if abs(held - charged) >= MIB and self.group.limit(self.limit_bytes - held):
                 charged = held

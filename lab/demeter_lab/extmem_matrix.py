@@ -40,6 +40,11 @@ class Family:
     stress: str = ""
 
     @property
+    def compresses(self) -> bool:
+        """Say whether zswap is an alternative: it keeps what does not compress as it is."""
+        return self.entropy_percent < 100
+
+    @property
     def suffix(self) -> str:
         """Return what is appended to a pattern's name; empty for the plain family."""
         parts = []

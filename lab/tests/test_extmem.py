@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from demeter_lab import extmem_figures, extmem_linux, extmem_matrix
-from demeter_lab.extmem_bench import Cell
+from demeter_lab.extmem_bench import Cell, rated
 from demeter_lab.results import ResultError
 
 
@@ -31,7 +31,8 @@ def test_a_missed_mark_is_said(tmp_path: Path) -> None:
 def test_a_cell_has_its_profile(tmp_path: Path) -> None:
     cell = Cell("random-read", 1, "page-cluster=0,zswap=off", 1.0, [1.0], [2.0])
     cell.extmem_rows.append({"touches": 10, "read_bytes": 5 * 4096, "cpu_seconds": 1e-3})
-    cell.linux_rows.append({"touches": 20, "major_faults": 5, "cpu_seconds": 1e-3})
+    linux_row = {"touches": 20, "read_bytes": 5 * 4096, "major_faults": 5, "cpu_seconds": 1e-3}
+    cell.linux_rows.append(linux_row)
     summary = {"random-read": {"1": cell.summary()}}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert "| 0.5, 0.25; 1e+02, 50 µs |" in extmem_figures.write(tmp_path)
@@ -41,6 +42,7 @@ def _run(folder: Path, ratio: float, name: str = "hot-read") -> Path:
     folder.mkdir()
     cell = Cell(name, 1, "page-cluster=0,zswap=off", 1.0, [ratio], [1.0])
     (folder / "summary.json").write_text(json.dumps({name: {"1": cell.summary()}}))
+    (folder / "manifest.json").write_text('{"cpus": 2}')
     return folder
 
 
@@ -63,6 +65,45 @@ def test_runs_of_another_matrix_are_refused(tmp_path: Path) -> None:
     runs = [_run(tmp_path / "a", 1.0), _run(tmp_path / "b", 1.0, "hot-write")]
     with pytest.raises(ResultError, match="has other cells than"):
         extmem_figures.median_run(runs, tmp_path)
+    (runs[1] / "manifest.json").write_text('{"cpus": 64}')
+    with pytest.raises(ResultError, match=r"differs from .* in cpus"):
+        extmem_figures.median_run(runs, tmp_path)
+    (runs[1] / "manifest.json").unlink()
+    with pytest.raises(ResultError, match="has no manifest"):
+        extmem_figures.median_run(runs, tmp_path)
+
+
+def test_threads_that_walk_are_as_fast_as_the_slowest() -> None:
+    row = {"threads": 2, "touches": 1010, "least_touches": 10, "seconds": 2.0}
+    assert rated(dict(row), "sequential-read 2 1.0 0")["per_s"] == 10.0
+    assert "per_s" not in rated(dict(row), "random-read 2 1.0 0")
+
+
+def test_what_a_machine_holds_back_is_set_and_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = tmp_path / "queue"
+    queue.mkdir()
+    kdamond = tmp_path / "kdamonds" / "0"
+    kdamond.mkdir(parents=True)
+    files = {
+        queue / "rotational": ("1", "0"),
+        queue / "scheduler": ("none [mq-deadline] bfq", "none"),
+        tmp_path / "poll": ("0", "200000"),
+        kdamond / "state": ("on", "off"),
+    }
+    for file, (before, _) in files.items():
+        file.write_text(before + "\n")
+    monkeypatch.setattr(extmem_linux, "queue_of", lambda _: queue)
+    monkeypatch.setattr(extmem_linux.Machine, "HALT_POLL", tmp_path / "poll")
+    monkeypatch.setattr(extmem_linux.Machine, "VMA_READAHEAD", tmp_path / "missing")
+    monkeypatch.setattr(extmem_linux.Machine, "DAMON", tmp_path / "kdamonds")
+    machine = extmem_linux.Machine(tmp_path)
+    assert machine.prepare() == {str(file): after for file, (_, after) in files.items()}
+    machine.restore()
+    assert (queue / "scheduler").read_text() == "mq-deadline"
+    assert (kdamond / "state").read_text() == "on"
+    assert not (tmp_path / "missing").exists()
 
 
 def test_bad_summaries_are_refused(tmp_path: Path) -> None:

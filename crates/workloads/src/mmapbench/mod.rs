@@ -252,10 +252,14 @@ impl Bench {
     }
 
     fn touches(&self) -> u64 {
-        self.tallies
-            .iter()
+        self.touches_of(self.tallies.len() as u64).iter().sum()
+    }
+
+    /// Touches of each of the first so many threads.
+    fn touches_of(&self, threads: u64) -> Vec<u64> {
+        (self.tallies.iter().take(threads as usize))
             .map(|tally| tally.touches.load(Ordering::Relaxed))
-            .sum()
+            .collect()
     }
 
     fn wrong(&self) -> u64 {

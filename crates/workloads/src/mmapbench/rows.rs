@@ -78,6 +78,8 @@ struct Step {
     seconds: f64,
     touches: u64,
     touches_per_s: f64,
+    /// Of the thread that touched fewest; 0 of a step that has an end
+    least_touches: u64,
     /// Since the process began; anything but 0 is a lost or torn page
     wrong_words: u64,
     major_faults: u64,
@@ -97,6 +99,7 @@ pub fn steps(arguments: &Arguments, bench: &Bench, fill_seconds: f64) -> Result<
         1,
         fill_seconds,
         bench.pages(),
+        0,
         &Counters::default(),
     );
     report::line(&mut out, &fill)?;
@@ -115,21 +118,25 @@ pub fn steps(arguments: &Arguments, bench: &Bench, fill_seconds: f64) -> Result<
                     threads,
                     seconds,
                     bench.pages(),
+                    0,
                     &Counters::now().since(&before),
                 )
             }
             Pattern::Steady(order, access) => bench.run(order, access, threads, cpu_work, || {
                 std::thread::sleep(Duration::from_secs_f64(seconds * WARM_UP));
-                let (before, touches) = (Counters::now(), bench.touches());
+                let (before, touched) = (Counters::now(), bench.touches_of(threads));
                 let began = Instant::now();
                 sleep_until(began, Duration::from_secs_f64(seconds * (1.0 - WARM_UP)));
-                let touches = bench.touches() - touches;
+                let touches: Vec<u64> = (bench.touches_of(threads).iter().zip(touched))
+                    .map(|(now, before)| now - before)
+                    .collect();
                 outcome(
                     bench,
                     &pattern.to_string(),
                     threads,
                     began.elapsed().as_secs_f64(),
-                    touches,
+                    touches.iter().sum(),
+                    touches.iter().min().copied().unwrap_or(0),
                     &Counters::now().since(&before),
                 )
             }),
@@ -145,6 +152,7 @@ fn outcome(
     threads: u64,
     seconds: f64,
     touches: u64,
+    least_touches: u64,
     counters: &Counters,
 ) -> Step {
     Step {
@@ -153,6 +161,7 @@ fn outcome(
         seconds,
         touches,
         touches_per_s: touches as f64 / seconds.max(1e-9),
+        least_touches,
         wrong_words: bench.wrong(),
         major_faults: counters.major_faults,
         minor_faults: counters.minor_faults,
