@@ -256,8 +256,10 @@ impl Channels {
         dice: &mut Dice,
     ) -> Check<()> {
         let pages = mapping.pages();
+        // Drawn again and again, of a mapping of few pages none was free once in half an hour.
+        let drawn = dice.below(pages);
         let header_page = (0..pages)
-            .map(|_| dice.below(pages))
+            .map(|step| (drawn + step) % pages)
             .find(|page| *page != from && *page != to)
             .ok_or(Trouble::Wrong("too few pages for a message"))?;
         mapping.check(header_page)?;
