@@ -236,10 +236,18 @@ impl Fleet {
 
     /// Nobody who is served has its name or socket.
     fn check(&self, spec: &spec::Vm) -> Result<(), SpecError> {
-        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
         // Who waits has no socket, and its name may be of the very machine that begins now.
-        (members.values())
-            .filter(|member| member.keeper.is_some())
+        self.check_beside(spec, |member| member.keeper.is_some())
+    }
+
+    /// None of those members has its name or socket.
+    fn check_beside(
+        &self,
+        spec: &spec::Vm,
+        counts: impl Fn(&Member) -> bool,
+    ) -> Result<(), SpecError> {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        (members.values().filter(|member| counts(member)))
             .try_for_each(|member| spec::check_fleet([&member.vm.spec, spec]))
     }
 

@@ -282,10 +282,11 @@ impl Coordinator {
                 let wanted = memory.probe.next(told.as_ref());
                 known.dead_band = FINE_BAND;
                 known.memory_pages = wanted.map(|(pages, _)| pages).or(known.memory_pages);
+                let elsewhere_pages = elsewhere(&known.view);
                 guest.memory_pages =
-                    wanted.map(|(pages, _)| pages.saturating_sub(elsewhere(&known.view)));
+                    wanted.map(|(pages, _)| pages.saturating_sub(elsewhere_pages));
                 guest.used_pages =
-                    told.map(|told| told.used_pages().saturating_sub(elsewhere(&known.view)));
+                    told.map(|told| told.used_pages().saturating_sub(elsewhere_pages));
                 reasons.push(wanted.map_or(Why::Silent, |(_, why)| why));
             }
             guests.push(guest);

@@ -82,10 +82,9 @@ impl Fleet {
 
     /// Nobody who waits has its socket: he was there first.
     pub(super) fn check_waiting(&self, spec: &spec::Vm) -> Result<(), SpecError> {
-        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
-        (members.values())
-            .filter(|member| member.keeper.is_none() && member.vm.spec.name != spec.name)
-            .try_for_each(|member| spec::check_fleet([&member.vm.spec, spec]))
+        self.check_beside(spec, |member| {
+            member.keeper.is_none() && member.vm.spec.name != spec.name
+        })
     }
 
     /// Serves one that was added earlier, or has it wait.
