@@ -62,12 +62,8 @@ impl Pager {
                 State::Clean | State::Unpacked if access.write => {
                     self.make_dirty(page, entry, access)
                 }
+                State::Dirty if access.write && !access.pin => self.reopen(page, entry, access),
                 State::Clean | State::Unpacked | State::Dirty => {
-                    if access.write && !access.pin {
-                        // The program faulted on a page that is writable here: another
-                        // thread was faster, or a protection is left from before a fork.
-                        let _ = self.uffd.protect(self.table.address(page), 1, false);
-                    }
                     let next = settle(entry, access);
                     next == entry || self.table.change(page, entry, next)
                 }
@@ -138,6 +134,19 @@ impl Pager {
         let next = self.without_copy(entry).with(Flag::PredictDirty, true);
         self.unprotect(page, 1);
         self.table.publish(page, settle(next, access));
+        true
+    }
+
+    /// The program faulted on a page that is writable here: another thread was faster, or a
+    /// protection is left from before a fork. It is lifted under a claim. Without one the page
+    /// might have left and be back as a copy, and what is written to it then would be lost, or
+    /// be on its way out, protected so that it is copied whole.
+    fn reopen(&self, page: PageIndex, entry: Entry, access: Access) -> bool {
+        if !self.table.claim(page, entry) {
+            return false;
+        }
+        self.unprotect(page, 1);
+        self.table.publish(page, settle(entry, access));
         true
     }
 
