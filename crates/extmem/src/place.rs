@@ -10,6 +10,7 @@ use crate::page::PageIndex;
 use crate::pager::Pager;
 use crate::region::PAGE_BYTES;
 use crate::syscall;
+use crate::uffd::Moved;
 
 impl Pager {
     /// Fills claimed pages with copies.
@@ -20,8 +21,8 @@ impl Pager {
     /// Fills missing pages at an address with copies.
     pub fn fill_at(&self, address: usize, contents: *const u8, pages: usize, protect: bool) {
         debug_assert!(pages <= BATCH_PAGES);
-        if let Err(errno) = self.uffd.copy(address, contents, pages, protect) {
-            self.copy_failed(address, contents, pages, protect, errno);
+        if let Err(stopped) = self.uffd.copy(address, contents, pages, protect) {
+            self.copy_failed(address, contents, pages, protect, stopped);
         }
     }
 
@@ -32,17 +33,18 @@ impl Pager {
         contents: *const u8,
         pages: usize,
         protect: bool,
-        errno: i32,
+        stopped: Moved,
     ) {
-        match errno {
-            // The pages lie in more than one kernel mapping.
+        match stopped.errno {
+            // The pages lie in more than one kernel mapping. Those that were filled before the
+            // kernel met its end are there.
             libc::ENOENT if pages > 1 => {
-                for page in 0..pages {
+                for page in stopped.pages..pages {
                     // SAFETY: inside the contents, which have as many pages.
                     let part = unsafe { contents.add(page * PAGE_BYTES) };
                     let to = address + page * PAGE_BYTES;
-                    if let Err(errno) = self.uffd.copy(to, part, 1, protect) {
-                        self.copy_failed(to, part, 1, protect, errno);
+                    if let Err(stopped) = self.uffd.copy(to, part, 1, protect) {
+                        self.copy_failed(to, part, 1, protect, stopped);
                     }
                 }
             }
@@ -53,7 +55,7 @@ impl Pager {
             libc::ESRCH => loop {
                 yield_now();
             },
-            _ => fatal!(
+            errno => fatal!(
                 "cannot map {pages} pages at {address:#x} (error {errno}); next: report this with the program's name"
             ),
         }

@@ -148,8 +148,15 @@ impl Uffd {
     }
 
     /// Fills missing pages with copies, write-protected if asked. A page that is
-    /// there already is left alone and counts as an error (EEXIST).
-    pub fn copy(&self, to: usize, from: *const u8, pages: usize, protect: bool) -> Result<(), i32> {
+    /// there already is left alone and counts as an error (EEXIST). What came before an error
+    /// is there: it must not be filled again.
+    pub fn copy(
+        &self,
+        to: usize,
+        from: *const u8,
+        pages: usize,
+        protect: bool,
+    ) -> Result<(), Moved> {
         let mut done = 0;
         let bytes = pages * PAGE_BYTES;
         let mut mode = if protect { COPY_WP } else { 0 };
@@ -168,7 +175,12 @@ impl Uffd {
                 Ok(()) => return Ok(()),
                 Err(_) if copy.done > 0 => done += copy.done as usize,
                 Err(libc::EAGAIN) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => {
+                    return Err(Moved {
+                        pages: done / PAGE_BYTES,
+                        errno,
+                    });
+                }
             }
         }
         Ok(())
