@@ -256,10 +256,7 @@ impl Slab {
     pub fn insert(&self, owner: u32, data: &[u8], moved: bool) -> Option<Handle> {
         let bytes = HEADER_BYTES + data.len();
         let class = class_for(bytes);
-        let handle = self.take(class, moved)?;
-        let header = self.header_at(handle, class);
-        header.owner.store(owner, RELAXED);
-        header.length.store(data.len() as u16, RELAXED);
+        let handle = self.take(class, owner, data.len() as u16, moved)?;
         // SAFETY: the slot is ours, and has room for `bytes`.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -360,7 +357,7 @@ impl Slab {
     }
 
     /// Takes a slot.
-    fn take(&self, number: usize, moved: bool) -> Option<Handle> {
+    fn take(&self, number: usize, owner: u32, length: u16, moved: bool) -> Option<Handle> {
         let mut class = self.classes[number].lock();
         let index = match class.first.iter().rev().find(|&&span| span != NONE) {
             Some(&index) => index,
@@ -381,13 +378,18 @@ impl Slab {
             .enumerate()
             .find(|(_, word)| *word != u64::MAX)?;
         let bit = word.trailing_ones() as usize;
-        // Acquire and Release: whoever finds the bit set finds the span's class.
+        let handle = Handle::new(index, at * 64 + bit);
+        let header = self.header_at(handle, number);
+        header.owner.store(owner, RELAXED);
+        header.length.store(length, RELAXED);
+        // Acquire and Release: whoever finds the bit set finds the span's class, and in place
+        // of what an object of another class had there, the header.
         span.taken[at].store(word | 1 << bit, Ordering::Release);
         class.free_slots -= 1;
         self.recount(&mut class, index, number, 1);
         self.taken_bytes
             .fetch_add(SPAN_BYTES / slots(number), RELAXED);
-        Some(Handle::new(index, at * 64 + bit))
+        Some(handle)
     }
 
     /// Gives a slot back.
