@@ -120,8 +120,14 @@ impl Family {
     }
 
     /// Drops the references of members that are gone, and calls `gone` with the number of each.
+    /// `skip`: how many words from this one on no member has slots in.
     /// False when there was none.
-    pub fn sweep(&self, release: &mut dyn FnMut(u32), gone: &mut dyn FnMut(u8)) -> bool {
+    pub fn sweep(
+        &self,
+        skip: &dyn Fn(usize) -> usize,
+        release: &mut dyn FnMut(u32),
+        gone: &mut dyn FnMut(u8),
+    ) -> bool {
         if !self.shared.forked.load(Ordering::Relaxed) {
             return false;
         }
@@ -136,7 +142,7 @@ impl Family {
             {
                 continue;
             }
-            self.strip(member, release);
+            self.strip(member, skip, release);
             gone(member_number(member));
             // Only now may another one have the number.
             live.store(0, Ordering::Release);
@@ -147,10 +153,15 @@ impl Family {
     }
 
     /// A place for a child, with a reference to every slot of this process. `taken` are
-    /// all slots in use.
-    pub fn fork_begin(&self, taken: &[AtomicU64], capacity: u64) -> Option<Ticket> {
+    /// all slots in use; `skip` as in [`Self::sweep`].
+    pub fn fork_begin(
+        &self,
+        taken: &[AtomicU64],
+        capacity: u64,
+        skip: &dyn Fn(usize) -> usize,
+    ) -> Option<Ticket> {
         let _turn = self.turn.lock();
-        self.begin(taken, capacity)?;
+        self.begin(taken, capacity, skip)?;
         let own = self.member.load(Ordering::Relaxed) as usize;
         let lock = self.open_lock()?;
         let Some(member) = (0..MEMBERS).find(|&member| {
@@ -162,7 +173,7 @@ impl Family {
             return None;
         };
         self.shared.live[member].store(1, Ordering::Release);
-        for word in 0..self.words {
+        for word in self.words_but(skip) {
             let held = self.own(word).load(Ordering::Relaxed);
             for (done, slot) in slots_of(word, held).enumerate() {
                 let counted = self.further[slot as usize].fetch_update(
@@ -175,7 +186,7 @@ impl Family {
                     for slot in slots_of(word, held).take(done) {
                         self.further[slot as usize].fetch_sub(1, Ordering::Relaxed);
                     }
-                    self.strip(member, &mut |_| {});
+                    self.strip(member, skip, &mut |_| {});
                     self.shared.live[member].store(0, Ordering::Release);
                     close(lock);
                     return None;
@@ -192,10 +203,16 @@ impl Family {
     }
 
     /// In the parent: the child has its place, or there is no child.
-    pub fn fork_ended(&self, ticket: Ticket, forked: bool, release: &mut dyn FnMut(u32)) {
+    pub fn fork_ended(
+        &self,
+        ticket: Ticket,
+        forked: bool,
+        skip: &dyn Fn(usize) -> usize,
+        release: &mut dyn FnMut(u32),
+    ) {
         if !forked {
             let member = ticket.member as usize;
-            self.strip(member, release);
+            self.strip(member, skip, release);
             self.shared.live[member].store(0, Ordering::Release);
         }
         // The lock is the child's now: it lives as long as the child's copy.
@@ -213,7 +230,12 @@ impl Family {
     }
 
     /// From the first fork on references count.
-    fn begin(&self, taken: &[AtomicU64], capacity: u64) -> Option<()> {
+    fn begin(
+        &self,
+        taken: &[AtomicU64],
+        capacity: u64,
+        skip: &dyn Fn(usize) -> usize,
+    ) -> Option<()> {
         if self.lock.load(Ordering::Relaxed) >= 0 {
             return Some(());
         }
@@ -223,7 +245,8 @@ impl Family {
             return None;
         }
         self.lock.store(lock, Ordering::Relaxed);
-        for (word, taken) in taken.iter().enumerate() {
+        for word in self.words_but(skip) {
+            let Some(taken) = taken.get(word) else { break };
             let real = capacity.saturating_sub(word as u64 * u64::from(SLOTS_PER_WORD));
             let mask = if real >= u64::from(SLOTS_PER_WORD) {
                 !0
@@ -241,14 +264,35 @@ impl Family {
     }
 
     /// Drops all references of a member.
-    fn strip(&self, member: usize, release: &mut dyn FnMut(u32)) {
-        for word in 0..self.words {
+    fn strip(&self, member: usize, skip: &dyn Fn(usize) -> usize, release: &mut dyn FnMut(u32)) {
+        for word in self.words_but(skip) {
             let place = &self.held[member * self.words + word];
             if place.load(Ordering::Acquire) != 0 {
                 let held = place.swap(0, Ordering::AcqRel);
                 self.drop_references(word, held, release);
             }
         }
+    }
+
+    /// Words that may have slots in use. The others must not even be looked at: the tables are
+    /// shared memory, of which a page that is read becomes physical, and each fork would bring
+    /// in those of all of swap (some 256 MiB for 4 TiB).
+    fn words_but<'a>(
+        &self,
+        skip: &'a dyn Fn(usize) -> usize,
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        let words = self.words;
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            while next < words {
+                let skipped = skip(next);
+                next += skipped.max(1);
+                if skipped == 0 {
+                    return Some(next - 1);
+                }
+            }
+            None
+        })
     }
 
     fn drop_references(&self, word: usize, held: u64, release: &mut dyn FnMut(u32)) {
@@ -318,4 +362,55 @@ fn slots_of(word: usize, mut bits: u64) -> impl Iterator<Item = u32> {
 fn close(descriptor: RawFd) {
     // SAFETY: ours.
     unsafe { syscall::call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::PAGE_BYTES;
+
+    /// Pages of a mapping that are physical.
+    fn physical(start: *const AtomicU64, bytes: usize) -> usize {
+        let first = start as usize / PAGE_BYTES * PAGE_BYTES;
+        let mut pages = vec![0u8; (start as usize + bytes - first).div_ceil(PAGE_BYTES)];
+        // SAFETY: a mapping, and a byte for each of its pages.
+        let result = unsafe {
+            libc::mincore(
+                first as *mut _,
+                pages.len() * PAGE_BYTES,
+                pages.as_mut_ptr(),
+            )
+        };
+        assert_eq!(result, 0);
+        pages.iter().filter(|&&page| page & 1 == 1).count()
+    }
+
+    #[test]
+    fn a_fork_looks_at_nothing_but_what_is_in_use() {
+        // 64 GiB of swap, of which one word is in use.
+        const CAPACITY: u64 = 1 << 24;
+        const USED: usize = 100_000;
+        let skip = |word: usize| match word {
+            USED => 0,
+            0..USED => USED - word,
+            _ => usize::MAX - word,
+        };
+        let bytes = Family::footprint_bytes(CAPACITY) + words(CAPACITY) * 8 + 2 * PAGE_BYTES;
+        let mut region = Region::map_shared(bytes).unwrap();
+        // SAFETY: zero is an AtomicU64.
+        let taken: &[AtomicU64] = unsafe { region.carve(words(CAPACITY)) }.unwrap();
+        taken[USED].store(0b101, Ordering::Relaxed);
+        let family = Family::new(CAPACITY, &mut region).unwrap();
+        let ticket = family.fork_begin(taken, CAPACITY, &skip).unwrap();
+        let member = ticket.member as usize;
+        let of_child = &family.held[member * family.words + USED];
+        assert_eq!(of_child.load(Ordering::Relaxed), 0b101);
+        let mut released = vec![];
+        family.fork_ended(ticket, false, &skip, &mut |slot| released.push(slot));
+        assert_eq!(of_child.load(Ordering::Relaxed), 0);
+        assert!(released.is_empty());
+        assert_eq!(physical(taken.as_ptr(), words(CAPACITY) * 8), 1);
+        let held = family.held.as_ptr();
+        assert!(physical(held, family.held.len() * 8) <= 3);
+    }
 }

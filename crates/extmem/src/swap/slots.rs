@@ -159,10 +159,11 @@ impl Slots {
 
     /// Gives back what relatives have that are gone. False when there was none.
     fn sweep(&self) -> bool {
-        self.family
-            .sweep(&mut |slot| self.release(slot), &mut |gone| {
-                self.parts.sweep(gone, self.family.member());
-            })
+        self.family.sweep(
+            &|word| self.parts.skip(word),
+            &mut |slot| self.release(slot),
+            &mut |gone| self.parts.sweep(gone, self.family.member()),
+        )
     }
 
     /// In words with at least `content` free slots.
@@ -248,13 +249,16 @@ impl Slots {
     /// to every slot of this process. None when there are too many relatives.
     pub fn fork_begin(&self) -> Option<Ticket> {
         self.sweep();
-        self.family.fork_begin(self.taken, self.capacity)
+        self.family
+            .fork_begin(self.taken, self.capacity, &|word| self.parts.skip(word))
     }
 
     /// In the parent, after the fork.
     pub fn fork_ended(&self, ticket: Ticket, forked: bool) {
         self.family
-            .fork_ended(ticket, forked, &mut |slot| self.release(slot));
+            .fork_ended(ticket, forked, &|word| self.parts.skip(word), &mut |slot| {
+                self.release(slot)
+            });
     }
 
     /// In the child, after the fork.
