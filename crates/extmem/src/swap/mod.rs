@@ -31,7 +31,7 @@ pub use obstacle::Obstacle;
 pub use ring::DEPTH as QUEUE_DEPTH;
 pub use spans::{MOST_PLACES, Tickets};
 
-use demeter_extmem_tree::{Handed, Promises};
+use demeter_extmem_tree::{DESCRIPTORS, Handed, Promises};
 
 use crate::lock::{Guard, Lock};
 use crate::region::Region;
@@ -45,8 +45,23 @@ use spans::{Span, Spans, lay_out};
 pub const SLOT_BYTES: usize = 4096;
 /// Slots that one allocation, and pages that one transfer, may have.
 pub const MOST_PAGES: u32 = 256;
-/// Rings at most.
+/// Rings at most, where there is one place.
 const MOST_RINGS: usize = 32;
+/// Descriptors of a place: what is swapped to, the locks on it, and from the first fork on the
+/// family's file and lock.
+const PLACE_DESCRIPTORS: usize = 4;
+/// Descriptors that the pager has beside those and its rings, and some to spare.
+const OTHER_DESCRIPTORS: usize = 10;
+
+/// How many rings there may be beside so many places: a descriptor that finds no room among the
+/// protected ones can be closed by the program, and a lock on swap that is lost is a relative
+/// that is taken for dead.
+const fn most_rings(places: usize) -> usize {
+    let room = DESCRIPTORS as usize - OTHER_DESCRIPTORS - PLACE_DESCRIPTORS * places;
+    if room < MOST_RINGS { room } else { MOST_RINGS }
+}
+
+const _: () = assert!(most_rings(1) == MOST_RINGS && most_rings(MOST_PLACES) >= 8);
 
 /// Number of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -604,7 +619,7 @@ impl Prepared {
         };
         let mut rings = Vec::new();
         if self.engine != EngineChoice::Plain {
-            for _ in 0..wanted.min(MOST_RINGS) {
+            for _ in 0..wanted.min(most_rings(files.len())) {
                 match Ring::new(&files) {
                     Ok(ring) => rings.push(Lock::new(ring)),
                     Err(error) if self.engine == EngineChoice::Uring => return Err(error),
