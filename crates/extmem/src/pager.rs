@@ -107,6 +107,8 @@ pub struct Pager {
     pub misplaced: AtomicU32,
     /// Bytes one system call may pin.
     pub most_pinned_bytes: AtomicUsize,
+    /// Pages that system calls hold in DRAM just now; of a page that two hold, both.
+    pub pinned_pages: AtomicI64,
 }
 
 /// The `brk` area, inside the arena.
@@ -131,6 +133,19 @@ pub fn most_pinned_bytes(budget: &Budget) -> usize {
     const MOST_BYTES: usize = 4 << 20;
     let dram_bytes = budget.share_of(budget.dram_pages() as u64) as usize * PAGE_BYTES;
     (dram_bytes / 16).clamp(LEAST_BYTES, MOST_BYTES)
+}
+
+/// Calls that may move less are given little once all together hold more than one page in so
+/// many of DRAM: they may wait for ever, and others need frames.
+const PINNED_SHARE: i64 = 4;
+
+impl Pager {
+    /// System calls hold so many pages more, or less. Whether all together hold so much of
+    /// DRAM that no more of it should wait with them.
+    pub fn notes_pins(&self, pages: i64) -> bool {
+        let held = self.pinned_pages.fetch_add(pages, Ordering::Relaxed) + pages;
+        held > self.budget.share_of(self.budget.dram_pages() as u64) as i64 / PINNED_SHARE
+    }
 }
 
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());

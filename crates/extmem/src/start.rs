@@ -206,6 +206,7 @@ fn start(config: &Config) -> Result<(), Error> {
         evict_wanted: AtomicU32::new(0),
         process: AtomicI32::new(std::process::id() as i32),
         locked_pages: AtomicI64::new(0),
+        pinned_pages: AtomicI64::new(0),
         misplaced: AtomicU32::new(0),
         most_pinned_bytes: AtomicUsize::new(crate::pager::most_pinned_bytes(&budget)),
         budget,

@@ -88,6 +88,16 @@ fn threads() {
 }
 
 #[test]
+fn words_of_threads_that_meet_in_a_page() {
+    in_every_mode("shared", &[]);
+}
+
+#[test]
+fn buffers_of_threads_that_wait_leave_dram_to_others() {
+    in_every_mode("waiting", &[]);
+}
+
+#[test]
 fn mappings_move_beside_walks() {
     in_every_mode("neighbours", &["6"]);
 }

@@ -54,6 +54,8 @@ impl Pager {
         }
         self.gate.reset();
         self.contexts.reset();
+        // Nobody is in a call here.
+        self.pinned_pages.store(0, Ordering::Relaxed);
         self.table.reset_sleepers();
         self.threads_started.store(false, Ordering::SeqCst);
         self.evict_wanted.store(0, Ordering::SeqCst);

@@ -4,6 +4,8 @@
 //! In inline mode the kernel's own access to a missing page fails with EFAULT, so
 //! everything a call touches is brought in first and pinned until the call is over.
 
+use std::sync::atomic::Ordering;
+
 use libc::c_long;
 
 use crate::fault::{Access, Resolution};
@@ -30,6 +32,9 @@ pub(super) struct Held<'a> {
     bytes: usize,
     /// Bring pages in, but do not pin them (the call may never return here).
     unpinned: bool,
+    /// A call on this descriptor that may move less: where others hold much of DRAM, and there
+    /// are no boundaries to be kept, hold two pages of its buffer.
+    cut_on: Option<usize>,
 }
 
 impl<'a> Held<'a> {
@@ -41,6 +46,7 @@ impl<'a> Held<'a> {
             used: 0,
             bytes: 0,
             unpinned,
+            cut_on: None,
         }
     }
 
@@ -53,14 +59,21 @@ impl<'a> Held<'a> {
         }
         let room = pager
             .most_pinned_bytes
-            .load(std::sync::atomic::Ordering::Relaxed)
+            .load(Ordering::Relaxed)
             .saturating_sub(self.bytes)
             .max(2 * PAGE_BYTES);
-        let wanted = bytes.min(room);
-        let pages = (address % PAGE_BYTES + wanted).div_ceil(PAGE_BYTES);
+        let pages_of = |bytes: usize| (address % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES);
+        let mut pages = pages_of(bytes.min(room));
         let Some(first) = pager.table.page_of(address) else {
             return 0;
         };
+        // Noted before they are held: many may begin at a time.
+        let mut noted = if self.unpinned { 0 } else { pages as i64 };
+        if pager.notes_pins(noted) && self.cut_on.is_some_and(is_stream) {
+            let fewer = pages_of(bytes.min(2 * PAGE_BYTES)).min(pages);
+            pager.notes_pins(fewer as i64 - noted);
+            (pages, noted) = (fewer, fewer as i64);
+        }
         let mut operation = pager.enter();
         if pages >= 4 {
             // All at once what would otherwise be read page by page.
@@ -92,10 +105,12 @@ impl<'a> Held<'a> {
             if pin && page > start {
                 self.ranges[self.used] = (start, page - start);
                 self.used += 1;
+                noted -= i64::from(page - start);
             }
             page += 1;
         }
         drop(operation);
+        pager.notes_pins(-noted);
         let brought = (end - first) as usize * PAGE_BYTES;
         self.bytes += brought;
         brought.saturating_sub(address % PAGE_BYTES).min(bytes)
@@ -208,6 +223,7 @@ impl Drop for Held<'_> {
         let signals = block_signals();
         for &(first, pages) in &self.ranges[..self.used] {
             self.pager.unpin(first, pages);
+            self.pager.notes_pins(-i64::from(pages));
         }
         restore_signals(signals);
     }
@@ -302,11 +318,7 @@ fn perform_vectors(
     const AT_ONCE: usize = 16;
     /// The kernel takes no more; what is larger is for it to refuse.
     const MOST_VECTORS: usize = 1024;
-    let most_bytes = pager
-        .most_pinned_bytes
-        .load(std::sync::atomic::Ordering::Relaxed)
-        / PAGE_BYTES
-        * PAGE_BYTES;
+    let most_bytes = pager.most_pinned_bytes.load(Ordering::Relaxed) / PAGE_BYTES * PAGE_BYTES;
     let (list, count) = (arguments[1], arguments[2]);
     let vector = |at: usize| {
         let place = list + at * size_of::<libc::iovec>();
@@ -434,6 +446,7 @@ fn perform_in_pieces(
                 held.hold_pointer(pointer, &piece);
             }
         }
+        held.cut_on = Some(arguments[0]);
         let ready = held.hold(piece[buffer], piece[count], writes);
         let end = piece[buffer] + ready;
         // Past the managed part the kernel copes (or refuses) by itself.
@@ -464,10 +477,47 @@ fn perform_in_pieces(
 }
 
 fn is_regular_file(fd: usize) -> bool {
+    kind_of(fd) == Some(libc::S_IFREG)
+}
+
+/// Whether what is moved there has no boundaries that a shorter call would move: bytes of
+/// files, pipes and stream sockets. A pipe of packets (`O_DIRECT`) has.
+fn is_stream(fd: usize) -> bool {
+    let number = |call: c_long, arguments: [usize; 6]| {
+        // SAFETY: flags of a descriptor, or an option into a word of ours.
+        unsafe { syscall::call(call, arguments) }
+    };
+    match kind_of(fd) {
+        Some(libc::S_IFREG) => true,
+        Some(libc::S_IFIFO) => {
+            let flags = number(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
+            flags >= 0 && flags as i32 & libc::O_DIRECT == 0
+        }
+        Some(libc::S_IFSOCK) => {
+            let (mut kind, mut bytes) = (0i32, size_of::<i32>() as u32);
+            let result = number(
+                libc::SYS_getsockopt,
+                [
+                    fd,
+                    libc::SOL_SOCKET as usize,
+                    libc::SO_TYPE as usize,
+                    &raw mut kind as usize,
+                    &raw mut bytes as usize,
+                    0,
+                ],
+            );
+            result == 0 && kind == libc::SOCK_STREAM
+        }
+        _ => false,
+    }
+}
+
+/// What a descriptor is, of `S_IFMT`.
+fn kind_of(fd: usize) -> Option<libc::mode_t> {
     // SAFETY: zero is a stat.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: fills one stat.
     let result =
         unsafe { syscall::call(libc::SYS_fstat, [fd, &raw mut status as usize, 0, 0, 0, 0]) };
-    result == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG
+    (result == 0).then_some(status.st_mode & libc::S_IFMT)
 }
