@@ -47,13 +47,6 @@ impl Extents {
         Some(Self { table, used: 1 })
     }
 
-    /// Whether a run of `pages` is free.
-    pub fn fits(&self, pages: u32) -> bool {
-        self.table[..self.used]
-            .iter()
-            .any(|extent| extent.pages >= pages)
-    }
-
     /// Takes the first run of `pages` that fits.
     pub fn take(&mut self, pages: u32) -> Option<PageIndex> {
         let at = self.table[..self.used]

@@ -54,41 +54,38 @@ pub fn mmap(pager: &Pager, arguments: [usize; 6]) -> isize {
         }
         return pass(libc::SYS_mmap, arguments);
     }
+    let reserves = protection as i32 == libc::PROT_NONE;
+    if reserves && insists(pager, address) {
+        return pass(libc::SYS_mmap, arguments);
+    }
     let Some(pages) = page_count(bytes) else {
         return fails(libc::ENOMEM);
     };
-    if protection as i32 == libc::PROT_NONE
-        && let Some(result) = left_to_the_kernel(pager, arguments, pages)
-    {
-        return result;
-    }
     let hint = address
         .is_multiple_of(PAGE_BYTES)
         .then(|| pager.table.page_of(address))
         .flatten();
     let mapped = {
         let operation = pager.enter();
-        let result = pager
-            .reserve_pages(pages, hint)
-            .ok_or(libc::ENOMEM)
-            .and_then(|pages| match map_new(pager, pages, protection as i32) {
-                Ok(()) => Ok(pages),
-                Err(errno) => {
-                    pager.give_place(pages);
-                    Err(errno)
-                }
-            });
+        let mapped = pager.reserve_pages(pages, hint).map(|pages| {
+            map_new(pager, pages, protection as i32)
+                .map(|()| pages)
+                .inspect_err(|_| pager.give_place(pages))
+        });
         drop(operation);
-        result
+        mapped
     };
     match mapped {
-        Ok(pages) => {
+        // Larger than what is left of our address space.
+        None if reserves => pass(libc::SYS_mmap, arguments),
+        None => fails(libc::ENOMEM),
+        Some(Ok(pages)) => {
             if flags & libc::MAP_POPULATE != 0 {
                 populate(pager, pages, protection as i32 & libc::PROT_WRITE != 0);
             }
             pager.table.address(pages.first) as isize
         }
-        Err(errno) => fails(errno),
+        Some(Err(errno)) => fails(errno),
     }
 }
 
@@ -100,19 +97,14 @@ fn map_new(pager: &Pager, pages: Pages, protection: i32) -> Result<(), i32> {
     pager.map(pages, protection)
 }
 
-/// Reservations that our address space cannot give: larger than what is left of it, or by
-/// somebody who wants an exact place, gets another, gives it back and tries the next, time
-/// and again (java's ZGC, which maps shared memory there: not ours in any case).
-fn left_to_the_kernel(pager: &Pager, arguments: [usize; 6], pages: u32) -> Option<isize> {
+/// Whether somebody reserves who wants an exact place outside our address space, gets another,
+/// gives it back and tries the next, time and again (java's ZGC, which maps shared memory
+/// there: not ours in any case).
+fn insists(pager: &Pager, address: usize) -> bool {
     /// Programs that can live with another place give up before that.
-    const INSISTS: u32 = 64;
-    let address = arguments[0];
+    const ATTEMPTS: u32 = 64;
     let elsewhere = address != 0 && !in_arena(address);
-    if elsewhere && pager.misplaced.fetch_add(1, Ordering::Relaxed) >= INSISTS {
-        return Some(pass(libc::SYS_mmap, arguments));
-    }
-    let fits = pager.extents.lock().fits(pages);
-    (!fits).then(|| pass(libc::SYS_mmap, arguments))
+    elsewhere && pager.misplaced.fetch_add(1, Ordering::Relaxed) >= ATTEMPTS
 }
 
 fn page_count(bytes: usize) -> Option<u32> {

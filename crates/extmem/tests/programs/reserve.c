@@ -2,7 +2,9 @@
 // Reservations of address space: they promise nothing and cost nothing, and what is made
 // accessible of them is paged.
 #include "check.h"
+#include <signal.h>
 #include <stdbool.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 #define GIB (1UL << 30)
@@ -33,6 +35,45 @@ static void commit(char *at, bool over, uint64_t seed)
 		CHECK(mprotect(at, 20 * MIB, PROT_READ | PROT_WRITE) == 0);
 	CHECK(is_zero(at, 4));
 	fill(at, 0, 20 * MIB / PAGE, seed);
+}
+
+static volatile sig_atomic_t handled;
+
+static void on_alarm(int signal)
+{
+	char *own = reserve(MIB, NULL);
+
+	(void)signal;
+	CHECK(own != MAP_FAILED && munmap(own, MIB) == 0);
+	handled++;
+}
+
+// A handler reserves whatever it interrupts, and so does the child of a fork.
+static void reserved_at_any_time(void)
+{
+	enum { HOLES = 3000 };
+	struct sigaction action = { .sa_handler = on_alarm };
+	struct itimerval timer = { { 0, 500 }, { 0, 500 } };
+	static char *parts[2 * HOLES];
+
+	// Many holes that are too small, so that it takes a while to find one that is not.
+	for (int at = 0; at < 2 * HOLES; at++)
+		CHECK((parts[at] = reserve(128 * 1024, NULL)) != MAP_FAILED);
+	for (int at = 0; at < 2 * HOLES; at += 2)
+		CHECK(munmap(parts[at], 128 * 1024) == 0);
+	CHECK(sigaction(SIGVTALRM, &action, NULL) == 0);
+	CHECK(setitimer(ITIMER_VIRTUAL, &timer, NULL) == 0);
+	alarm(60);
+	for (int round = 0; round < 100000 && handled < 100; round++) {
+		char *own = reserve(MIB, NULL);
+
+		CHECK(own != MAP_FAILED && munmap(own, MIB) == 0);
+	}
+	alarm(0);
+	timer = (struct itimerval){ 0 };
+	CHECK(setitimer(ITIMER_VIRTUAL, &timer, NULL) == 0);
+	for (int at = 1; at < 2 * HOLES; at += 2)
+		CHECK(munmap(parts[at], 128 * 1024) == 0);
 }
 
 int main(int count, char **arguments)
@@ -95,5 +136,6 @@ int main(int count, char **arguments)
 	// More reservations than there is room for in any arena.
 	for (int at = 0; at < 6; at++)
 		CHECK(reserve(4 * TIB, NULL) != MAP_FAILED);
+	reserved_at_any_time();
 	return done();
 }
