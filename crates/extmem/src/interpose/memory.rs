@@ -59,7 +59,10 @@ pub fn mmap(pager: &Pager, arguments: [usize; 6]) -> isize {
         return pass(libc::SYS_mmap, arguments);
     }
     let Some(pages) = page_count(bytes) else {
-        return fails(libc::ENOMEM);
+        return match reserves {
+            true => pass(libc::SYS_mmap, arguments),
+            false => fails(libc::ENOMEM),
+        };
     };
     let hint = address
         .is_multiple_of(PAGE_BYTES)

@@ -136,6 +136,9 @@ int main(int count, char **arguments)
 	// More reservations than there is room for in any arena.
 	for (int at = 0; at < 6; at++)
 		CHECK(reserve(4 * TIB, NULL) != MAP_FAILED);
+	// Nor for these: page numbers have 32 bits.
+	CHECK(reserve(16 * TIB, NULL) != MAP_FAILED);
+	CHECK(reserve(20 * TIB + PAGE, NULL) != MAP_FAILED);
 	reserved_at_any_time();
 	return done();
 }
