@@ -41,8 +41,15 @@ struct Faults {
 
 impl Pager {
     /// Starts the evictor and the prefetchers, once. Signals must be blocked.
+    ///
+    /// Not in a child by vfork, which has our memory: they would be threads of that process,
+    /// and end with it or by its exec, wherever they are, while we count on them. Who needs
+    /// frames there evicts by himself until the parent starts them.
     pub fn start_threads(&self) {
-        if self.threads_started.swap(true, Ordering::SeqCst) {
+        if self.threads_started.load(Ordering::SeqCst)
+            || !self.is_this_process()
+            || self.threads_started.swap(true, Ordering::SeqCst)
+        {
             return;
         }
         self.start(0, evictor);

@@ -194,6 +194,13 @@ impl Pager {
         promised
     }
 
+    /// Whether this is the pager's process, and no child of it by vfork.
+    pub fn is_this_process(&self) -> bool {
+        // SAFETY: no arguments.
+        let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as i32;
+        process == self.process.load(Ordering::Relaxed)
+    }
+
     /// The sums of this process.
     pub fn counters(&self) -> &'static Counters {
         &self.statistics.block().counters

@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicUsize};
 
 use crate::background::SEATS;
 use crate::budget::Budget;
@@ -260,8 +260,7 @@ extern "C" fn destructor() {
     let Some(pager) = crate::pager::pager() else {
         return;
     };
-    let process = std::process::id() as i32;
-    if pager.process.load(Ordering::Relaxed) != process {
+    if !pager.is_this_process() {
         return;
     }
     let operation = pager.enter();

@@ -131,7 +131,7 @@ fn pages_move_while_the_kernel_moves_them_too() {
 
 #[test]
 fn other_programs() {
-    in_every_mode("spawn", &[]);
+    in_every_mode("spawn", &["paged"]);
 }
 
 /// A program that cannot be preloaded is run by a managed one: it gets the filter through

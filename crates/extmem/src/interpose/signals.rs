@@ -77,9 +77,7 @@ pub fn action(pager: &Pager, arguments: [usize; 6]) -> isize {
         if let Some(wanted) = wanted {
             // A vfork child shares this memory but not its signal actions: what it sets
             // concerns the image it is about to start, not us.
-            // SAFETY: no arguments.
-            let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as i32;
-            if process == pager.process.load(std::sync::atomic::Ordering::Relaxed) {
+            if pager.is_this_process() {
                 kept.set(wanted);
             }
         }

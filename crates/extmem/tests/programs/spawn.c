@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // exec, vfork, posix_spawn, system, popen, with arguments on disk; closing everything.
 #include "check.h"
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -17,6 +18,46 @@ static void wait_for(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static int threads_of(const char *folder)
+{
+	DIR *tasks = opendir(folder);
+	int count = 0;
+
+	CHECK(tasks);
+	for (struct dirent *entry; (entry = readdir(tasks));)
+		count += entry->d_name[0] != '.';
+	closedir(tasks);
+	return count;
+}
+
+// The child shares our memory and needs more of it than there is DRAM: what works for us must
+// not come and go with the child.
+static void memory_of_a_vfork_child(int background)
+{
+	int handlers = threads_of("/proc/self/task"), status;
+	char *memory = map(48 * MIB);
+	pid_t child = vfork();
+
+	CHECK(child >= 0);
+	if (!child) {
+		fill(memory, 0, 48 * MIB / PAGE, 7);
+		if (!holds(memory, 0, 48 * MIB / PAGE, 7))
+			_exit(1);
+		if (threads_of("/proc/self/task") != 1)
+			_exit(2);
+		execl("/bin/true", "true", NULL);
+		_exit(3);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(status == 0);
+	CHECK(holds(memory, 0, 48 * MIB / PAGE, 7));
+	// Now they are started, if there are any.
+	fill(memory, 0, 48 * MIB / PAGE, 8);
+	CHECK(holds(memory, 0, 48 * MIB / PAGE, 8));
+	CHECK(threads_of("/proc/self/task") >= handlers + background);
+	CHECK(munmap(memory, 48 * MIB) == 0);
+}
+
 int main(int count, char **arguments)
 {
 	if (count > 1 && strcmp(arguments[1], "again") == 0) {
@@ -28,6 +69,7 @@ int main(int count, char **arguments)
 		CHECK(strlen(arguments[2]) == 50000);
 		return 0;
 	}
+	memory_of_a_vfork_child(count > 1 && strcmp(arguments[1], "paged") == 0);
 	char *memory = map(8 * MIB);
 	char **list = (char **)(memory + 3 * PAGE - 8);
 	char *text = memory + MIB + 17;
