@@ -4,10 +4,12 @@
 //! It outlives an exec, so it must do no harm to a program image that has no pager.
 //! Calls are therefore trapped on one of two grounds only: an argument that may be a pointer
 //! (`pointers.rs`) points into the arena (which exists nowhere else), or the call comes from the text of the C library
-//! of *this* image (which lies elsewhere in the next). Three calls are refused outright,
+//! of *this* image (which lies elsewhere in the next). Four calls are refused outright,
 //! as an older kernel would: `clone3` (the C library falls back to `clone`, whose flags a
-//! filter can see) and the set-up of io_uring and kernel AIO, whose requests point to
-//! memory that a filter cannot see.
+//! filter can see), the set-up of io_uring and kernel AIO, whose requests point to
+//! memory that a filter cannot see, and `process_madvise`, whose ranges it cannot see either:
+//! of the own process (Linux 6.13 or later) the kernel would drop pages behind our back.
+//! Allocators that use it go back to `madvise`.
 
 use super::pointers;
 use super::program::{
@@ -97,6 +99,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_clone3,
     libc::SYS_io_uring_setup,
     libc::SYS_io_setup,
+    libc::SYS_process_madvise,
 ];
 
 /// What the filter depends on.
@@ -627,6 +630,25 @@ mod tests {
                 data,
                 (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize
             ),
+            RET_ALLOW
+        );
+    }
+
+    /// Ranges may lie in arrays that do not.
+    #[test]
+    fn advice_by_descriptor_is_refused() {
+        let code = filter(LIBRARY);
+        let on_stack = [10, 0x7ffc_0000_0000, 1, 4, 0, 0];
+        for from in [INSIDE, ELSEWHERE] {
+            assert_eq!(
+                verdict(&code, libc::SYS_process_madvise, from, on_stack),
+                RET_ERRNO | libc::ENOSYS as u32
+            );
+        }
+        // But for our own.
+        let stub = (stub::ADDRESS_HIGH as usize) << 32;
+        assert_eq!(
+            verdict(&code, libc::SYS_process_madvise, stub + 24, on_stack),
             RET_ALLOW
         );
     }

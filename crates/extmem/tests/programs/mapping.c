@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 static sigjmp_buf back;
 
@@ -141,6 +143,30 @@ static void advise(void)
 	CHECK(munmap(memory, 32 * MIB) == 0);
 }
 
+// Advice on our own memory that names it by a descriptor of our process, where the kernel
+// takes that (6.13 and later): followed or refused, and not half of each.
+static void advise_by_descriptor(void)
+{
+	uint64_t pages = 4 * MIB / PAGE;
+	char *memory = map(4 * MIB);
+	// PIDFD_SELF, of a thread and of its group, and what needs no such name.
+	int descriptors[] = { -10000, -10001, syscall(SYS_pidfd_open, getpid(), 0) };
+
+	alarm(60);
+	for (int at = 0; at < 3; at++) {
+		struct iovec whole = { memory, 4 * MIB };
+
+		fill(memory, 0, pages, 14);
+		if (syscall(SYS_process_madvise, descriptors[at], &whole, 1UL, MADV_DONTNEED, 0) < 0)
+			CHECK(holds(memory, 0, pages, 14));
+		else
+			CHECK(is_zero(memory, pages));
+	}
+	alarm(0);
+	close(descriptors[2]);
+	CHECK(munmap(memory, 4 * MIB) == 0);
+}
+
 static void file_inside(void)
 {
 	char *memory = map(8 * MIB);
@@ -210,6 +236,7 @@ int main(int count, char **arguments)
 	remap();
 	protect();
 	advise();
+	advise_by_descriptor();
 	file_inside();
 	heap();
 	if (count > 1)
