@@ -164,7 +164,7 @@ impl Pager {
         let mut page = pages.first;
         while page < end {
             let reserved = self.table.is_reserved(page);
-            let next = self.table.reserved_until(page, end);
+            let next = self.table.alike_until(page, end, reserved);
             let run = Pages {
                 first: page,
                 count: next - page,
@@ -285,7 +285,8 @@ impl Pager {
         }
     }
 
-    /// Changes the protection of managed pages.
+    /// Changes the protection of managed pages. The caller has the places: two changes at once
+    /// would both be promised, and the kernel might follow one and the words the other.
     pub fn protect(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
         let accessible = protection != libc::PROT_NONE;
         let (mut more, mut less) = (0u64, 0u64);
@@ -452,8 +453,10 @@ impl Pager {
 
     /// Whose a page is.
     pub fn ownership(&self, page: PageIndex) -> Ownership {
+        // Before its word, which it has by the time that it is only reserved no more.
+        let reserved = self.table.is_reserved(page);
         match self.table.load(page).state() {
-            State::Unmapped if self.table.is_reserved(page) => Ownership::Reserved,
+            State::Unmapped if reserved => Ownership::Reserved,
             State::Unmapped => Ownership::Nobody,
             State::Foreign => Ownership::Kernel,
             _ => Ownership::Pager,

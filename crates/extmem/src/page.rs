@@ -337,14 +337,15 @@ impl PageTable {
         self.reserved[block as usize / 64].load(Ordering::SeqCst) >> (block % 64) & 1 == 1
     }
 
-    /// One past the last page from `page` on, before `end`, that is reserved (or not) like it.
-    pub fn reserved_until(&self, page: PageIndex, end: PageIndex) -> PageIndex {
-        let kind = self.is_reserved(page);
+    /// One past the last page from `page` on, before `end`, that is reserved (or not, as
+    /// `reserved` says). So is `page` itself, as the caller has found: who looked again might
+    /// find a block that another thread has just made something else, and those behind it.
+    pub fn alike_until(&self, page: PageIndex, end: PageIndex, reserved: bool) -> PageIndex {
         let last = end.div_ceil(RESERVED_PAGES);
         let mut block = page / RESERVED_PAGES + 1;
         while block < last {
             let word = self.reserved[block as usize / 64].load(Ordering::SeqCst);
-            let ahead = (if kind { !word } else { word }) >> (block % 64);
+            let ahead = (if reserved { !word } else { word }) >> (block % 64);
             let alike = ahead.trailing_zeros().min(64 - block % 64);
             block += alike;
             if ahead != 0 {
@@ -485,20 +486,22 @@ mod tests {
         let region = Region::map_anonymous(PageTable::footprint_bytes(pages)).unwrap();
         let table = PageTable::new(0x1000, pages, region).unwrap();
         let end = pages as u32;
-        assert_eq!(table.reserved_until(7, end), end);
+        assert_eq!(table.alike_until(7, end, false), end);
         table.reserve(3 * block, 200 * block);
         assert!(!table.is_reserved(3 * block - 1) && table.is_reserved(3 * block));
-        assert_eq!(table.reserved_until(7, end), 3 * block);
-        assert_eq!(table.reserved_until(7, 3 * block - 1), 3 * block - 1);
-        assert_eq!(table.reserved_until(3 * block + 9, end), 203 * block);
+        assert_eq!(table.alike_until(7, end, false), 3 * block);
+        assert_eq!(table.alike_until(7, 3 * block - 1, false), 3 * block - 1);
+        assert_eq!(table.alike_until(3 * block + 9, end, true), 203 * block);
         assert_eq!(
-            table.reserved_until(100 * block, 101 * block + 1),
+            table.alike_until(100 * block, 101 * block + 1, true),
             101 * block + 1
         );
         table.unreserve(64 * block, 64 * block);
-        assert_eq!(table.reserved_until(3 * block, end), 64 * block);
-        assert_eq!(table.reserved_until(64 * block, end), 128 * block);
-        assert_eq!(table.reserved_until(203 * block, end), end);
+        assert_eq!(table.alike_until(3 * block, end, true), 64 * block);
+        assert_eq!(table.alike_until(64 * block, end, false), 128 * block);
+        assert_eq!(table.alike_until(203 * block, end, false), end);
+        // Given words since it was looked at: what is not reserved behind it is not passed over.
+        assert_eq!(table.alike_until(64 * block, end, true), 65 * block);
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub struct Pager {
     pub contexts: Contexts,
     /// Free address space.
     pub extents: Lock<Extents>,
-    /// Whose turn it is to map at an exact place, or to take mappings away (`places.rs`).
+    /// Whose turn it is to map at an exact place, or to change or take away mappings (`places.rs`).
     pub places: Lock<()>,
     /// The kernel's fault interface.
     pub uffd: Uffd,

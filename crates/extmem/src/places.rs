@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Address space of the arena, taken for mappings and given back.
 //!
-//! Who maps at an exact place, moves or takes away a mapping holds [`Pager::places`] from the
-//! first look at what is there until the words say what is there now. Nobody who holds a busy
-//! page waits for it, so its owner may wait for pages; it comes before the lock of the extents,
-//! and is taken inside the gate, so the child of a fork finds it free. A mapping of any free
-//! place needs it not: what it takes out of the extents nobody else has.
+//! Who maps at an exact place, protects, moves or takes away a mapping holds
+//! [`Pager::places`] from the first look at what is there until the words say what is there
+//! now. Nobody who holds a busy page waits for it, so its owner may wait for pages; it comes
+//! before the lock of the extents, and is taken inside the gate, so the child of a fork finds
+//! it free. A mapping of any free place needs it not: what it takes out of the extents nobody
+//! else has.
 
 use crate::context::Context;
 use crate::mapping::{Errno, Pages};
@@ -190,8 +191,8 @@ impl Pager {
             let (run, reserved) = {
                 // Blocks are given words under this lock.
                 let _turn = self.extents.lock();
-                let count = self.table.reserved_until(first, part.end()) - first;
                 let reserved = self.table.is_reserved(first);
+                let count = self.table.alike_until(first, part.end(), reserved) - first;
                 if reserved {
                     self.table.unreserve(first, count);
                 }

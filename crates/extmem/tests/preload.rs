@@ -63,6 +63,12 @@ fn exact_places_have_one_owner() {
 }
 
 #[test]
+fn threads_protect_the_same_memory() {
+    // Of the 1 GiB of swap.
+    in_every_mode("protect", &["960"]);
+}
+
+#[test]
 fn system_calls_on_evicted_memory() {
     in_every_mode("transfers", &[]);
 }

@@ -237,16 +237,14 @@ pub fn mprotect(pager: &Pager, arguments: [usize; 6]) -> isize {
     let Some(pages) = pager.pages_in(address, bytes) else {
         return fails(libc::ENOMEM);
     };
+    let _operation = pager.enter();
+    let _places = pager.places.lock();
     if protection as i32 != libc::PROT_NONE {
         pager.misplaced.store(0, Ordering::Relaxed);
-        let operation = pager.enter();
         pager.materialize(pages);
-        drop(operation);
     }
     piecewise(pager, pages, libc::SYS_mprotect, arguments, |run| {
-        let operation = pager.enter();
         let result = pager.protect(run, protection as i32);
-        drop(operation);
         result.map_or_else(fails, |()| 0)
     })
 }
@@ -267,7 +265,7 @@ fn piecewise(
         let kind = pager.ownership(page);
         if kind == Ownership::Reserved {
             // There is nothing, and it cannot be accessed either way.
-            page = pager.table.reserved_until(page, end);
+            page = pager.table.alike_until(page, end, true);
             continue;
         }
         let mut run = Pages {
