@@ -44,6 +44,7 @@ mod places;
 mod queue;
 mod share;
 mod signal;
+mod stacks;
 mod start;
 mod stub;
 mod together;

@@ -413,42 +413,91 @@ impl Pager {
             self.locked_pages.fetch_sub(count, Ordering::Relaxed);
             return false;
         }
-        let mut unchanged = 0;
+        let mut changed = 0;
         for page in pages.iter() {
             let mut operation = self.enter();
-            let access = crate::fault::Access {
-                write: false,
-                pin: false,
-                thread: 0,
-            };
-            loop {
-                if on && self.accessible(page) {
-                    self.resolve(page, access, &mut operation.context);
+            changed += i64::from(self.set_page_locked(page, on, &mut operation.context));
+        }
+        let less = if on { count - changed } else { changed };
+        self.locked_pages.fetch_sub(less, Ordering::Relaxed);
+        true
+    }
+
+    /// The same of one page. Whether it was not so before.
+    fn set_page_locked(&self, page: PageIndex, on: bool, context: &mut Context) -> bool {
+        let access = crate::fault::Access {
+            write: false,
+            pin: false,
+            thread: 0,
+        };
+        loop {
+            if on && self.accessible(page) {
+                self.resolve(page, access, context);
+            }
+            let entry = self.table.load(page);
+            if entry.has(Flag::Locked) == on
+                || matches!(entry.state(), State::Unmapped | State::Foreign)
+            {
+                return false;
+            }
+            if entry.state() == State::Busy {
+                self.table.wait(page, entry);
+                continue;
+            }
+            if on && !entry.is_resident() && entry.has(Flag::Accessible) {
+                continue;
+            }
+            let next = entry.with(Flag::Locked, on);
+            if on {
+                if self.table.change(page, entry, next) {
+                    return true;
                 }
-                let entry = self.table.load(page);
-                if entry.has(Flag::Locked) == on {
-                    unchanged += 1;
-                    break;
+                continue;
+            }
+            // Held over the change: whose stack it is about to be looks at the page afterwards.
+            let stacks = self.stacks.lock();
+            if stacks.meet(self.table.address(page), PAGE_BYTES) {
+                return false;
+            }
+            let done = self.table.change(page, entry, next);
+            drop(stacks);
+            if done {
+                // Who evicts does not tell the policy of locked pages again.
+                if entry.is_resident() {
+                    self.policy.returned(&[page]);
                 }
-                let ready = !on || entry.is_resident() || !entry.has(Flag::Accessible);
-                if entry.state() == State::Busy {
-                    self.table.wait(page, entry);
-                } else if ready && self.table.change(page, entry, entry.with(Flag::Locked, on)) {
-                    // Who evicts does not tell the policy of locked pages again.
-                    if !on && entry.is_resident() {
-                        self.policy.returned(&[page]);
-                    }
-                    break;
-                }
+                return true;
             }
         }
-        let changed = count - unchanged;
-        if on {
-            self.locked_pages.fetch_sub(unchanged, Ordering::Relaxed);
-        } else {
-            self.locked_pages.fetch_sub(changed, Ordering::Relaxed);
+    }
+
+    /// Locks an alternate signal stack into DRAM. False if too much would be locked.
+    pub fn lock_stack(&self, start: usize, bytes: usize) -> bool {
+        let Some(pages) = self.pages_in(start, bytes) else {
+            return false;
+        };
+        let is_new = {
+            let _operation = self.enter();
+            let mut stacks = self.stacks.lock();
+            stacks.add(start, bytes)
+        };
+        let locked = self.set_locked(pages, true);
+        if !locked && is_new {
+            let _operation = self.enter();
+            self.stacks.lock().remove(start, bytes);
         }
-        true
+        locked
+    }
+
+    /// It is nobody's stack any more.
+    pub fn unlock_stack(&self, start: usize, bytes: usize) {
+        if let Some(pages) = self.pages_in(start, bytes) {
+            {
+                let _operation = self.enter();
+                self.stacks.lock().remove(start, bytes);
+            }
+            self.set_locked(pages, false);
+        }
     }
 
     /// Whose a page is.
@@ -519,7 +568,8 @@ impl Pager {
             let carried = target
                 .with_state(entry.state())
                 .with_payload(entry.payload())
-                .with(Flag::PredictDirty, entry.has(Flag::PredictDirty));
+                .with(Flag::PredictDirty, entry.has(Flag::PredictDirty))
+                .with(Flag::Locked, entry.has(Flag::Locked));
             let (source, goal) = (self.table.address(from), self.table.address(to));
             let mut landed = carried;
             match entry.state() {
@@ -554,6 +604,7 @@ impl Pager {
                 entry
                     .with_state(State::Untouched)
                     .with_payload(0)
+                    .with(Flag::Locked, false)
                     .without_pins(),
             );
             if landed.is_resident() {

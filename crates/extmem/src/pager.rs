@@ -19,6 +19,7 @@ use crate::page::PageTable;
 use crate::policy::Policy;
 use crate::queue::WindowQueue;
 use crate::region::PAGE_BYTES;
+use crate::stacks::Stacks;
 use crate::statistics::{Counters, Log, Statistics};
 use crate::stream::Streams;
 use crate::swap::SwapStore;
@@ -103,6 +104,8 @@ pub struct Pager {
     pub process: AtomicI32,
     /// Pages locked into DRAM.
     pub locked_pages: AtomicI64,
+    /// Alternate signal stacks, which are among them. Taken inside the gate.
+    pub stacks: Lock<Stacks>,
     /// Reservations that asked for another place, since some of one was used.
     pub misplaced: AtomicU32,
     /// Bytes one system call may pin.

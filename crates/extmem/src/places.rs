@@ -8,6 +8,8 @@
 //! it free. A mapping of any free place needs it not: what it takes out of the extents nobody
 //! else has.
 
+use std::sync::atomic::Ordering;
+
 use crate::context::Context;
 use crate::mapping::{Errno, Pages};
 use crate::page::{Entry, Flag, PageIndex, State};
@@ -249,13 +251,16 @@ impl Pager {
     /// Empties pages and turns their address space back into reserved space; it stays taken.
     /// Returns how many of them were promised. The caller has the places.
     pub fn vacate(&self, pages: Pages, context: &mut Context) -> u64 {
-        let mut promised = 0;
+        let (mut promised, mut unlocked) = (0, 0);
+        (self.stacks.lock()).forget(self.table.address(pages.first), pages.bytes());
         let mut replace = |next: &dyn Fn(Entry) -> Entry| {
             for page in pages.iter() {
                 let entry = self.table.seize(page);
-                // Again each time: another thread may have protected it in between.
+                let next = next(entry);
+                // Again each time: another thread may have locked it in between.
                 promised += u64::from(entry.has(Flag::Accessible));
-                self.table.publish(page, next(entry));
+                unlocked += i64::from(entry.has(Flag::Locked) && !next.has(Flag::Locked));
+                self.table.publish(page, next);
             }
         };
         // First of all: a thread that walks through a mapping below fills pages ahead of it,
@@ -269,6 +274,7 @@ impl Pager {
         // A fresh reservation over it: drops what is left, registration included.
         self.reserve_address_space(pages);
         replace(&|_| Entry::new(State::Unmapped));
+        self.locked_pages.fetch_sub(unlocked, Ordering::Relaxed);
         promised
     }
 }

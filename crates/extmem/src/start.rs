@@ -207,6 +207,7 @@ fn start(config: &Config) -> Result<(), Error> {
         process: AtomicI32::new(std::process::id() as i32),
         locked_pages: AtomicI64::new(0),
         pinned_pages: AtomicI64::new(0),
+        stacks: Lock::default(),
         misplaced: AtomicU32::new(0),
         most_pinned_bytes: AtomicUsize::new(crate::pager::most_pinned_bytes(&budget)),
         budget,

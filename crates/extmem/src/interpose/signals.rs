@@ -9,7 +9,7 @@
 use libc::c_long;
 
 use crate::interpose::memory::in_arena;
-use crate::pager::Pager;
+use crate::pager::{Pager, block_signals, restore_signals};
 use crate::signal::{Action, KEPT_SIGBUS, KEPT_SIGSYS, NEVER_BLOCKED, is_ours, set_action};
 use crate::syscall;
 
@@ -148,33 +148,42 @@ pub fn altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usize; 6
         );
     }
     if let Some(wanted) = wanted {
-        let off = wanted.ss_flags & libc::SS_DISABLE != 0;
-        if !off && in_arena(wanted.ss_sp as usize) {
-            let pages = pager.pages_in(wanted.ss_sp as usize, wanted.ss_size);
-            if !pages.is_some_and(|pages| pager.set_locked(pages, true)) {
-                return fails(libc::ENOMEM);
-            }
-        }
-        // SAFETY: a copy of the program's structure.
-        let result = unsafe {
-            syscall::call(
-                libc::SYS_sigaltstack,
-                [&raw const wanted as usize, 0, 0, 0, 0, 0],
-            )
-        };
+        // No signal comes between the kernel's word and ours.
+        let signals = block_signals();
+        let result = replace_altstack(pager, &before, &wanted);
+        restore_signals(signals);
         if result < 0 {
             return result;
-        }
-        if in_arena(before.ss_sp as usize)
-            && before.ss_flags & libc::SS_DISABLE == 0
-            && before.ss_sp != wanted.ss_sp
-            && let Some(pages) = pager.pages_in(before.ss_sp as usize, before.ss_size)
-        {
-            pager.set_locked(pages, false);
         }
         *current = wanted;
     }
     // SAFETY: the program's pointer.
     unsafe { put(old, before) };
+    0
+}
+
+/// The kernel is asked first: what it refuses is not locked. Signals are blocked.
+fn replace_altstack(pager: &Pager, before: &libc::stack_t, wanted: &libc::stack_t) -> isize {
+    let managed = |stack: &libc::stack_t| {
+        stack.ss_flags & libc::SS_DISABLE == 0 && in_arena(stack.ss_sp as usize)
+    };
+    let set = |stack: &libc::stack_t| {
+        let stack = &raw const *stack as usize;
+        // SAFETY: a copy of the program's structure.
+        unsafe { syscall::call(libc::SYS_sigaltstack, [stack, 0, 0, 0, 0, 0]) }
+    };
+    let result = set(wanted);
+    if result < 0 {
+        return result;
+    }
+    if managed(wanted) && !pager.lock_stack(wanted.ss_sp as usize, wanted.ss_size) {
+        set(before);
+        return fails(libc::ENOMEM);
+    }
+    let is_same =
+        managed(wanted) && (before.ss_sp, before.ss_size) == (wanted.ss_sp, wanted.ss_size);
+    if managed(before) && !is_same {
+        pager.unlock_stack(before.ss_sp as usize, before.ss_size);
+    }
     0
 }

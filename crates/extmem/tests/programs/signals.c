@@ -50,6 +50,90 @@ static void *blocked_thread(void *argument)
 	return NULL;
 }
 
+#define LOCKABLE (256 * 1024UL)
+
+static void is_lockable(void)
+{
+	char *other = map(LOCKABLE);
+
+	CHECK(mlock(other, LOCKABLE) == 0);
+	CHECK(munlock(other, LOCKABLE) == 0 && munmap(other, LOCKABLE) == 0);
+}
+
+// What is locked counts until it is unlocked or gone, whatever way it goes.
+static void locked_memory_goes(void)
+{
+	for (int round = 0; round < 64; round++) {
+		char *locked = map(LOCKABLE);
+		stack_t stack = { .ss_sp = locked, .ss_size = LOCKABLE, .ss_flags = 12345 };
+
+		switch (round % 4) {
+		case 0:
+			CHECK(mlock(locked, LOCKABLE) == 0);
+			break;
+		case 1:
+			CHECK(mlock(locked, LOCKABLE) == 0);
+			CHECK(mmap(locked, LOCKABLE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+				   -1, 0) == locked);
+			break;
+		case 2:
+			CHECK(mlock(locked, LOCKABLE) == 0);
+			fill(locked, 0, LOCKABLE / PAGE, 3);
+			locked = mremap(locked, LOCKABLE, 2 * LOCKABLE, MREMAP_MAYMOVE);
+			CHECK(locked != MAP_FAILED && holds(locked, 0, LOCKABLE / PAGE, 3));
+			CHECK(munmap(locked + LOCKABLE, LOCKABLE) == 0);
+			break;
+		default:
+			CHECK(sigaltstack(&stack, NULL) == -1 && errno == EINVAL);
+		}
+		is_lockable();
+		CHECK(munmap(locked, LOCKABLE) == 0);
+	}
+}
+
+static char *stacks;
+static pthread_barrier_t barrier;
+
+// Its alternate stack ends inside the page where the next thread's begins.
+static void *on_shared_pages(void *argument)
+{
+	uintptr_t number = (uintptr_t)argument;
+	size_t bytes = 4 * PAGE + PAGE / 2;
+	stack_t stack = { .ss_sp = stacks + PAGE / 4 + number * bytes, .ss_size = bytes };
+
+	CHECK(sigaltstack(&stack, NULL) == 0);
+	pthread_barrier_wait(&barrier);
+	stack.ss_flags = SS_DISABLE;
+	if (number != 1)
+		CHECK(sigaltstack(&stack, NULL) == 0);
+	pthread_barrier_wait(&barrier);
+	if (number == 1) {
+		// Our own stack stays, though the others' do not, nor what is unlocked by hand.
+		for (int round = 0; round < 2; round++) {
+			CHECK(madvise(stacks, MIB, MADV_COLD) == 0);
+			evict_the_rest();
+			CHECK(raise(SIGUSR1) == 0);
+			CHECK(holds(memory, 0, 64, 1));
+			CHECK(munlock(stacks, MIB) == 0);
+		}
+		CHECK(sigaltstack(&stack, NULL) == 0);
+	}
+	return NULL;
+}
+
+static void stacks_share_pages(void)
+{
+	pthread_t threads[3];
+
+	stacks = map(MIB);
+	CHECK(pthread_barrier_init(&barrier, NULL, 3) == 0);
+	for (uintptr_t number = 0; number < 3; number++)
+		CHECK(pthread_create(&threads[number], NULL, on_shared_pages, (void *)number) == 0);
+	for (int number = 0; number < 3; number++)
+		CHECK(pthread_join(threads[number], NULL) == 0);
+	CHECK(munmap(stacks, MIB) == 0);
+}
+
 int main(void)
 {
 	sigset_t all, none, old;
@@ -99,6 +183,10 @@ int main(void)
 	CHECK(holds(memory, 0, 64, 1));
 	stack.ss_flags = SS_DISABLE;
 	CHECK(sigaltstack(&stack, NULL) == 0);
+	handled = 0;
+	stacks_share_pages();
+	CHECK(handled == 2);
+	locked_memory_goes();
 	// The program's own SIGBUS handler: a file that is too short.
 	action = (struct sigaction){ .sa_sigaction = on_bus, .sa_flags = SA_SIGINFO };
 	CHECK(sigaction(SIGBUS, &action, NULL) == 0);
