@@ -283,8 +283,7 @@ impl Coordinator {
                 known.dead_band = FINE_BAND;
                 known.memory_pages = wanted.map(|(pages, _)| pages).or(known.memory_pages);
                 let elsewhere_pages = elsewhere(&known.view);
-                guest.memory_pages =
-                    wanted.map(|(pages, _)| pages.saturating_sub(elsewhere_pages));
+                guest.memory_pages = wanted.map(|(pages, _)| pages.saturating_sub(elsewhere_pages));
                 guest.used_pages =
                     told.map(|told| told.used_pages().saturating_sub(elsewhere_pages));
                 reasons.push(wanted.map_or(Why::Silent, |(_, why)| why));
