@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::mapping::{Errno, Pages};
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::Pager;
+use crate::syscall;
 
 /// What a part of a range is to who takes it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,19 @@ impl Pager {
             .take_promise(promise.pages.saturating_sub(promised));
         self.budget.release(promised.saturating_sub(promise.pages));
         Ok(())
+    }
+
+    /// Parts a range from what the kernel holds in one mapping with it, before anything of it is
+    /// given up: for what lies on either side it may need mappings that a process cannot have
+    /// any more (`vm.max_map_count`). False if so; nothing is changed then.
+    pub fn part_from_neighbours(&self, pages: Pages) -> bool {
+        let address = self.table.address(pages.first);
+        let advice = libc::MADV_DONTDUMP as usize;
+        // SAFETY: whether a core dump has it is of no account for what is about to go.
+        let result =
+            unsafe { syscall::call(libc::SYS_madvise, [address, pages.bytes(), advice, 0, 0, 0]) };
+        // The kernel's word for that, here. Any other is of holes, which need no parting.
+        result != -(libc::EAGAIN as isize)
     }
 
     /// What could not be mapped in the place of something else stays the program's: it cannot

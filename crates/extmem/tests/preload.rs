@@ -94,6 +94,11 @@ fn threads() {
 }
 
 #[test]
+fn a_hole_that_the_kernel_has_no_mapping_for_is_refused() {
+    in_every_mode("many", &[]);
+}
+
+#[test]
 fn words_of_threads_that_meet_in_a_page() {
     in_every_mode("shared", &[]);
 }

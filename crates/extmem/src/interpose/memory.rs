@@ -221,6 +221,9 @@ pub fn munmap(pager: &Pager, arguments: [usize; 6]) -> isize {
     };
     let mut operation = pager.enter();
     let _places = pager.places.lock();
+    if !pager.part_from_neighbours(pages) {
+        return fails(libc::ENOMEM);
+    }
     pager.unmap(pages, &mut operation.context);
     0
 }
