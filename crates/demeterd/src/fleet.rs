@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use demeter_balloon::Parameters;
 use demeter_balloon::view::{PolicyClock, PolicyView, VmView};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::accounts::Accounts;
 use crate::args::Settings;
@@ -39,6 +39,8 @@ pub struct Steering {
     pub interval_ms: u64,
     /// Whose milliseconds these are.
     pub clock: PolicyClock,
+    /// Counts what whoever steers has said.
+    pub generation: u64,
     /// How often a policy has decided.
     pub decisions: u64,
     /// How long that took, with the requests, together.
@@ -111,6 +113,8 @@ pub struct Fleet {
     stored: Mutex<Stored>,
     members: RwLock<BTreeMap<String, Member>>,
     steering: Mutex<Steering>,
+    /// Tells the one who decides that something was said.
+    steered: Notify,
     changes: watch::Sender<u64>,
     access: Access,
     state: Option<Arc<State>>,
@@ -182,9 +186,11 @@ impl Fleet {
                 fmem_pool_bytes: policy.fmem_pool_bytes,
                 interval_ms: policy.interval_ms,
                 clock: policy.clock,
+                generation: 0,
                 decisions: 0,
                 deciding: Duration::ZERO,
             }),
+            steered: Notify::new(),
             changes: watch::channel(0).0,
             access: settings.access,
             parameters: settings.parameters,
@@ -459,7 +465,9 @@ impl Fleet {
             steering.fmem_pool_bytes = wish.fmem_pool_bytes;
             steering.interval_ms = wish.interval_ms;
             steering.clock = wish.clock;
+            steering.generation += 1;
         });
+        self.steered.notify_one();
         let listens = ["guaranteed", "pressure", "working-set"].contains(&wish.name.as_str());
         for vm in self.vms().iter().filter(|_| listens) {
             if vm.share().fmem_ceiling_bytes.is_none() {
@@ -478,6 +486,11 @@ impl Fleet {
             }
         }
         tracing::info!(policy = wish.name, "policy");
+    }
+
+    /// Until whoever steers says something, or has since this was last waited for.
+    pub async fn steered(&self) {
+        self.steered.notified().await;
     }
 
     /// All machines by name.

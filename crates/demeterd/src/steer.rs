@@ -63,16 +63,15 @@ pub async fn run(fleet: Arc<Fleet>) {
             || coordinator.time_has_come(fleet.vms().iter().map(|vm| vm.view()), interval)
         {
             decided = Instant::now();
-            if coordinator.decide(fleet.seen().await, &orders) {
-                fleet.with_steering(|steering| {
-                    steering.decisions += 1;
-                    steering.deciding += decided.elapsed();
-                });
-            }
+            coordinator.decide_by(&fleet, &orders, fleet.seen()).await;
             fleet.accounts.set(coordinator.accounts());
         }
         fleet.keep_accounts();
-        tokio::time::sleep_until(next.into()).await;
+        tokio::select! {
+            () = tokio::time::sleep_until(next.into()) => {}
+            // An hour may be left of the old interval.
+            () = fleet.steered() => {}
+        }
     }
 }
 
@@ -82,6 +81,8 @@ struct Orders {
     fmem_pool_bytes: u64,
     interval_ms: u64,
     clock: PolicyClock,
+    /// Whoever steers has said something since where it is another one by now.
+    generation: u64,
 }
 
 impl Orders {
@@ -91,6 +92,7 @@ impl Orders {
             fmem_pool_bytes: steering.fmem_pool_bytes,
             interval_ms: steering.interval_ms,
             clock: steering.clock,
+            generation: steering.generation,
         })
     }
 }
@@ -198,6 +200,25 @@ impl Coordinator {
             }
         }
         any && all
+    }
+
+    /// One decision by what is seen when somebody has looked, which takes seconds where a worker
+    /// does not answer.
+    async fn decide_by(
+        &mut self,
+        fleet: &Fleet,
+        orders: &Orders,
+        seen: impl Future<Output = Vec<(Arc<Vm>, VmView)>>,
+    ) {
+        let began = Instant::now();
+        let seen = seen.await;
+        fleet.with_steering(|steering| {
+            // Nothing is asked for behind the back of whoever has taken over meanwhile.
+            if steering.generation == orders.generation && self.decide(seen, orders) {
+                steering.decisions += 1;
+                steering.deciding += began.elapsed();
+            }
+        });
     }
 
     /// One decision, and the requests that it takes. False: nobody decides here.

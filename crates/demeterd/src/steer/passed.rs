@@ -62,6 +62,7 @@ mod tests {
             fmem_pool_bytes: 0,
             interval_ms,
             clock,
+            generation: 0,
         }
     }
 

@@ -354,6 +354,7 @@ impl Host {
                 fmem_pool_bytes: fmem_pool_pages << PAGE_SHIFT,
                 interval_ms: INTERVAL_MS,
                 clock: PolicyClock::Guests,
+                generation: 0,
             },
         }
     }

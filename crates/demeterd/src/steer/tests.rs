@@ -5,7 +5,10 @@ use super::*;
 use demeter_balloon::statistics::Trigger;
 use demeter_balloon::{NodeStatistics, Statistics};
 
+use crate::args::settings_of;
+use crate::pair::driven_with;
 use crate::policy::Told;
+use demeter_balloon::view::PolicyView;
 use told::MOVING_S;
 
 fn tier(total_pages: u64) -> TierView {
@@ -340,4 +343,66 @@ fn a_kernel_holds_no_more_than_the_host_has_allocated_and_what_may_be_set_aside(
     assert_eq!(told::allocated(&tier, 8000), 3000);
     tier.backing_bytes = None;
     assert_eq!(told::allocated(&tier, 8000), 8000);
+}
+
+fn policy_view(name: &str, interval_ms: u64) -> PolicyView {
+    PolicyView {
+        name: name.into(),
+        fmem_pool_bytes: 16 << PAGE_SHIFT,
+        interval_ms,
+        clock: PolicyClock::Host,
+    }
+}
+
+/// Nobody is in it.
+fn fleet_under(policy: &str, interval_ms: u64) -> Arc<Fleet> {
+    let settings = settings_of("file".as_ref(), "").unwrap();
+    let fleet = Fleet::start(settings, None).unwrap();
+    fleet.set_policy(&policy_view(policy, interval_ms)).unwrap();
+    Arc::new(fleet)
+}
+
+#[tokio::test]
+async fn what_was_seen_under_older_orders_decides_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let pair = driven_with(directory.path(), "a", "fmem-size=32K");
+    let wanted_pages = || {
+        let wanted_bytes = pair.vm.view().tiers[0].wanted_size_bytes;
+        wanted_bytes.map(|bytes| bytes >> PAGE_SHIFT)
+    };
+    let fleet = fleet_under("static", 1000);
+    let mut coordinator = Coordinator::default();
+    // While it looks, which takes long, the operator takes over and says something else.
+    let seen = async {
+        fleet.set_policy(&policy_view("external", 1000)).unwrap();
+        pair.vm.ask(0, 12 << PAGE_SHIFT, "operator").unwrap();
+        vec![(pair.vm.clone(), pair.vm.view())]
+    };
+    let orders = Orders::of(&fleet);
+    coordinator.decide_by(&fleet, &orders, seen).await;
+    assert_eq!(wanted_pages(), Some(12));
+    assert_eq!(fleet.with_steering(|steering| steering.decisions), 0);
+    fleet.set_policy(&policy_view("static", 1000)).unwrap();
+    let seen = async { vec![(pair.vm.clone(), pair.vm.view())] };
+    let orders = Orders::of(&fleet);
+    coordinator.decide_by(&fleet, &orders, seen).await;
+    assert_eq!(wanted_pages(), Some(8));
+    assert_eq!(fleet.with_steering(|steering| steering.decisions), 1);
+}
+
+#[tokio::test]
+async fn a_new_interval_does_not_wait_for_the_end_of_the_old_one() {
+    let fleet = fleet_under("static", 3_600_000);
+    let deciding = tokio::spawn(run(fleet.clone()));
+    let limit = Instant::now() + Duration::from_secs(60);
+    for (interval_ms, decisions) in [(3_600_000, 1), (100, 4)] {
+        fleet
+            .set_policy(&policy_view("static", interval_ms))
+            .unwrap();
+        while fleet.with_steering(|steering| steering.decisions) < decisions {
+            assert!(Instant::now() < limit, "none at {interval_ms} ms");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    deciding.abort();
 }
