@@ -153,6 +153,27 @@ impl Stored {
         self.changes = changes;
         Ok(())
     }
+
+    /// A choice that was given up does not come back when what was configured then is configured
+    /// again. Who starts does not wait for the disk.
+    fn forget_given_up(&mut self) {
+        if !self.changes.forget_given_up(&self.configured) {
+            return;
+        }
+        let Some((store, state)) = self.store.clone() else {
+            return;
+        };
+        let changes = self.changes.clone();
+        state.files.push(move || {
+            if let Err(error) = store.write(&changes, &|| true) {
+                tracing::error!(
+                    "a policy that was chosen before the configuration had another one may come \
+                     back with it: {error}; next: make room in the state directory and ask for \
+                     any other change"
+                );
+            }
+        });
+    }
 }
 
 /// What was refused may be written yet: what is true is, after it.
@@ -220,6 +241,7 @@ impl Fleet {
         for description in stored.vms {
             fleet.begin_added(description, &settings.classes);
         }
+        fleet.stored().forget_given_up();
         // Whoever starts a daemon that could serve nobody is told so at once.
         if let Some(error) = first
             && !fleet.serves_anybody()
@@ -391,6 +413,12 @@ impl Fleet {
             let directory = state.directory().to_owned();
             let look = move |_: &dyn Fn() -> bool| std::fs::read_dir(directory).map(drop);
             state.reads.call(ANSWER_LIMIT, look)??;
+        }
+        // Nor is a choice given up that would come back.
+        if stored.changes.clone().forget_given_up(&settings.policy) {
+            stored.change(|changes| {
+                changes.forget_given_up(&settings.policy);
+            })?;
         }
         for (vm, share) in &same {
             vm.set_share(share.clone());
@@ -664,3 +692,6 @@ pub enum SetPolicyError {
     #[error("cannot remember it: {0}")]
     Store(#[from] io::Error),
 }
+
+#[cfg(test)]
+mod tests;

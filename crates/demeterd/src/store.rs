@@ -45,6 +45,14 @@ impl Changes {
             _ => configured.clone(),
         }
     }
+
+    /// Nobody decides but who is configured, if that is another one than when somebody chose.
+    /// True: it was so.
+    pub fn forget_given_up(&mut self, configured: &PolicyView) -> bool {
+        (self.policy)
+            .take_if(|chosen| chosen.instead_of != *configured)
+            .is_some()
+    }
 }
 
 /// Its place.
