@@ -459,6 +459,7 @@ impl Fleet {
             }
         }
         failed = failed.or(failed_moves.into_values().next());
+        self.entitle_added(&settings.classes);
         for description in &stored.changes.vms {
             if !self.is_served(&description.name) {
                 self.begin_added(description.clone(), &settings.classes);

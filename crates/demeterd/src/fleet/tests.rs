@@ -64,3 +64,37 @@ fn a_choice_that_a_start_gave_up_does_not_come_back_either() {
         assert_eq!(fleet.policy_view().name, policy);
     }
 }
+
+#[test]
+fn a_class_says_what_those_who_were_added_are_entitled_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(&directory);
+    let gold = |keys: &str| settings(&format!("[class.gold]\n{keys}"));
+    let fleet = start(&state, gold("fmem-floor = '1M'"));
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let line = format!("a,socket={},fmem={},class=gold", at("s"), at("f"));
+    let line = format!("{line},fmem-ceiling=4M");
+    let vm = fleet.add(Description::parse(&line).unwrap()).unwrap();
+    let floor_bytes = || vm.share().fmem_floor_bytes;
+    assert_eq!(floor_bytes(), 1 << 20);
+    fleet
+        .reload(gold("fmem-floor = '2M'\nfmem-ceiling = '8M'"))
+        .unwrap();
+    assert_eq!(floor_bytes(), 2 << 20);
+    assert_eq!(vm.share().fmem_ceiling_bytes, Some(4 << 20), "its own");
+    assert_eq!(vm.view().problem, None);
+    // Impossible for it, and gone: it is served as before, and says so.
+    for (wrong, why) in [
+        (gold("fmem-floor = '5M'"), "fmem-ceiling below fmem-floor"),
+        (settings(""), "no class 'gold'"),
+    ] {
+        fleet.reload(wrong).unwrap();
+        assert_eq!(floor_bytes(), 2 << 20);
+        let problem = vm.view().problem.unwrap();
+        assert!(problem.contains(why), "{problem}");
+        assert!(fleet.is_served("a"));
+    }
+    fleet.reload(gold("fmem-floor = '3M'")).unwrap();
+    assert_eq!((floor_bytes(), vm.view().problem), (3 << 20, None));
+    fleet.remove("a").unwrap();
+}

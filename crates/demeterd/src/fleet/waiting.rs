@@ -66,7 +66,34 @@ fn stays(vm: &Vm, spec: &spec::Vm, error: &Error) {
     vm.set_share(spec.share.clone());
 }
 
+/// What it was added with cannot be any more: its class is gone, or contradicts it.
+fn keeps_its_share(vm: &Vm, error: &SpecError) {
+    let words = format!(
+        "it is entitled to what it was before the configuration was read anew, and a restart \
+         would not serve it: {error}; next: mend its class in the file, then POST /v1/reload"
+    );
+    tracing::error!(vm = vm.spec.name, "{words}");
+    vm.set_unserved(Some(&words));
+}
+
 impl Fleet {
+    /// Classes say also what those who were added and are served are entitled to.
+    pub(super) fn entitle_added(&self, classes: &BTreeMap<String, Entitlement>) {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        for member in members.values().filter(|member| member.keeper.is_some()) {
+            let Some(added) = &member.added else {
+                continue;
+            };
+            match added.clone().finish(classes) {
+                Ok(spec) => {
+                    member.vm.set_share(spec.share);
+                    member.vm.set_unserved(None);
+                }
+                Err(error) => keeps_its_share(&member.vm, &error),
+            }
+        }
+    }
+
     pub(super) fn serves_anybody(&self) -> bool {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
         members.values().any(|member| member.keeper.is_some())
