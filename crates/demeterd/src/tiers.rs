@@ -36,9 +36,27 @@ pub struct Files {
     backing: Vec<Arc<File>>,
     /// Of each tier. A file that several regions lie in is here once.
     tiers: Vec<Vec<Arc<File>>>,
+    /// Which ones these are.
+    which: Vec<Arc<Which>>,
     /// Of each tier, as it was when somebody first asked: does the host allocate it page by page,
     /// and for this tier alone?
     by_page: OnceLock<Vec<bool>>,
+}
+
+/// Which files these are, after they are closed, too.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Which(Vec<Option<KnownIdentity>>);
+
+impl Which {
+    fn of(files: &[Arc<File>]) -> Self {
+        Self(files.iter().map(|file| known_identity(file)).collect())
+    }
+
+    /// The same ones. Of files of which the system does not say which they are nobody knows, unless
+    /// they were handed over at one time.
+    pub fn is(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        Arc::ptr_eq(self, other) || (self == other && self.0.iter().all(Option::is_some))
+    }
 }
 
 /// What the host has allocated for a tier.
@@ -73,10 +91,10 @@ impl Files {
                 })
                 .collect()
         };
+        let of_tiers = Self::of_tiers((0..nr_tiers).map(of_tier).collect());
         Self {
-            tiers: (0..nr_tiers).map(of_tier).collect(),
             backing,
-            by_page: OnceLock::new(),
+            ..of_tiers
         }
     }
 
@@ -84,6 +102,10 @@ impl Files {
     pub fn of_tiers(tiers: Vec<Vec<Arc<File>>>) -> Self {
         Self {
             backing: Vec::new(),
+            which: tiers
+                .iter()
+                .map(|files| Arc::new(Which::of(files)))
+                .collect(),
             tiers,
             by_page: OnceLock::new(),
         }
@@ -92,6 +114,11 @@ impl Files {
     /// Those of each tier.
     pub fn tiers(&self) -> &[Vec<Arc<File>>] {
         &self.tiers
+    }
+
+    /// Which files a tier lies in.
+    pub fn which(&self, node: u16) -> Option<&Arc<Which>> {
+        self.which.get(usize::from(node))
     }
 
     /// What the host has allocated for a tier.
@@ -396,9 +423,12 @@ fn identity(metadata: &fs::Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
+/// Device (major, minor) and inode.
+type KnownIdentity = (u32, u32, u64);
+
 /// Which file it is, as the system knows it already: without waiting for a program that may
 /// serve it.
-pub fn known_identity(file: &File) -> Option<(u32, u32, u64)> {
+pub fn known_identity(file: &File) -> Option<KnownIdentity> {
     let mut known = std::mem::MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is terminated, the descriptor is open as long as `file` is borrowed,
     // and the place for the answer lives until the end.

@@ -23,13 +23,19 @@ use crate::ledger::{Entry, Ledger, What};
 use crate::message::{Begin, Heard, News, NewsError, NodeNews, Order, Wish, Word, harmless};
 use crate::quota::Telling;
 use crate::spec;
-use crate::tiers::{self, Allocated, Files, Known, MAX_SLOTS};
+use crate::tiers::{self, Allocated, Files, Known, MAX_SLOTS, Which};
 
 use tell::{Told, is_entry, is_line};
 
 mod tell;
 #[cfg(test)]
 mod tests;
+
+/// What was allocated for a tier while it lay in these files.
+struct Measured {
+    which: Arc<Which>,
+    allocated: Allocated,
+}
 
 struct State {
     /// To the worker, while there is one.
@@ -45,8 +51,10 @@ struct State {
     statistics_at: Option<Instant>,
     sizing: Option<Sizing>,
     account: Option<AccountView>,
-    /// What the host has allocated for each tier, when it was last measured.
-    backing: Vec<Option<Allocated>>,
+    /// What the host has allocated for each tier, when it was last measured. A monitor may hand
+    /// the same files over again at any time, and a guest may make it do so: that hides nothing
+    /// of what was seen.
+    backing: Vec<Option<Measured>>,
     /// Somebody asks the system for that since then, by [`Asker`].
     measuring_since: [Option<Instant>; 2],
     /// The newest question to the worker.
@@ -89,6 +97,23 @@ impl State {
     fn is_unmeasured(&self) -> bool {
         let is_late = |since: Instant| since.elapsed() >= MEASURING_LIMIT;
         self.measuring_since.into_iter().flatten().any(is_late)
+    }
+
+    fn is_in(&self, node: u16, which: &Arc<Which>) -> bool {
+        self.files.which(node).is_some_and(|now| now.is(which))
+    }
+
+    fn set_backing(&mut self, node: u16, measured: Option<Measured>) {
+        let at = usize::from(node);
+        if self.backing.len() <= at {
+            self.backing.resize_with(at + 1, || None);
+        }
+        self.backing[at] = measured;
+    }
+
+    fn backing(&self, node: u16) -> Option<Allocated> {
+        let measured = self.backing.get(usize::from(node))?.as_ref()?;
+        (self.is_in(node, &measured.which)).then_some(measured.allocated)
     }
 
     fn node(&self, node: u16) -> NodeNews {
@@ -415,9 +440,8 @@ impl Vm {
         if of_tiers.iter().map(Vec::len).sum::<usize>() > MAX_SLOTS {
             return Err(WordError::Files);
         }
-        let mut state = self.state();
-        state.files = Arc::new(Files::of_tiers(of_tiers));
-        state.backing.clear();
+        let files = Arc::new(Files::of_tiers(of_tiers));
+        self.state().files = files;
         Ok(())
     }
 
@@ -537,10 +561,14 @@ impl Vm {
         let files = state.files.clone();
         drop(state);
         let nodes = 0..self.parameters.nr_nodes;
-        let backing = nodes.map(|node| ask(&files, node)).collect();
+        let backing: Vec<_> = nodes.map(|node| (node, ask(&files, node))).collect();
         let mut state = self.state();
-        if Arc::ptr_eq(&files, &state.files) {
-            state.backing = backing;
+        for (node, allocated) in backing {
+            if let Some(which) = files.which(node).filter(|which| state.is_in(node, which)) {
+                let which = which.clone();
+                let measured = allocated.map(|allocated| Measured { which, allocated });
+                state.set_backing(node, measured);
+            }
         }
         // Nobody else says so: whatever a worker says, there is one thread.
         state.measuring_since[place] = None;
@@ -640,8 +668,7 @@ impl Vm {
                 let wish = state.wish(node);
                 let size = |pages: u64| now.node_pages.saturating_sub(pages) << PAGE_SHIFT;
                 let ticket = wish.map_or(0, |wish| wish.ticket);
-                let backing = state.backing.get(usize::from(node)).copied().flatten();
-                let backing = backing.filter(|_| !unmeasured);
+                let backing = state.backing(node).filter(|_| !unmeasured);
                 TierView {
                     tier: tier_name(node),
                     node,

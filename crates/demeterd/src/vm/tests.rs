@@ -134,6 +134,46 @@ fn files_of_others_are_not_measured() {
     assert!(pair.vm.hear(word, vec![fd]).is_err(), "files of nothing");
 }
 
+/// A guest can have its monitor send a new table at any time, right before a decision, too.
+#[test]
+fn the_same_files_again_hide_nothing_of_what_was_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let pair = driven(directory.path(), "a");
+    let hand = |count: usize| {
+        let open = |_| File::open(directory.path().join("a")).unwrap().into();
+        let word = Word::Files {
+            nodes: vec![0; count],
+            first: true,
+        };
+        pair.vm.hear(word, (0..count).map(open).collect()).unwrap();
+    };
+    let backing_bytes = || pair.vm.view().tiers[0].backing_bytes;
+    pair.vm.measure(Asker::Decisions);
+    let measured = backing_bytes();
+    assert!(measured.is_some());
+    hand(1);
+    assert_eq!(backing_bytes(), measured);
+    // Also while somebody measures.
+    pair.vm.measure_by(Asker::Decisions, |_, _| {
+        hand(2);
+        Some(Allocated {
+            bytes: 7 << PAGE_SHIFT,
+            length_bytes: None,
+        })
+    });
+    assert_eq!(backing_bytes(), Some(7 << PAGE_SHIFT));
+    // In pieces: what is not there is not counted, and is as it was when it is there again.
+    let other = tempfile::tempfile().unwrap();
+    let word = Word::Files {
+        nodes: vec![0],
+        first: true,
+    };
+    pair.vm.hear(word, vec![other.into()]).unwrap();
+    assert_eq!(backing_bytes(), None);
+    hand(1);
+    assert_eq!(backing_bytes(), Some(7 << PAGE_SHIFT));
+}
+
 #[test]
 fn a_death_is_told_and_wishes_outlive_it() {
     let directory = tempfile::tempdir().unwrap();
