@@ -10,6 +10,7 @@ use crate::lock::LockError;
 use crate::policy::PolicyError;
 use crate::sockets::SocketError;
 use crate::spec::SpecError;
+use crate::state::Silent;
 use crate::token::TokenError;
 
 /// A failure: [`std::fmt::Display`] is the cause, [`Error::next`] what to do.
@@ -92,12 +93,20 @@ impl Error {
         }
     }
 
+    /// The disk under the state directory does not answer.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::File { cause, .. } if Silent::is(cause))
+    }
+
     /// What the operator should do.
     pub fn next(&self) -> String {
         match self {
             Self::Usage { next, .. } => next.clone(),
             Self::Spec(_) => "see the machine's keys in docs/balloon.md".into(),
             Self::Policy(error) => error.next(),
+            Self::File { .. } if self.is_silence() => {
+                "look after the state directory and its disk".into()
+            }
             Self::File { .. } => "check the path and its permissions".into(),
             Self::Lock(error) => error.next().into(),
             Self::Socket(error) => error.next().into(),

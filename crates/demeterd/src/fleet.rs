@@ -79,7 +79,8 @@ impl FleetError {
     /// The disk under the state directory does not answer.
     pub fn is_silence(&self) -> bool {
         match self {
-            Self::Store(cause) | Self::Start(Error::File { cause, .. }) => Silent::is(cause),
+            Self::Store(cause) => Silent::is(cause),
+            Self::Start(error) => error.is_silence(),
             Self::Silent(_) => true,
             _ => false,
         }
@@ -99,6 +100,8 @@ struct Member {
     vm: Arc<Vm>,
     /// None: it cannot be served yet, and its problem says why.
     keeper: Option<Keeper>,
+    /// That is since the disk has not answered: its ledger could not be read.
+    waits_for_disk: bool,
     /// As the control interface gave it; none: of the configuration.
     added: Option<Description>,
 }
@@ -230,6 +233,7 @@ impl Fleet {
         for spec in settings.vms {
             match fleet.begin(spec.clone(), None) {
                 Ok(_) => {}
+                Err(error) if error.is_silence() => fleet.let_wait(spec, None, &error),
                 // The others shall be served even so.
                 Err(error) if waiting::is_of_its_socket(&error) => {
                     fleet.let_wait(spec, None, &error);
@@ -244,7 +248,7 @@ impl Fleet {
         fleet.stored().forget_given_up();
         // Whoever starts a daemon that could serve nobody is told so at once.
         if let Some(error) = first
-            && !fleet.serves_anybody()
+            && !fleet.may_serve_anybody()
         {
             return Err(error);
         }
@@ -258,8 +262,23 @@ impl Fleet {
     /// Serves one more machine, or one that has waited.
     fn begin(&self, spec: spec::Vm, added: Option<Description>) -> Result<Arc<Vm>, Error> {
         self.check(&spec)?;
+        // A monitor that gets through waits until it is served, and its guest with it: that shall
+        // not be for a disk. Nor is an inherited socket used up for nothing.
+        let ledger = self.open_ledger(&spec)?;
         let listener = keeper::listen(&spec, self.access)?;
-        self.begin_on(listener, spec, added)
+        self.begin_with(ledger, listener, spec, added)
+    }
+
+    fn open_ledger(&self, spec: &spec::Vm) -> Result<Ledger, Error> {
+        Ledger::open(self.state.clone(), &spec.name).map_err(|cause| {
+            let state = self.state.as_ref();
+            let directory = state.map_or(Path::new(""), |state| state.directory());
+            let action = match Silent::is(&cause) {
+                true => "read a ledger in",
+                false => "write a ledger in",
+            };
+            Error::file(action, directory, cause)
+        })
     }
 
     /// Nobody who is served has its name or socket.
@@ -286,17 +305,23 @@ impl Fleet {
         spec: spec::Vm,
         added: Option<Description>,
     ) -> Result<Arc<Vm>, Error> {
-        let ledger = Ledger::open(self.state.clone(), &spec.name).map_err(|cause| {
-            let state = self.state.as_ref();
-            let directory = state.map_or(Path::new(""), |state| state.directory());
-            Error::file("write a ledger in", directory, cause)
-        })?;
+        self.begin_with(self.open_ledger(&spec)?, listener, spec, added)
+    }
+
+    fn begin_with(
+        &self,
+        ledger: Ledger,
+        listener: Listener,
+        spec: spec::Vm,
+        added: Option<Description>,
+    ) -> Result<Arc<Vm>, Error> {
         let name = spec.name.clone();
         let vm = Arc::new(Vm::new(spec, self.parameters, ledger, self.changes.clone()));
         let keeper = keeper::start(vm.clone(), listener, self.access, self.keeping)?;
         let member = Member {
             vm: vm.clone(),
             keeper: Some(keeper),
+            waits_for_disk: false,
             added,
         };
         let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
@@ -333,7 +358,10 @@ impl Fleet {
             return Err(SpecError::NameTwice(spec.name).into());
         }
         self.check_waiting(&spec)?;
-        let vm = self.begin(spec, Some(description.clone()))?;
+        // One that cannot be served leaves nothing behind, nor a ledger.
+        self.check(&spec)?;
+        let listener = keeper::listen(&spec, self.access)?;
+        let vm = self.begin_on(listener, spec, Some(description.clone()))?;
         let kept = stored.change(|changes| {
             changes.vms.retain(|vm| vm.name != description.name);
             changes.vms.push(description);

@@ -98,3 +98,41 @@ fn a_class_says_what_those_who_were_added_are_entitled_to() {
     assert_eq!((floor_bytes(), vm.view().problem), (3 << 20, None));
     fleet.remove("a").unwrap();
 }
+
+/// A ledger takes 16 MiB, which a slow disk does not read in five seconds.
+#[test]
+fn who_waits_for_the_disk_at_a_start_is_served_when_it_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = state(&directory);
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let vm = |name: &str| {
+        let (socket, fmem) = (at(name), at("f"));
+        format!("[[vm]]\nname = '{name}'\nsocket = '{socket}'\nfmem = '{fmem}'\n")
+    };
+    // Nobody is left of an earlier daemon that was killed.
+    drop(std::os::unix::net::UnixListener::bind(at("b")).unwrap());
+    let (thaws, frozen) = std::sync::mpsc::channel::<()>();
+    let place = state.reads.push(move || {
+        let _ = frozen.recv();
+    });
+    let fleet = start(&state, settings(&(vm("a") + &vm("b"))));
+    let problem = |name: &str| fleet.vm(name).unwrap().view().problem;
+    for name in ["a", "b"] {
+        assert!(!fleet.is_served(name));
+        let problem = problem(name).unwrap();
+        assert!(problem.contains("does not answer"), "{problem}");
+        assert!(problem.contains("tried again"), "{problem}");
+    }
+    // No monitor gets through to somebody who does not serve it.
+    assert!(!directory.path().join("a").exists());
+    assert!(fleet.try_again().is_empty());
+    drop(thaws);
+    state.reads.wait(place, LONG).unwrap();
+    assert_eq!(fleet.try_again().len(), 2);
+    for name in ["a", "b"] {
+        assert!(fleet.is_served(name));
+        assert_eq!(problem(name), None);
+    }
+    fleet.end("a");
+    fleet.end("b");
+}

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -26,21 +27,28 @@ pub(super) fn is_of_its_socket(error: &Error) -> bool {
     matches!(error, Error::Socket(error) if !matches!(error, SocketError::NotListening(_)))
 }
 
-/// Nobody listens on its socket. Whoever does is not asked again and again: each time a worker
-/// of that daemon would be busy with us, and not with its guest. A reload asks.
+/// Nobody listens on its socket, and there is a place for it. Whoever listens is not asked again
+/// and again: each time a worker of that daemon would be busy with us, and not with its guest. A
+/// reload asks.
 fn may_come(spec: &spec::Vm) -> bool {
     match &spec.socket {
-        Socket::Path(path) => !path.exists(),
+        Socket::Path(path) => !path.exists() && has_directory(path),
         Socket::Descriptor(_) => false,
     }
 }
 
+fn has_directory(path: &Path) -> bool {
+    // Of a bare name it is empty, and is where we are.
+    (path.parent()).is_none_or(|parent| parent.as_os_str().is_empty() || parent.is_dir())
+}
+
 /// What the view says of it.
 fn unserved(error: &Error) -> String {
-    format!(
-        "cannot be served: {error}; next: {}, then POST /v1/reload",
-        error.next()
-    )
+    let then = match error.is_silence() {
+        true => "it is tried again",
+        false => "then POST /v1/reload",
+    };
+    format!("cannot be served: {error}; next: {}, {then}", error.next())
 }
 
 /// One socket by two names is one socket.
@@ -94,9 +102,16 @@ impl Fleet {
         }
     }
 
-    pub(super) fn serves_anybody(&self) -> bool {
+    /// It serves somebody, or will when the disk answers.
+    pub(super) fn may_serve_anybody(&self) -> bool {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
-        members.values().any(|member| member.keeper.is_some())
+        (members.values()).any(|member| member.keeper.is_some() || member.waits_for_disk)
+    }
+
+    /// The disk is still at what somebody has wanted to read, and whoever asks would wait.
+    fn is_disk_busy(&self) -> bool {
+        let state = self.state.as_ref();
+        state.is_some_and(|state| !state.reads.silent_for().is_zero())
     }
 
     /// Somebody keeps a worker for it.
@@ -179,6 +194,7 @@ impl Fleet {
         let member = Member {
             vm: Arc::new(vm),
             keeper: None,
+            waits_for_disk: error.is_silence(),
             added,
         };
         members.insert(name, member);
@@ -187,10 +203,19 @@ impl Fleet {
     /// Serves who could not be served before and can be now.
     pub fn try_again(&self) -> Vec<Arc<Vm>> {
         let stored = self.stored();
+        let is_disk_busy = self.is_disk_busy();
+        let may_be_served = |member: &&Member| {
+            if member.waits_for_disk {
+                !is_disk_busy
+            } else {
+                may_come(&member.vm.spec)
+            }
+        };
         let waiting: Vec<_> = {
             let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
             (members.values())
-                .filter(|member| member.keeper.is_none() && may_come(&member.vm.spec))
+                .filter(|member| member.keeper.is_none())
+                .filter(may_be_served)
                 .map(|member| (member.vm.spec.clone(), member.added.clone()))
                 .collect()
         };
@@ -210,11 +235,7 @@ impl Fleet {
                     served.push(vm);
                 }
                 // It stays as it is; why may be something else by now.
-                Err(error) => {
-                    if let Ok(vm) = self.vm(&name) {
-                        vm.set_unserved(Some(&unserved(&error)));
-                    }
-                }
+                Err(error) => self.waits_on(&name, &error),
             }
         }
         drop(stored);
@@ -222,6 +243,14 @@ impl Fleet {
             self.changed();
         }
         served
+    }
+
+    fn waits_on(&self, name: &str, error: &Error) {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(member) = members.get_mut(name) {
+            member.waits_for_disk = error.is_silence();
+            member.vm.set_unserved(Some(&unserved(error)));
+        }
     }
 
     /// For ever, from time to time: who waits, and what a full disk did not take.
