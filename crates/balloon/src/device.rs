@@ -255,10 +255,17 @@ impl Device {
     /// A new memory table. What was in the balloons stays there, if the memory
     /// is still there.
     pub fn set_regions(&mut self, regions: Regions) {
+        self.nodes.iter_mut().for_each(Node::forget_away);
+        self.go_on_with_regions(regions);
+    }
+
+    /// A further part of a memory table that comes in parts: a monitor that hands memory over
+    /// piece by piece takes pieces out and puts the same memory in again, cut otherwise. What was
+    /// in the balloons of memory that the parts before have taken out is there again when
+    /// the memory is. Meanwhile it is in no balloon, and nothing is punched there.
+    pub fn go_on_with_regions(&mut self, regions: Regions) {
         for (index, node) in self.nodes.iter_mut().enumerate() {
-            if node.held_pages() > 0 {
-                node.keep_within(&regions, index as u16);
-            }
+            node.keep_within(&regions, index as u16);
         }
         self.regions = regions;
     }

@@ -43,6 +43,8 @@ pub struct Ended {
 #[derive(Debug, Default)]
 pub struct Node {
     pages: Pages,
+    /// What was in the balloon of memory that has just gone away, and may be back at once.
+    away: Pages,
     hello: bool,
     /// Pages that may still come with the RESYNC flag; None: none may.
     resync_left: Option<u64>,
@@ -145,6 +147,7 @@ impl Node {
 
     fn forget(&mut self) {
         self.pages.clear();
+        self.away.clear();
         self.reset();
     }
 
@@ -159,15 +162,25 @@ impl Node {
         self.undelivered = self.wish.is_some();
     }
 
-    /// Memory went away: so does what was in the balloon of it.
+    /// Memory went away: so does what was in the balloon of it. Memory came back: so does that,
+    /// unless it was forgotten.
     pub fn keep_within(&mut self, regions: &Regions, node: u16) {
-        self.pages.retain(|page| {
+        let is_there = |page| {
             let range = Range {
                 gpa: page << PAGE_SHIFT,
                 nr_pages: 1,
             };
             regions.pieces(node, range).is_ok()
-        });
+        };
+        let back = self.away.part(|page| !is_there(page));
+        let gone = self.pages.part(is_there);
+        self.pages.merge(&back);
+        self.away.merge(&gone);
+    }
+
+    /// What has gone away is not expected back.
+    pub fn forget_away(&mut self) {
+        self.away.clear();
     }
 
     /// So many of the pages that were taken in last still have their backing.

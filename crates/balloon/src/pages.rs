@@ -79,19 +79,37 @@ impl Pages {
     pub fn insert(&mut self, first: u64, nr_pages: u64) -> u64 {
         let mut added = 0;
         for (chunk, word, mask) in spans(first, nr_pages) {
-            let chunk = self.chunks.entry(chunk).or_insert_with(|| {
-                Box::new(Chunk {
-                    words: [0; CHUNK_WORDS],
-                    held: 0,
-                })
-            });
-            let new = u64::from((mask & !chunk.words[word]).count_ones());
-            chunk.words[word] |= mask;
-            chunk.held += new;
-            added += new;
+            added += self.insert_word(chunk, word, mask);
         }
-        self.held += added;
         added
+    }
+
+    fn insert_word(&mut self, chunk: u64, word: usize, mask: u64) -> u64 {
+        let chunk = self.chunks.entry(chunk).or_insert_with(|| {
+            Box::new(Chunk {
+                words: [0; CHUNK_WORDS],
+                held: 0,
+            })
+        });
+        let new = u64::from((mask & !chunk.words[word]).count_ones());
+        chunk.words[word] |= mask;
+        chunk.held += new;
+        self.held += new;
+        new
+    }
+
+    /// Adds those of another set.
+    pub fn merge(&mut self, other: &Self) {
+        for (&index, chunk) in &other.chunks {
+            for (word, bits) in chunk
+                .words
+                .iter()
+                .enumerate()
+                .filter(|(_, bits)| **bits != 0)
+            {
+                self.insert_word(index, word, *bits);
+            }
+        }
     }
 
     /// Takes pages out. Says how many were there.
@@ -119,24 +137,31 @@ impl Pages {
         self.held = 0;
     }
 
-    /// Keeps the pages for which `keep` says so.
-    pub fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
+    /// Keeps the pages for which `keep` says so. The others.
+    #[must_use]
+    pub fn part(&mut self, mut keep: impl FnMut(u64) -> bool) -> Self {
+        let mut others = Self::default();
         for (&index, chunk) in &mut self.chunks {
             for (word, bits) in chunk.words.iter_mut().enumerate() {
-                let mut left = *bits;
+                let (mut left, mut gone) = (*bits, 0);
                 while left != 0 {
                     let bit = left.trailing_zeros();
                     left &= left - 1;
                     let page = index * CHUNK_PAGES + word as u64 * WORD_BITS + u64::from(bit);
                     if !keep(page) {
-                        *bits &= !(1 << bit);
-                        chunk.held -= 1;
-                        self.held -= 1;
+                        gone |= 1 << bit;
                     }
+                }
+                if gone != 0 {
+                    let count = others.insert_word(index, word, gone);
+                    *bits &= !gone;
+                    chunk.held -= count;
+                    self.held -= count;
                 }
             }
         }
         self.chunks.retain(|_, chunk| chunk.held > 0);
+        others
     }
 }
 
@@ -150,7 +175,7 @@ mod tests {
     enum Step {
         Insert(u64, u64),
         Remove(u64, u64),
-        Retain(u64),
+        Part(u64),
     }
 
     fn run() -> impl Strategy<Value = (u64, u64)> {
@@ -167,7 +192,7 @@ mod tests {
         let step = prop_oneof![
             run().prop_map(|(first, nr)| Step::Insert(first, nr)),
             run().prop_map(|(first, nr)| Step::Remove(first, nr)),
-            (2..5u64).prop_map(Step::Retain),
+            (2..5u64).prop_map(Step::Part),
         ];
         proptest::collection::vec(step, 1..24)
     }
@@ -187,9 +212,15 @@ mod tests {
                         let gone = (first..first + nr).filter(|page| model.remove(page)).count();
                         prop_assert_eq!(pages.remove(first, nr), gone as u64);
                     }
-                    Step::Retain(modulus) => {
+                    Step::Part(modulus) => {
+                        let all = pages.clone();
                         model.retain(|page| page % modulus == 0);
-                        pages.retain(|page| page % modulus == 0);
+                        let others = pages.part(|page| page % modulus == 0);
+                        prop_assert_eq!(pages.len() + others.len(), all.len());
+                        let mut again = pages.clone();
+                        again.merge(&others);
+                        prop_assert_eq!(again.len(), all.len());
+                        prop_assert_eq!(again.part(|page| page % modulus == 0).len(), others.len());
                     }
                 }
                 prop_assert_eq!(pages.len(), model.len() as u64);

@@ -565,3 +565,49 @@ fn memory_that_goes_away_takes_its_pages_along() {
     bench.device.set_regions(Regions::new(vec![half]).unwrap());
     assert_eq!(bench.held(FMEM), 10);
 }
+
+#[test]
+fn memory_that_is_taken_out_and_put_in_again_brings_its_pages_along() {
+    let region = |first_page, nr_pages| Region {
+        first_page,
+        nr_pages,
+        node: FMEM,
+        backing: 0,
+        offset_bytes: first_page << 12,
+    };
+    let table = |regions: &[Region]| Regions::new(regions.to_vec()).unwrap();
+    let whole = [region(0, 0x1000)];
+    let cut = [region(0, 0x7f8), region(0x808, 0x7f8)];
+    for is_one_table in [true, false] {
+        let mut bench = Bench::driven(100);
+        assert_eq!(bench.inflate(&[(0, 10), (0x800, 10)]), Status::Ok);
+        bench.device.set_regions(Regions::default());
+        assert_eq!(bench.held(FMEM), 0);
+        bench.device.go_on_with_regions(table(&cut[..1]));
+        assert_eq!(bench.held(FMEM), 10);
+        bench.device.go_on_with_regions(table(&cut));
+        assert_eq!(bench.held(FMEM), 12);
+        // Nothing goes into the balloon, or out of it, where there is no memory.
+        assert_eq!(bench.deflate(&[(0x800, 1)]), Status::Range);
+        assert_eq!(bench.deflate(&[(0x808, 1)]), Status::Ok);
+        let again = table(&whole);
+        if is_one_table {
+            bench.device.go_on_with_regions(again);
+            assert_eq!(bench.held(FMEM), 19);
+            assert_eq!(bench.deflate(&[(0, 10), (0x800, 8)]), Status::Ok);
+            assert_eq!(bench.held(FMEM), 1);
+        } else {
+            // A later one is of other memory.
+            bench.device.set_regions(again);
+            assert_eq!(bench.held(FMEM), 11);
+            assert_eq!(bench.inflate(&[(0x800, 8)]), Status::Ok);
+        }
+    }
+    // Nor has a driver that comes in between anything of it.
+    let mut bench = Bench::driven(100);
+    assert_eq!(bench.inflate(&[(0, 10)]), Status::Ok);
+    bench.device.set_regions(Regions::default());
+    assert_eq!(bench.hello(FMEM, 0), Status::Ok);
+    bench.device.go_on_with_regions(table(&whole));
+    assert_eq!(bench.held(FMEM), 0);
+}

@@ -19,12 +19,16 @@ use crate::tiers::{self, Files, Handed, Known};
 
 /// What happens is told at most so often; whoever asks is answered at once.
 const PAUSE: Duration = Duration::from_millis(2);
+/// A memory table that comes later than so long after the last one is no part of it.
+const PARTS: Duration = Duration::from_secs(1);
 /// What is wrong when nobody says which memory is which tier.
 const UNKNOWN: &str = "the coordinator does not say which memory is which tier";
 
 struct State {
     device: Device,
     files: Arc<Files>,
+    /// When the last memory table, or part of it, was taken over.
+    tabled: Option<Instant>,
     quota: Quota,
     problem: Option<String>,
     connected: bool,
@@ -96,6 +100,7 @@ impl Guest {
             state: Mutex::new(State {
                 device: device(parameters, &begin.wishes),
                 files: Arc::default(),
+                tabled: None,
                 quota: Quota::new(Instant::now()),
                 problem: None,
                 connected: false,
@@ -143,6 +148,7 @@ impl Guest {
         state.device = device(self.parameters, &state.wishes);
         self.lost.store(false, Ordering::Relaxed);
         state.files = Arc::default();
+        state.tabled = None;
         state.problem = None;
         state.connected = false;
         state.wake = None;
@@ -165,8 +171,10 @@ impl Guest {
         self.told.notify_all();
     }
 
-    /// The monitor's memory table.
+    /// The monitor's memory table. One that hands it over piece by piece takes out what it puts
+    /// in again at once.
     pub fn set_memory(&self, handed: &[Handed]) {
+        let came = Instant::now();
         let known = (self.which)();
         let mut matched = tiers::matched(known.as_deref().unwrap_or_default(), handed);
         if known.is_none() {
@@ -174,7 +182,13 @@ impl Guest {
         }
         let _punched = self.punching.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
-        state.device.set_regions(matched.regions);
+        let is_part = (state.tabled).is_some_and(|last| came.duration_since(last) < PARTS);
+        if is_part {
+            state.device.go_on_with_regions(matched.regions);
+        } else {
+            state.device.set_regions(matched.regions);
+        }
+        state.tabled = Some(Instant::now());
         state.files = Arc::new(matched.files);
         // Of many files it can be more than a message holds.
         state.problem = matched.problem.as_deref().map(harmless);
@@ -441,18 +455,22 @@ fn wake(state: &State) {
 mod tests {
     use super::*;
     use crate::pair::driven;
-    use demeter_balloon::wire::{OP_INFLATED, PAGE_SHIFT, Range, Report, Status};
+    use demeter_balloon::wire::{OP_DEFLATE, OP_INFLATED, PAGE_SHIFT, Range, Report, Status};
     use std::sync::mpsc;
 
     fn inflated() -> Vec<u8> {
+        report(OP_INFLATED, 0, 4)
+    }
+
+    fn report(op: u16, first_page: u64, nr_pages: u64) -> Vec<u8> {
         let report = Report {
-            op: OP_INFLATED,
+            op,
             current_pages: 4,
             ..Report::default()
         };
         report.message(&[Range {
-            gpa: 0,
-            nr_pages: 4,
+            gpa: first_page << PAGE_SHIFT,
+            nr_pages,
         }])
     }
 
@@ -479,6 +497,42 @@ mod tests {
         });
         assert_eq!(ack.status, Status::Ok);
         changes.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+
+    #[test]
+    fn a_table_that_comes_in_pieces_takes_nothing_out_of_the_balloon() {
+        let directory = tempfile::tempdir().unwrap();
+        let guest = driven(directory.path(), "a").guest;
+        assert_eq!(
+            guest.report(0, &report(OP_INFLATED, 0, 4)).status,
+            Status::Ok
+        );
+        let memory = directory.path().join("a");
+        let file = std::fs::File::options().read(true).write(true).open(memory);
+        let file = Arc::new(file.unwrap());
+        let piece = |first_page: u64, nr_pages: u64| Handed {
+            gpa: first_page << PAGE_SHIFT,
+            length_bytes: nr_pages << PAGE_SHIFT,
+            file: file.clone(),
+            offset_bytes: first_page << PAGE_SHIFT,
+        };
+        let held_pages = || guest.take_news().0.nodes[0].held_pages;
+        guest.set_memory(&[]);
+        assert_eq!(held_pages(), 0);
+        guest.set_memory(&[piece(2, 14)]);
+        assert_eq!(held_pages(), 2);
+        guest.set_memory(&[piece(0, 2), piece(2, 14)]);
+        assert_eq!(held_pages(), 4);
+        assert_eq!(
+            guest.report(0, &report(OP_DEFLATE, 0, 1)).status,
+            Status::Ok
+        );
+        // What comes much later is other memory.
+        guest.set_memory(&[]);
+        guest.state().tabled = Instant::now().checked_sub(PARTS);
+        guest.set_memory(&[piece(0, 16)]);
+        assert_eq!(held_pages(), 0);
+        assert!(!guest.state().device.is_disabled());
     }
 
     #[test]
