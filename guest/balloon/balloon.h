@@ -119,6 +119,7 @@ struct demeter_done {
  * @nr_slots_free: length of @slots_free
  * @held: pages that the device knows as inflated
  * @kept: pages of an earlier device which this one does not know yet
+ * @kept_broken: of those that HELLO announced, some are the guest's again
  * @inflating_pages: in INFLATED reports without an answer
  * @deflating_pages: in DEFLATE reports without an answer
  * @resizing: a RESIZE is being executed
@@ -164,6 +165,7 @@ struct demeter_balloon_node {
 	unsigned int nr_slots_free;
 	struct demeter_page_store held;
 	struct demeter_page_store kept;
+	bool kept_broken;
 	u64 inflating_pages;
 	u64 deflating_pages;
 	bool resizing;

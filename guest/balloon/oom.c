@@ -55,13 +55,19 @@ static bool lock_soon(struct demeter_balloon_node *node)
 	return false;
 }
 
-/* Without a device that works nobody can be asked (DRV-17). */
-static u64 take_without_device(struct demeter_balloon_node *node, u64 most_pages)
+static bool has_device(struct demeter_balloon_node *node)
+{
+	return node->vq && !node->disabled && !virtqueue_is_broken(node->vq);
+}
+
+/* Take what the device has not been told of; without one that works the rest, too (DRV-17). */
+static u64 take_unasked(struct demeter_balloon_node *node, u64 most_pages)
 {
 	while (most_pages) {
-		struct page *page = demeter_page_store_take(&node->kept, most_pages)
-					    ?: demeter_page_store_take(&node->held, most_pages);
+		struct page *page = demeter_page_store_take(&node->kept, most_pages);
 
+		if (!page && !has_device(node))
+			page = demeter_page_store_take(&node->held, most_pages);
 		if (!page)
 			break;
 		most_pages -= min(most_pages, 1ULL << page_private(page));
@@ -72,34 +78,39 @@ static u64 take_without_device(struct demeter_balloon_node *node, u64 most_pages
 
 /*
  * Has the device taken a DEFLATE since? Whoever collects the answer, here or the
- * node's work, gives the pages back.
+ * node's work, gives the pages back. Or for a resync: does it know pages that it can be
+ * asked for? Before it has been told of all that were kept nothing else may be sent.
  */
-static bool answered(struct demeter_balloon_node *node, u64 deflated_before)
+static bool answered(struct demeter_balloon_node *node, u64 deflated_before, bool resync)
 {
 	bool done;
 
 	if (!mutex_trylock(&node->lock))
 		return false;
 	demeter_reports_collect(node);
-	done = node->nr_deflated_pages != deflated_before || !node->vq;
+	if (resync)
+		done = !node->kept.nr_pages && node->held.nr_pages;
+	else
+		done = node->nr_deflated_pages != deflated_before;
+	done = done || !node->vq;
 	demeter_node_unlock(node);
 	return done;
 }
 
 /* Collects by itself, as the node's work may be waiting for memory. */
-static bool wait_for_answer(struct demeter_balloon_node *node, u64 deflated_before)
+static bool wait_for_answer(struct demeter_balloon_node *node, u64 deflated_before, bool resync)
 {
 	unsigned long end = jiffies + ANSWER_TIMEOUT;
 	int seen;
 
 	do {
 		seen = atomic_read(&node->news);
-		if (answered(node, deflated_before))
+		if (answered(node, deflated_before, resync))
 			return true;
 		/* Short, as the lock may have been taken just then. */
 		wait_event_timeout(node->answered, atomic_read(&node->news) != seen, RETRY_TIME);
 	} while (time_before(jiffies, end));
-	return answered(node, deflated_before);
+	return answered(node, deflated_before, resync);
 }
 
 /*
@@ -136,6 +147,16 @@ static void abandon(struct demeter_balloon_node *node)
 	demeter_node_unlock(node);
 }
 
+/*
+ * Can nothing be asked for before the host has answered? It need not be waited for until HELLO is
+ * sent, which says how many pages are kept by then, nor once it was told of too many.
+ */
+static bool is_resyncing(struct demeter_balloon_node *node)
+{
+	return has_device(node) && !node->hello_due && !node->kept_broken &&
+	       (node->kept.nr_pages || (node->inflating_pages && !node->held.nr_pages));
+}
+
 /* Return: pages that the guest has got back meanwhile. */
 static u64 relieve(struct demeter_balloon_node *node)
 {
@@ -147,12 +168,23 @@ static u64 relieve(struct demeter_balloon_node *node)
 		return 0;
 	node->oom = true;
 	WRITE_ONCE(node->interrupt, true);
-	if (!node->vq || node->disabled || virtqueue_is_broken(node->vq))
-		return take_without_device(node, READ_ONCE(oom_pages));
-	before = node->nr_deflated_pages;
 	demeter_reports_collect(node);
-	/* Until HELLO and what belongs to it are out, nothing else may be sent. */
-	if (node->held.nr_pages && !node->hello_due && !node->kept.nr_pages)
+	if (is_resyncing(node)) {
+		freed = demeter_node_unlock(node);
+		if (freed)
+			return freed;
+		wait_for_answer(node, 0, true);
+		if (!lock_soon(node))
+			return 0;
+		demeter_reports_collect(node);
+	}
+	if (!has_device(node) || node->kept.nr_pages) {
+		/* The device never learns of these: both sides go on counting alike (DRV-5). */
+		node->kept_broken = !node->hello_due;
+		return take_unasked(node, max(READ_ONCE(oom_pages), 1U));
+	}
+	before = node->nr_deflated_pages;
+	if (node->held.nr_pages && !node->hello_due)
 		slot = demeter_report_get(node, true);
 	if (slot)
 		demeter_deflate_some(node, slot, pages_to_ask_for(node));
@@ -160,7 +192,7 @@ static u64 relieve(struct demeter_balloon_node *node)
 	freed = demeter_node_unlock(node);
 	if (!sent || freed)
 		return freed;
-	if (!wait_for_answer(node, before))
+	if (!wait_for_answer(node, before, false))
 		abandon(node);
 	return READ_ONCE(node->nr_deflated_pages) - before;
 }

@@ -66,6 +66,7 @@ int demeter_reports_init(struct demeter_balloon_node *node, struct virtqueue *vq
 	node->vq = vq;
 	node->disabled = false;
 	node->hello_due = true;
+	node->kept_broken = false;
 	demeter_node_unlock(node);
 	return 0;
 

@@ -213,6 +213,24 @@ fn dev_6_resync_takes_what_hello_named() {
 }
 
 #[test]
+fn dev_6_resync_of_fewer_than_hello_named() {
+    let mut bench = Bench::new(Parameters::default());
+    assert_eq!(bench.hello(FMEM, 10), Status::Ok);
+    assert_eq!(
+        bench.pages(OP_INFLATED, INFLATED_RESYNC, &[(0, 6)]),
+        Status::Ok
+    );
+    let id = bench.ask(FMEM, 7);
+    assert_eq!(bench.held(FMEM), 6);
+    assert_eq!(bench.inflate(&[(6, 2)]), Status::Budget);
+    assert_eq!(bench.inflate(&[(6, 1)]), Status::Ok);
+    assert_eq!(bench.deflate(&[(0, 7)]), Status::Ok);
+    assert_eq!(bench.done(id, 0), Status::Ok);
+    assert_eq!(bench.held(FMEM), 0);
+    assert_eq!(bench.device.violations().total(), 1);
+}
+
+#[test]
 fn dev_6_resync_without_its_hello_is_refused() {
     let mut bench = Bench::driven(100);
     assert_eq!(

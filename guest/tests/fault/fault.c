@@ -11,7 +11,7 @@
  * With call=FUNCTION it only makes the kernel do something to itself, such as
  * ftrace_kill. Only functions that return an integer or a pointer, and only in a throw-away
  * guest. skip, count and calls may be written while it is loaded: calls counts
- * from what was written.
+ * from what was written, and with a count of 0 who waits waits no longer.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -86,6 +86,7 @@ static bool is_caller(unsigned long address)
 
 static int on_call(struct kprobe *probe, struct pt_regs *regs)
 {
+	unsigned int waited_ms;
 	unsigned long nr;
 
 	if (!is_caller(*(unsigned long *)regs->sp))
@@ -95,7 +96,8 @@ static int on_call(struct kprobe *probe, struct pt_regs *regs)
 		return 0;
 	hits++;
 	if (delay_ms) {
-		mdelay(delay_ms);
+		for (waited_ms = 0; waited_ms < delay_ms && READ_ONCE(count); waited_ms++)
+			mdelay(1);
 		return 0;
 	}
 	regs->ax = error;

@@ -6,14 +6,16 @@ Each check prints a line and is counted; the last line is the suite's summary.
 
 import argparse
 import json
+import os
 import random
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from demeter_lab.balloon import lifecycle
+from demeter_lab.balloon import keeper, lifecycle
 from demeter_lab.balloon.checks import (
     DRIVER,
     Checks,
@@ -351,15 +353,25 @@ def parameter(guest: Guest, module: str, name: str) -> int:
     return int(guest.must(f"cat /sys/module/{module}/parameters/{name}"))
 
 
-def rebind(guest: Guest) -> bool:
-    """Unbind the driver and bind it at once; tell whether that ends."""
+def begin_rebind(guest: Guest) -> None:
+    """Unbind the driver and have it bound at once."""
     device = guest.must(f"basename {DRIVER_DIRECTORY}/virtio*")
     guest.must(
         f"rm -f /tmp/bound; echo {device} > {DRIVER_DIRECTORY}/unbind;"
         f" (echo {device} > {DRIVER_DIRECTORY}/bind && touch /tmp/bound) &"
     )
+
+
+def is_bound(guest: Guest) -> bool:
+    """Tell whether that ends."""
     guest.run("for i in $(seq 30); do [ -e /tmp/bound ] && break; sleep 1; done")
     return guest.run("[ -e /tmp/bound ]")[0] == 0
+
+
+def rebind(guest: Guest) -> bool:
+    """Unbind the driver and bind it at once; tell whether that ends."""
+    begin_rebind(guest)
+    return is_bound(guest)
 
 
 def suspend(guest: Guest) -> None:
@@ -423,6 +435,106 @@ def check_suspension(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     checks.that("counts agree then", not (words := counts_agree(daemon, name)), words)
 
 
+class Hungry:
+    """What runs out of node 1's memory while a host cannot be asked; use as a context manager."""
+
+    def __init__(self, daemon: Daemon, guest: Guest) -> None:
+        """Begin with a full balloon."""
+        self.daemon, self.guest = daemon, guest
+        self.wanted = size_at(guest, 1, 0.25)
+        daemon.resize(guest.name, 1, self.wanted)
+        self.before = told_anew(daemon, guest)
+        self.given = 0
+
+    def __enter__(self) -> "Hungry":
+        """Leave it little."""
+        free_mib = usable_pages(self.guest, "high")[1] * PAGE // MIB
+        self.guest.must("mkdir -p /bound && mount -t tmpfs -o size=1g,mpol=bind:1 bound /bound")
+        self.guest.must(f"dd if=/dev/zero of=/bound/some bs=1M count={free_mib - 8}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave all."""
+        self.guest.run("rm -f /bound/*; umount /bound; rmdir /bound; rmmod demeter_fault")
+
+    def held(self) -> int:
+        """Return how much the balloon has."""
+        return int(self.guest.must("cat /sys/module/demeter_balloon/node1/balloon_pages"))
+
+    def eats(self, checks: Checks, what: str) -> None:
+        """Take more than there is; the balloon must give it."""
+        before = self.held()
+        done = self.guest.run("dd if=/dev/zero of=/bound/more bs=1M count=64")
+        self.given = before - self.held()
+        given_mib = self.given * PAGE // MIB
+        checks.that(what, done[0] == 0 and 16 <= given_mib <= 80, (done, given_mib))
+
+    def told(self, checks: Checks, when: str) -> None:
+        """See that the host, when it can be told again, knows all."""
+        daemon, name = self.daemon, self.guest.name
+        daemon.wait_stage(name, "driven")
+        view = daemon.wait_still(name)
+        after = told_anew(daemon, self.guest)
+        words = counts_agree(daemon, name)
+        checks.that(f"counts agree {when}", not words, words)
+        grown, kills = (
+            after[count] - self.before[count] for count in ("oom_deflated_pages", "oom_kills")
+        )
+        holds = grown == self.given and kills == 0
+        checks.that(f"{when} it is told all of that", holds, (grown, self.given, kills))
+        checks.that(f"no violation {when}", view["violations"] == {}, view["violations"])
+        tier = daemon.resize(name, 1, self.wanted)
+        checks.that(f"{when} sizes change", tier["size_bytes"] == self.wanted, tier["last"])
+
+
+def go_on(guest: Guest) -> None:
+    """Have nothing of a guest wait any longer for the sake of a test."""
+    guest.must("echo 0 > /sys/module/demeter_fault/parameters/count")
+
+
+def check_silent_host(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Run out of memory while the host is silent that is to be told of a full balloon."""
+
+    def hellos() -> int:
+        return sum(tier["traffic"]["hellos"] for tier in daemon.view(guest.name)["tiers"])
+
+    hungry = Hungry(daemon, guest)
+    # Time to stop the host between HELLO and what belongs to it.
+    delay = "functions=demeter_resync_some delay_ms=60000"
+    guest.must(f"insmod /balloon/{FAULT} caller=demeter_balloon {delay}")
+    greeted = hellos() + 2
+    worker = daemon.view(guest.name)["worker"]["pid"]
+    checks.that("bound anew", rebind(guest))
+    keeper.wait_for("HELLO", lambda: hellos() == greeted, 30)
+    keeper.wait_for("what follows", lambda: parameter(guest, "demeter_fault", "hits") == 1, 30)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        go_on(guest)
+        with hungry:
+            hungry.eats(checks, "a silent host keeps no memory from the guest")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    hungry.told(checks, "when it speaks again")
+
+
+def check_hungry_attach(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Run out of memory while a device is being attached."""
+    hungry = Hungry(daemon, guest)
+    with hungry:
+        # Its queues are there, and HELLO is not sent. Waiting keeps a CPU busy.
+        delay = "functions=cancel_delayed_work delay_ms=60000"
+        guest.must("echo 120 > /sys/module/rcupdate/parameters/rcu_cpu_stall_timeout")
+        guest.must(f"insmod /balloon/{FAULT} caller=demeter_balloon {delay}")
+        begin_rebind(guest)
+        keeper.wait_for("queues", lambda: parameter(guest, "demeter_fault", "hits") == 1, 30)
+        hungry.eats(checks, "a device that is being attached keeps no memory from the guest")
+        late = guest.run("[ -e /tmp/bound ]")[0] == 0
+        go_on(guest)
+        checks.that("it is not attached before that", not late)
+        checks.that("it is then", is_bound(guest))
+    hungry.told(checks, "when it is attached")
+
+
 def check_unknown_kernel(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     """Do without functions that are not exported."""
     guest.must("rmmod demeter_balloon")
@@ -438,7 +550,7 @@ def check_unknown_kernel(checks: Checks, daemon: Daemon, guest: Guest) -> None:
 def faulty_guest(checks: Checks, directory: Path, kernel: str) -> None:
     """Let calls of the driver fail and take long."""
     daemon = Daemon(directory, ["faulty"])
-    made = settings(kernel, daemon, "faulty", (192, 256))
+    made = settings(kernel, daemon, "faulty", (192, 512))
     made.files[FAULT] = modules(kernel) / FAULT
     guest = Guest("faulty", directory, made)
     with daemon, guest:
@@ -449,6 +561,10 @@ def faulty_guest(checks: Checks, directory: Path, kernel: str) -> None:
             check_end_of_grace(checks, daemon, guest)
         with checks.part("suspension"):
             check_suspension(checks, daemon, guest)
+        with checks.part("silent host"):
+            check_silent_host(checks, daemon, guest)
+        with checks.part("hungry attach"):
+            check_hungry_attach(checks, daemon, guest)
         with checks.part("unknown kernel"):
             check_unknown_kernel(checks, daemon, guest)
         checks.that("data intact after faults", intact(guest))
