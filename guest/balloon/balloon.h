@@ -197,6 +197,8 @@ struct demeter_balloon_node {
  * @vdev: the device; NULL without. Protected by @lifecycle, as the next two
  * @attached: it has queues; not while it is suspended, nor after a failed resume; requests are
  *	read only meanwhile
+ * @paused: the system is about to be suspended, or is: nodes begin nothing; written by the
+ *	kernel's notifier alone, before each node's @interrupt, and read under the node's lock
  * @grace_end: when (jiffies) pages are kept no longer, if no device comes
  * @requests: request queue; protected by @lifecycle and, in between, used by
  *	@request_work alone
@@ -214,6 +216,7 @@ struct demeter_balloon {
 	struct mutex lifecycle; /* see above */
 	struct virtio_device *vdev;
 	bool attached;
+	bool paused;
 	unsigned long grace_end;
 	struct virtqueue *requests;
 	struct virtqueue *statistics;

@@ -17,6 +17,8 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
+#include <linux/notifier.h>
+#include <linux/suspend.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
 
@@ -341,6 +343,47 @@ static int restore(struct virtio_device *vdev)
 	return ret;
 }
 
+static void pause(bool paused)
+{
+	unsigned int i;
+
+	WRITE_ONCE(demeter_balloon.paused, paused);
+	for (i = 0; i < VIRTIO_DEMETER_MAX_NODES; i++) {
+		struct demeter_balloon_node *node = &demeter_balloon.nodes[i];
+
+		if (!paused) {
+			demeter_node_kick(node);
+			continue;
+		}
+		mutex_lock(&node->lock);
+		WRITE_ONCE(node->interrupt, true);
+		demeter_node_unlock(node);
+	}
+}
+
+/*
+ * The whole system is about to be suspended or is back, with success or without. Work is frozen
+ * between two items of it, for which the kernel waits some seconds; inflating can take minutes.
+ */
+static int on_sleep(struct notifier_block *self, unsigned long event, void *unused)
+{
+	switch (event) {
+	case PM_HIBERNATION_PREPARE:
+	case PM_SUSPEND_PREPARE:
+	case PM_RESTORE_PREPARE:
+		pause(true);
+		break;
+	case PM_POST_HIBERNATION:
+	case PM_POST_SUSPEND:
+	case PM_POST_RESTORE:
+		pause(false);
+		break;
+	}
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block sleep_notifier = { .notifier_call = on_sleep };
+
 static const struct virtio_device_id ids[] = {
 	{ VIRTIO_DEMETER_ID, VIRTIO_DEV_ANY_ID },
 	{ 0 },
@@ -390,11 +433,16 @@ static int __init demeter_balloon_init(void)
 	ret = demeter_oom_init();
 	if (ret)
 		goto out_sysfs;
-	ret = register_virtio_driver(&driver);
+	ret = register_pm_notifier(&sleep_notifier);
 	if (ret)
 		goto out_oom;
+	ret = register_virtio_driver(&driver);
+	if (ret)
+		goto out_sleep;
 	return 0;
 
+out_sleep:
+	unregister_pm_notifier(&sleep_notifier);
 out_oom:
 	demeter_oom_exit();
 out_sysfs:
@@ -412,6 +460,7 @@ static void __exit demeter_balloon_exit(void)
 {
 	WRITE_ONCE(unloading, true);
 	unregister_virtio_driver(&driver);
+	unregister_pm_notifier(&sleep_notifier);
 	demeter_oom_exit();
 	cancel_delayed_work_sync(&demeter_balloon.grace_work);
 	give_back_kept(0);

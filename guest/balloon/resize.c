@@ -3,9 +3,9 @@
  * The work of a node: bring its balloon to its target, one report at a time.
  *
  * node_step() decides under the lock what comes next, so that a newer request,
- * a guest out of memory and a device that goes away are seen between any two
- * reports. Order of precedence: HELLO, pages kept from an earlier device, DONE
- * of ended requests, then the request itself. Pages are only ever sent one way
+ * a guest out of memory, a suspension and a device that goes away are seen between
+ * any two reports. Order of precedence: HELLO, pages kept from an earlier device,
+ * DONE of ended requests, then the request itself. Pages are only ever sent one way
  * at a time: before a change of direction all answers must have come.
  */
 #include <linux/ktime.h>
@@ -138,6 +138,9 @@ static enum node_step node_step(struct demeter_balloon_node *node,
 	u64 target, coming = coming_pages(node);
 
 	if (!node->vq || node->disabled)
+		return STEP_WAIT;
+	/* Unless the module's end waits for it. */
+	if (READ_ONCE(demeter_balloon.paused) && !node->unloading)
 		return STEP_WAIT;
 	*slot = demeter_report_get(node, false);
 	if (!*slot)

@@ -374,9 +374,10 @@ def rebind(guest: Guest) -> bool:
     return is_bound(guest)
 
 
-def suspend(guest: Guest) -> None:
-    """Suspend the guest's devices and resume them five seconds later."""
-    guest.must("echo devices > /sys/power/pm_test; echo freeze > /sys/power/state", 240)
+def suspend(guest: Guest) -> bool:
+    """Suspend the guest's devices and resume them five seconds later; tell whether that went."""
+    guest.must("echo devices > /sys/power/pm_test")
+    return guest.run("echo freeze > /sys/power/state", 240)[0] == 0
 
 
 def check_end_of_grace(checks: Checks, daemon: Daemon, guest: Guest) -> None:
@@ -433,6 +434,33 @@ def check_suspension(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     guest.must(f"insmod /balloon/{DRIVER}")
     daemon.wait_stage(name, "driven")
     checks.that("counts agree then", not (words := counts_agree(daemon, name)), words)
+
+
+def check_long_inflation(checks: Checks, daemon: Daemon, guest: Guest) -> None:
+    """Suspend while the balloon grows for longer than the kernel waits for those who work."""
+    name = guest.name
+    daemon.resize(name, 1, guest.node_bytes(1))
+    wait = "/sys/power/pm_freeze_timeout"
+    before = guest.must(f"cat {wait}")
+    # A report takes longer to put together than to be answered.
+    guest.must(
+        f"insmod /balloon/{FAULT} caller=demeter_balloon functions=virtqueue_add_sgs"
+        f" count=1000 delay_ms=1000; echo 3000 > {wait}"
+    )
+    wanted = size_at(guest, 1, 0.25)
+    daemon.resize(name, 1, wanted, wait_ms=0)
+    keeper.wait_for("a report", lambda: parameter(guest, "demeter_fault", "hits") > 1, 30)
+    went = suspend(guest)
+    # Else it would have been at its end when it was suspended.
+    held = int(guest.must("cat /sys/module/demeter_balloon/node1/balloon_pages"))
+    is_short = held * PAGE < guest.node_bytes(1) - wanted
+    said = guest.run("dmesg | grep 'refusing to freeze'")[1].strip()
+    checks.that("who inflates for long can be suspended", went, said)
+    guest.must(f"rmmod demeter_fault; echo {before} > {wait}")
+    size = daemon.wait_still(name)["tiers"][1]["size_bytes"]
+    checks.that("and goes on after that", is_short and size == wanted, (held, size, wanted))
+    words = counts_agree(daemon, name)
+    checks.that("counts agree after a suspension meanwhile", not words, words)
 
 
 class Hungry:
@@ -561,6 +589,8 @@ def faulty_guest(checks: Checks, directory: Path, kernel: str) -> None:
             check_end_of_grace(checks, daemon, guest)
         with checks.part("suspension"):
             check_suspension(checks, daemon, guest)
+        with checks.part("long inflation"):
+            check_long_inflation(checks, daemon, guest)
         with checks.part("silent host"):
             check_silent_host(checks, daemon, guest)
         with checks.part("hungry attach"):
