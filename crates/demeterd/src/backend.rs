@@ -23,10 +23,10 @@ use virtio_bindings::bindings::virtio_ring::{
     VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
 };
 use virtio_queue::desc::split::Descriptor;
-use virtio_queue::{DescriptorChain, QueueOwnedT, QueueT, Reader, Writer};
+use virtio_queue::{QueueT, Reader, Writer};
 use vm_memory::{
     Address, Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend,
-    GuestMemoryLoadGuard, GuestMemoryMmap, GuestMemoryRegion,
+    GuestMemoryMmap, GuestMemoryRegion,
 };
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
@@ -37,7 +37,7 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use crate::guest::Guest;
 use crate::lost;
-use crate::ring::{answer, running};
+use crate::ring::{Chain, answer, next_chain, running};
 use crate::tiers::Handed;
 use crate::untouched::{untouched_in, untouched_pages};
 
@@ -54,7 +54,6 @@ const PROTOCOL_FEATURES: u64 = 1 << 30;
 
 /// Guest memory.
 pub type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 
 /// One connection.
 pub struct Backend {
@@ -174,8 +173,7 @@ impl Backend {
             let serving = self.serving();
             let found = running(vring, |state| {
                 let table = state.get_queue().desc_table();
-                let chain = state.get_queue_mut().iter(memory.clone())?.next();
-                Ok::<_, virtio_queue::Error>((table, chain))
+                next_chain(state, &memory).map(|chain| (table, chain))
             });
             match found {
                 Some(Ok((table, Some(chain)))) => {
@@ -190,13 +188,13 @@ impl Backend {
                     };
                     answer(vring, head, written);
                 }
+                // A guest whose index goes to and fro has something new each time: that ends
+                // like buffers do.
                 Some(Ok((_, None))) => {
-                    drop(serving);
                     let more = running(vring, |state| state.enable_notification());
                     if !matches!(more, Some(Ok(true))) {
                         return;
                     }
-                    continue;
                 }
                 // A guest that resets meanwhile is not a broken one.
                 None | Some(Err(virtio_queue::Error::QueueNotReady)) => return,
@@ -320,8 +318,7 @@ impl Backend {
                 if !self.guest.has_request() {
                     return Ok((table, None));
                 }
-                let chain = state.get_queue_mut().iter(memory.clone())?.next();
-                Ok::<_, virtio_queue::Error>((table, chain))
+                next_chain(state, &memory).map(|chain| (table, chain))
             });
             let (table, chain) = match found {
                 Some(Ok((table, Some(chain)))) => (table, chain),

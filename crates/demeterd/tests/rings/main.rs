@@ -8,7 +8,8 @@ mod model;
 use std::time::{Duration, Instant};
 
 use demeter_balloon::wire::{
-    ACK_BYTES, INFLATED_RESYNC, OP_DEFLATE, OP_DONE, OP_HELLO, OP_INFLATED, Range, Report, Request,
+    ACK_BYTES, INFLATED_RESYNC, OP_DEFLATE, OP_DONE, OP_HELLO, OP_INFLATED, QUEUE_REPORT,
+    QUEUE_REQUEST, QUEUE_STATISTICS, Range, Report, Request,
 };
 use model::{Daemon, Descriptor, Guest, INDIRECT, LIMIT, NEXT, WRITE};
 
@@ -308,6 +309,46 @@ fn a_broken_ring_stops_its_queue_and_nobody_else() {
     // A ring that starts anew is another ring.
     hostile.restart_queue(FMEM);
     assert_eq!(hostile.report(FMEM, hello(0), &[]), Some(0));
+}
+
+/// Until that many violations of that reason were counted.
+fn wait_violations(daemon: &Daemon, reason: &str, count: u64) {
+    let began = Instant::now();
+    while daemon.view("a")["violations"][reason].as_u64() < Some(count) {
+        let view = daemon.view("a");
+        assert!(began.elapsed() < LIMIT, "not counted: {view}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The word that names the next buffer lies outside guest memory: there it is for ever, and can
+/// never be taken.
+#[test]
+fn a_ring_that_is_cut_off_costs_its_queue_and_no_processor() {
+    let daemon = Daemon::start(&["a"], &[]);
+    for queue in [QUEUE_REPORT + FMEM, QUEUE_STATISTICS, QUEUE_REQUEST] {
+        let mut hostile = Guest::connect(&daemon, "a");
+        driver(&mut hostile);
+        hostile.cut_available(queue);
+        if queue == QUEUE_REQUEST {
+            // Without a request nobody looks there; each of them takes one of three buffers.
+            for pages in 1..=4 {
+                daemon.ask("a", "fmem", (hostile.pages(FMEM) - pages) << 12);
+                assert_eq!(hostile.report(1, hello(1), &[]), Some(0));
+            }
+        }
+        wait_violations(&daemon, "ring", 1);
+        // The other one goes on, and nobody is busy with this one.
+        assert_eq!(hostile.report(1, hello(1), &[]), Some(0));
+        let before_s = daemon.cpu_s();
+        std::thread::sleep(Duration::from_millis(500));
+        let used_s = daemon.cpu_s() - before_s;
+        assert!(used_s < 0.3, "queue {queue}: {used_s} s in half a second");
+        assert_eq!(daemon.view("a")["violations"]["ring"], 1, "queue {queue}");
+        // Whoever is gone is let go.
+        let mut again = hostile.reconnect(&daemon);
+        driver(&mut again);
+    }
 }
 
 #[test]

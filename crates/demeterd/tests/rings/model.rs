@@ -168,25 +168,51 @@ impl Guest {
     fn start_queue(&mut self, queue: usize) {
         let base = queue as u64 * QUEUE_BYTES;
         self.write(base, &vec![0; QUEUE_BYTES as usize]);
+        self.start_queue_at(queue, SIZE, base, base + AVAILABLE)
+            .unwrap();
+    }
+
+    /// With its table and what is available there.
+    fn start_queue_at(
+        &mut self,
+        queue: usize,
+        size: u16,
+        table: u64,
+        available: u64,
+    ) -> vhost::Result<()> {
+        let base = queue as u64 * QUEUE_BYTES;
         let state = &mut self.queues[queue];
         state.available = 0;
         state.used = 0;
         let config = VringConfigData {
-            queue_max_size: SIZE,
-            queue_size: SIZE,
+            queue_max_size: size,
+            queue_size: size,
             flags: 0,
-            desc_table_addr: MAPPED + base,
+            desc_table_addr: MAPPED + table,
             used_ring_addr: MAPPED + base + USED,
-            avail_ring_addr: MAPPED + base + AVAILABLE,
+            avail_ring_addr: MAPPED + available,
             log_addr: None,
         };
         let frontend = &mut self.frontend;
-        frontend.set_vring_num(queue, SIZE).unwrap();
-        frontend.set_vring_addr(queue, &config).unwrap();
-        frontend.set_vring_base(queue, 0).unwrap();
-        frontend.set_vring_call(queue, &state.call).unwrap();
-        frontend.set_vring_kick(queue, &state.kick).unwrap();
-        frontend.set_vring_enable(queue, true).unwrap();
+        frontend.set_vring_num(queue, size)?;
+        frontend.set_vring_addr(queue, &config)?;
+        frontend.set_vring_base(queue, 0)?;
+        frontend.set_vring_call(queue, &state.call)?;
+        frontend.set_vring_kick(queue, &state.kick)?;
+        frontend.set_vring_enable(queue, true)
+    }
+
+    /// A ring whose list of available buffers ends with guest memory after three, with four of
+    /// them in it.
+    pub fn cut_available(&mut self, queue: usize) {
+        self.stop(queue);
+        let base = queue as u64 * QUEUE_BYTES;
+        self.write(base, &vec![0; QUEUE_BYTES as usize]);
+        let available = NODE_BYTES - 10;
+        self.write(available, &[0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
+        // Of no power of two: whoever takes sizes as they come knows better.
+        self.start_queue_at(queue, 3, base, available).unwrap();
+        self.queues[queue].kick.write(1).unwrap();
     }
 
     /// As a monitor does when the driver resets the device.
