@@ -9,6 +9,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -75,6 +76,8 @@ pub struct Backend {
     serving: Mutex<bool>,
     /// Kept for closing: the event loop lends it only.
     exit_fd: Mutex<Option<RawFd>>,
+    /// The monitor has said nothing yet, see [`Self::silence`].
+    silence: Mutex<Option<Sender<()>>>,
 }
 
 impl Backend {
@@ -93,7 +96,21 @@ impl Backend {
             broken: AtomicU64::new(0),
             serving: Mutex::new(false),
             exit_fd: Mutex::new(None),
+            silence: Mutex::new(None),
         })
+    }
+
+    /// Closed with the monitor's first question, or by [`Self::end_silence`].
+    pub fn silence(&self) -> Receiver<()> {
+        let (sender, receiver) = channel();
+        *self.silence.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        receiver
+    }
+
+    /// It has spoken, or is gone.
+    pub fn end_silence(&self) {
+        let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
+        *silence = None;
     }
 
     /// Tells the worker that there is something to do.
@@ -440,6 +457,8 @@ impl VhostUserBackend for Backend {
     }
 
     fn features(&self) -> u64 {
+        // Whatever else a monitor wants, it asks for these first.
+        self.end_silence();
         1 << VIRTIO_F_VERSION_1
             | 1 << VIRTIO_RING_F_EVENT_IDX
             | 1 << VIRTIO_RING_F_INDIRECT_DESC

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -16,9 +17,16 @@ use vmm_sys_util::epoll::EventSet;
 
 use crate::backend::Backend;
 use crate::guest::Guest;
+use crate::sockets;
 
 /// A monitor that fails at once is not let in faster than this.
 const PAUSE: Duration = Duration::from_millis(100);
+/// So long a monitor may say nothing while another one waits. It has much to do between its
+/// connection and its first question (QEMU allocates the guest's memory in between, for minutes
+/// if that is large), but then nobody else wants to be served.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How often it is looked for somebody who waits, after that.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Why a monitor could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -75,12 +83,12 @@ pub struct Server {
 
 /// Serves one monitor after the other until [`Server::stop`].
 pub fn start(guest: Arc<Guest>, listener: UnixListener) -> io::Result<Server> {
-    let ours = listener.try_clone()?;
+    let (ours, watched) = (listener.try_clone()?, listener.try_clone()?);
     let ending = Arc::new(Ending::default());
     let (name, seen) = (format!("vm {}", guest.name()), ending.clone());
     let thread = thread::Builder::new()
         .name(name)
-        .spawn(move || run(&guest, Listener::from(listener), &seen))?;
+        .spawn(move || run(&guest, Listener::from(listener), &watched, &seen))?;
     Ok(Server {
         listener: ours,
         ending,
@@ -98,9 +106,9 @@ impl Server {
     }
 }
 
-fn run(guest: &Arc<Guest>, mut listener: Listener, ending: &Ending) {
+fn run(guest: &Arc<Guest>, mut listener: Listener, watched: &UnixListener, ending: &Ending) {
     while !ending.is_asked() {
-        if let Err(cause) = serve_one(guest, &mut listener, ending)
+        if let Err(cause) = serve_one(guest, &mut listener, watched, ending)
             && !ending.is_asked()
         {
             guest.note(format!("cannot serve a monitor: {cause}"));
@@ -111,10 +119,11 @@ fn run(guest: &Arc<Guest>, mut listener: Listener, ending: &Ending) {
     }
 }
 
-/// One monitor, from its connection to its end.
+/// One monitor, from its connection to its end. `watched` is the same listener.
 fn serve_one(
     guest: &Arc<Guest>,
     listener: &mut Listener,
+    watched: &UnixListener,
     ending: &Ending,
 ) -> Result<(), ServeError> {
     let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
@@ -130,10 +139,23 @@ fn serve_one(
                 handler.register_listener(fd, EventSet::IN, event)?;
             }
         }
+        let silence = backend.silence();
         daemon.start(listener).map_err(ServeError::Daemon)?;
         guest.connected(backend.wake());
-        ending.connection(daemon.shutdown_handle());
-        let ended = daemon.wait();
+        let connection = daemon.shutdown_handle();
+        ending.connection(connection.clone());
+        let ended = thread::scope(|scope| {
+            if let Some(connection) = connection {
+                let watch = move || hang_up_on_silence(guest, watched, &silence, &connection);
+                // Who cannot be watched is served even so.
+                let _ = thread::Builder::new()
+                    .name("silence".to_owned())
+                    .spawn_scoped(scope, watch);
+            }
+            let ended = daemon.wait();
+            backend.end_silence();
+            ended
+        });
         ending.connection(None);
         match ended {
             // A monitor that goes away in the middle of a message is gone too.
@@ -153,6 +175,25 @@ fn serve_one(
     }
     guest.disconnected();
     worked
+}
+
+/// Whoever connects and says nothing would keep the machine's monitor out for ever.
+fn hang_up_on_silence(
+    guest: &Guest,
+    listener: &UnixListener,
+    silence: &Receiver<()>,
+    connection: &ShutdownHandle,
+) {
+    let mut patience = SILENCE;
+    while silence.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        if sockets::is_wanted(listener) {
+            guest.note(format!(
+                "hung up on a monitor that said nothing for {SILENCE:?}: another one waits"
+            ));
+            return connection.shutdown();
+        }
+        patience = LOOK;
+    }
 }
 
 /// The event loop never closes the descriptor that ends it. It is ours to close

@@ -11,6 +11,7 @@ use std::{fs, io, ptr};
 
 use listenfd::ListenFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -159,13 +160,18 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> 
         if !metadata.file_type().is_socket() {
             return Err(SocketError::NoSocket(path.to_path_buf()));
         }
-        match UnixStream::connect(path) {
+        let is_full = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        match connect(path) {
             // Nobody listens any more.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(LOOK_AT)(error)),
-            Ok(stream) if ends(&stream) && UnixStream::connect(path).is_err() => {}
+            Ok(stream) if ends(&stream) && connect(path).is_err_and(|error| !is_full(error)) => {}
             Ok(_) => return Err(SocketError::InUse(path.to_path_buf())),
+            // So many wait for somebody who takes nobody, and is there.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(SocketError::InUse(path.to_path_buf()));
+            }
+            Err(error) => return Err(failed(LOOK_AT)(error)),
         }
         fs::remove_file(path).map_err(failed("replace"))?;
     }
@@ -184,6 +190,15 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> 
         let _ = fs::remove_file(path);
     }
     set.map(|()| listener)
+}
+
+/// Connects at once or not at all: who waits for a place in the queue of a listener that takes
+/// nobody waits for ever.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// Does whoever took that connection end? Workers of a daemon that was killed do so at once.
@@ -215,6 +230,13 @@ pub fn is_shut(listener: &UnixListener) -> bool {
             polled => return polled.is_ok() && fds[0].revents().intersects(ends),
         }
     }
+}
+
+/// Does somebody wait for being taken by that one?
+pub fn is_wanted(listener: &UnixListener) -> bool {
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    let polled = poll(&mut fds, Some(&Timespec::default()));
+    polled.is_ok() && fds[0].revents().contains(PollFlags::IN)
 }
 
 /// A listening socket that the service manager passed under that name (`FileDescriptorName=`).
@@ -276,6 +298,23 @@ mod tests {
         assert!(matches!(error, SocketError::InUse(_)), "{error}");
         drop(first);
         listen(&path, Access::OWNER).unwrap();
+    }
+
+    #[test]
+    fn nobody_waits_for_a_listener_that_takes_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let hung = listen(&path, Access::OWNER).unwrap();
+        // SAFETY: a descriptor that is open.
+        assert_eq!(unsafe { libc::listen(hung.as_raw_fd(), 0) }, 0);
+        assert!(!is_wanted(&hung));
+        let _first = UnixStream::connect(&path).unwrap();
+        assert!(is_wanted(&hung));
+        let (said, says) = std::sync::mpsc::channel();
+        std::thread::spawn(move || said.send(listen(&path, Access::OWNER)).unwrap());
+        let listened = says.recv_timeout(Duration::from_secs(20));
+        let error = listened.expect("it waits for ever").unwrap_err();
+        assert!(matches!(error, SocketError::InUse(_)), "{error}");
     }
 
     #[test]

@@ -5,6 +5,9 @@
 
 mod model;
 
+use std::io::{ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use demeter_balloon::wire::{
@@ -387,6 +390,29 @@ fn a_restarted_daemon_asks_for_the_last_size() {
     let mut guest = guest.reconnect(&daemon);
     driver(&mut guest);
     assert_eq!(request(&mut guest).target_pages, 64);
+}
+
+/// QEMU connects before it allocates the guest's memory, and speaks after it.
+#[test]
+fn who_says_nothing_is_served_until_somebody_else_wants_to_be() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let mut silent = UnixStream::connect(daemon.path("a.sock")).unwrap();
+    silent.set_nonblocking(true).unwrap();
+    std::thread::sleep(Duration::from_secs(11));
+    let heard = silent.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(heard, Err(ErrorKind::WouldBlock), "it was hung up on");
+    let socket = daemon.path("a.sock");
+    let memory = ["fmem", "smem"].map(|node| daemon.path(&format!("a.{node}")));
+    let (came, comes) = channel();
+    std::thread::spawn(move || came.send(Guest::at("a", &socket, &memory)));
+    let mut guest = comes.recv_timeout(LIMIT).expect("it waits for ever");
+    driver(&mut guest);
+    assert_eq!(daemon.view("a")["stage"], "driven");
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0, "it is there yet");
+    // Who has spoken is not: it is the machine's own, whatever its guest does.
+    let _other = UnixStream::connect(daemon.path("a.sock")).unwrap();
+    std::thread::sleep(Duration::from_secs(11));
+    assert_eq!(guest.report(FMEM, hello(0), &[]), Some(0));
 }
 
 #[test]
