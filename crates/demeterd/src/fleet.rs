@@ -393,7 +393,11 @@ impl Fleet {
             Some(true) => {}
         }
         stored.change(|changes| changes.vms.retain(|vm| vm.name != name))?;
-        let member = self.take(name);
+        let mut member = self.take(name);
+        // Before others come, one of whom may have a socket of its own there.
+        if let Some(keeper) = member.as_mut().and_then(|member| member.keeper.as_mut()) {
+            keeper.remove_file();
+        }
         match &member {
             Some(member) if member.keeper.is_some() => member.vm.ledger.retire(),
             // Who waits has none open: what was there of it goes as well.

@@ -148,12 +148,18 @@ pub fn start(
 }
 
 impl Keeper {
-    /// Lets the monitor go and gives the socket up. The guest keeps what it has.
-    pub fn stop(self) {
-        self.stopping.ask();
-        if let Some(path) = &self.path {
+    /// Removes the socket's file, while whoever would put another one there sees that it is in
+    /// use, or waits for our caller: afterwards the file may be somebody else's.
+    pub fn remove_file(&mut self) {
+        if let Some(path) = self.path.take() {
             let _ = std::fs::remove_file(path);
         }
+    }
+
+    /// Lets the monitor go and gives the socket up. The guest keeps what it has.
+    pub fn stop(mut self) {
+        self.remove_file();
+        self.stopping.ask();
         // A file of guest memory that is served by somebody's program (FUSE) may never answer.
         let end = Instant::now() + STOPPING_LIMIT;
         while !self.thread.is_finished() {
@@ -348,4 +354,35 @@ fn uid() -> Option<u32> {
         let offset = std::process::id().wrapping_mul(257);
         FIRST_UID + offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % UIDS
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_while_a_machine_ends_keeps_its_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let _first = sockets::listen(&path, Access::OWNER).unwrap();
+        let stopping = Arc::new(Stopping::default());
+        let keeper = Keeper {
+            path: Some(path.clone()),
+            stopping: stopping.clone(),
+            thread: thread::spawn(|| ()),
+        };
+        // Nobody can be asked to end as long as this is held.
+        let held = stopping.state.lock().unwrap();
+        let stopper = thread::spawn(move || keeper.stop());
+        let began = Instant::now();
+        while path.exists() {
+            let is_late = began.elapsed() > Duration::from_secs(20);
+            assert!(!is_late, "the file goes after its listener");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _second = sockets::listen(&path, Access::OWNER).unwrap();
+        drop(held);
+        stopper.join().unwrap();
+        assert!(path.exists());
+    }
 }

@@ -173,7 +173,11 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, SocketError> 
             }
             Err(error) => return Err(failed(LOOK_AT)(error)),
         }
-        fs::remove_file(path).map_err(failed("replace"))?;
+        // It may have been removed by whoever ended meanwhile.
+        match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.map_err(failed("replace"))?,
+        }
     }
     // Nobody can connect before the mode is set: see the umask in main.
     let listener = UnixListener::bind(path).map_err(failed("listen on"))?;
