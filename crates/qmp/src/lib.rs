@@ -18,18 +18,41 @@ pub use plug::{Place, Plug};
 
 /// A monitor that says nothing for so long has a problem.
 const SILENCE: Duration = Duration::from_secs(30);
-/// No message of QEMU is longer.
-const MAX_LINE_BYTES: usize = 8 << 20;
+/// No message that we ask for, or wait for, is longer: the longest is the list of chardevs
+/// (`query-chardev`), some 200 bytes each; all others are a word or a number. As a value a line
+/// takes up to a hundred times its length.
+const MAX_LINE_BYTES: usize = 256 << 10;
 
 /// Events that wait for somebody to ask for them: a machine has a few a minute.
 const MAX_EVENTS: usize = 1024;
-/// All of them together.
-const MAX_EVENT_BYTES: usize = 8 << 20;
+/// All of them together, as they came.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+
+/// An event, as far as somebody may wait for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// What has happened.
+    pub name: String,
+    /// The device that it has happened to.
+    pub device: Option<String>,
+}
+
+impl Event {
+    /// What is kept of a message; none: it is no event.
+    fn of(message: &Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let name = message.get("event")?;
+        Some(Self {
+            name: text(name).unwrap_or_default(),
+            device: text(&message["data"]["device"]),
+        })
+    }
+}
 
 /// A connection.
 pub struct Qmp {
     stream: BufReader<UnixStream>,
-    events: VecDeque<Value>,
+    events: VecDeque<Event>,
     event_bytes: usize,
     patience: Duration,
     interrupted: fn() -> bool,
@@ -99,7 +122,7 @@ impl Qmp {
     }
 
     /// Keeps an event for whoever waits for it.
-    fn keep(&mut self, event: Value, bytes: usize) -> Result<(), QmpError> {
+    fn keep(&mut self, event: Event, bytes: usize) -> Result<(), QmpError> {
         self.event_bytes += bytes;
         if self.events.len() == MAX_EVENTS || self.event_bytes > MAX_EVENT_BYTES {
             return Err(QmpError::Flood);
@@ -126,8 +149,8 @@ impl Qmp {
         let limit = self.limit();
         loop {
             let (mut message, bytes) = self.message(limit)?;
-            if message.get("event").is_some() {
-                self.keep(message, bytes)?;
+            if let Some(event) = Event::of(&message) {
+                self.keep(event, bytes)?;
             } else if let Some(error) = message.get("error") {
                 let text =
                     |key: &str, without: &str| error[key].as_str().unwrap_or(without).to_owned();
@@ -157,7 +180,7 @@ impl Qmp {
     ///
     /// # Errors
     /// It does not come, or the connection does not work.
-    pub fn wait_event(&mut self, wanted: impl Fn(&Value) -> bool) -> Result<(), QmpError> {
+    pub fn wait_event(&mut self, wanted: impl Fn(&Event) -> bool) -> Result<(), QmpError> {
         let limit = self.limit();
         loop {
             while let Some(event) = self.events.pop_front() {
@@ -171,8 +194,8 @@ impl Qmp {
                 Err(QmpError::Slow(_)) => return Err(QmpError::Unfinished),
                 message => message?,
             };
-            if message.get("event").is_some() {
-                self.keep(message, bytes)?;
+            if let Some(event) = Event::of(&message) {
+                self.keep(event, bytes)?;
             }
         }
     }

@@ -135,7 +135,7 @@ impl Plug {
         if self.is_in {
             match qmp.try_execute("device_del", &json!({"id": id}))? {
                 Ok(_) => qmp.wait_event(|event| {
-                    event["event"] == "DEVICE_DELETED" && event["data"]["device"] == *id
+                    event.name == "DEVICE_DELETED" && event.device.as_ref() == Some(id)
                 })?,
                 // Out already: an earlier attempt ended here.
                 Err(refusal) if refusal.is_not_found() => {}

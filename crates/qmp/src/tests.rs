@@ -80,13 +80,45 @@ fn events_are_kept_up_to_a_number() {
 #[test]
 fn events_are_kept_up_to_a_length() {
     let (_directory, qmp) = monitor(|stream| {
-        let long = event(&"x".repeat(MAX_EVENT_BYTES / 4));
-        for _ in 0..5 {
+        let long = event(&"x".repeat(MAX_EVENT_BYTES / 8));
+        for _ in 0..9 {
             writeln!(stream, "{long}")?;
         }
         writeln!(stream, "{}", json!({"return": {}}))
     });
     assert!(matches!(within(qmp, ask), QmpError::Flood));
+}
+
+/// Each of its words is many times as long as a value.
+#[test]
+fn a_line_is_no_longer_than_an_answer_can_be() {
+    let (_directory, qmp) = monitor(|stream| {
+        let zeros = vec!["0"; MAX_LINE_BYTES / 2].join(",");
+        writeln!(stream, "[{zeros}]")?;
+        writeln!(stream, "{}", json!({"return": {}}))
+    });
+    let words = "QEMU's answer has no end";
+    assert_eq!(within(qmp, ask).to_string(), words);
+}
+
+#[test]
+fn of_an_event_its_name_and_device_are_kept() {
+    let (_directory, mut qmp) = monitor(|stream| {
+        let zeros = vec![0; 1000];
+        let odd = json!({"event": "A", "data": zeros, "device": "b"});
+        let known = json!({"event": "C", "data": {"device": "d", "more": zeros}});
+        writeln!(stream, "{odd}")?;
+        writeln!(stream, "{known}")?;
+        writeln!(stream, "{}", json!({"return": 7}))
+    });
+    assert_eq!(qmp.execute("query-status", &json!({})).unwrap(), json!(7));
+    let kept = |name: &str, device: Option<&str>| Event {
+        name: name.into(),
+        device: device.map(str::to_owned),
+    };
+    assert_eq!(qmp.events, [kept("A", None), kept("C", Some("d"))]);
+    qmp.wait_event(|event| event.device.as_deref() == Some("d"))
+        .unwrap();
 }
 
 #[test]
