@@ -136,6 +136,13 @@ impl Counters {
         *counter = counter.saturating_add(1);
     }
 
+    /// So many more.
+    pub fn add(&mut self, others: &Self) {
+        for (counter, more) in self.0.iter_mut().zip(others.0) {
+            *counter = counter.saturating_add(more);
+        }
+    }
+
     /// How often.
     #[must_use]
     pub fn get(&self, reason: Reason) -> u64 {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use demeter_balloon::device::Parameters;
 use demeter_balloon::regions::Piece;
 use demeter_balloon::wire::{Ack, Request};
-use demeter_balloon::{Device, Event, Reason, Taken};
+use demeter_balloon::{Counters, Device, Event, Reason, Taken};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::message::{Begin, Heard, MAX_HEARD, News, NodeNews, Wish, harmless};
@@ -23,6 +23,11 @@ const PAUSE: Duration = Duration::from_millis(2);
 const PARTS: Duration = Duration::from_secs(1);
 /// What is wrong when nobody says which memory is which tier.
 const UNKNOWN: &str = "the coordinator does not say which memory is which tier";
+/// What is wrong when a connection ended for a ring, until memory is handed over by the next one.
+const REFUSED: &str = "a ring of its device cannot be where its guest says, or not that long, so \
+                       that its connection was ended: it keeps what it has, and nobody can ask \
+                       for it; next: `demeter balloon replug`; where it comes again, distrust \
+                       the driver or the guest";
 
 struct State {
     device: Device,
@@ -31,6 +36,10 @@ struct State {
     tabled: Option<Instant>,
     quota: Quota,
     problem: Option<String>,
+    /// The last connection ended for a ring that cannot be.
+    refused: bool,
+    /// How often that was, of all connections: a device does not outlive its own.
+    refusals: Counters,
     connected: bool,
     wishes: Vec<Option<Wish>>,
     /// Tells the connection's thread that there is a request.
@@ -103,6 +112,8 @@ impl Guest {
                 tabled: None,
                 quota: Quota::new(Instant::now()),
                 problem: None,
+                refused: false,
+                refusals: Counters::default(),
                 connected: false,
                 wishes: begin.wishes,
                 wake: None,
@@ -157,6 +168,18 @@ impl Guest {
         self.told.notify_all();
     }
 
+    /// The connection has ended since the guest has set up a ring that cannot be. Its monitor will
+    /// not come back by itself, so that is told until somebody brings it back.
+    pub fn ring_refused(&self) {
+        let reason = Reason::Ring;
+        let mut state = self.state();
+        state.refused = true;
+        state.refusals.count(reason);
+        let violation = Event::Violation { reason };
+        state.outbox.add(Heard::Device(violation));
+        self.told.notify_all();
+    }
+
     /// The guest has reset its device, and drives it no more.
     pub fn reset(&self) {
         let mut state = self.state();
@@ -192,6 +215,7 @@ impl Guest {
         state.files = Arc::new(matched.files);
         // Of many files it can be more than a message holds.
         state.problem = matched.problem.as_deref().map(harmless);
+        state.refused = false;
         state.outbox.files = Some(state.files.clone());
         state.outbox.dirty = true;
         self.told.notify_all();
@@ -412,6 +436,9 @@ impl State {
                 traffic: view.traffic,
             })
             .collect();
+        let mut violations = self.device.violations().clone();
+        violations.add(&self.refusals);
+        let refused = self.refused.then_some(REFUSED);
         let outbox = &mut self.outbox;
         outbox.dirty = false;
         outbox.answered = outbox.asked;
@@ -419,10 +446,10 @@ impl State {
             look: outbox.answered,
             connected: self.connected,
             nodes,
-            violations: self.device.violations().clone(),
+            violations,
             disabled: self.device.is_disabled(),
             lost,
-            problem: self.problem.clone(),
+            problem: (self.problem.clone()).or_else(|| refused.map(str::to_owned)),
             statistics: self.device.latest_statistics().cloned(),
             statistics_count: outbox.statistics_count,
             held_back: self.quota.held_back(),

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use vhost::vhost_user::Listener;
-use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
-use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+use vhost::vhost_user::{Error as VhostUserError, Listener};
+use vhost_user_backend::{ShutdownHandle, VhostUserDaemon, VhostUserHandlerError};
+use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryBackend, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::backend::Backend;
@@ -130,8 +130,9 @@ fn serve_one(
     let backend = Arc::new(Backend::new(guest.clone(), memory.clone())?);
     let name = format!("vhost {}", guest.name());
     let mut daemon =
-        VhostUserDaemon::new(name, backend.clone(), memory).map_err(ServeError::Daemon)?;
+        VhostUserDaemon::new(name, backend.clone(), memory.clone()).map_err(ServeError::Daemon)?;
     let handlers = daemon.get_epoll_handlers();
+    let mut for_a_ring = false;
     let worked = (|| {
         let wake = (backend.wake().as_raw_fd(), backend.wake_event());
         for handler in &handlers {
@@ -160,7 +161,12 @@ fn serve_one(
         match ended {
             // A monitor that goes away in the middle of a message is gone too.
             Ok(()) => {}
-            Err(error) => guest.note(format!("connection ended: {error}")),
+            Err(error) => {
+                guest.note(format!("connection ended: {error}"));
+                // Of one who never had memory to hand over no guest has set up anything.
+                let has_memory = memory.memory().num_regions() > 0;
+                for_a_ring = has_memory && is_of_a_ring(&error);
+            }
         }
         Ok(())
     })();
@@ -174,7 +180,29 @@ fn serve_one(
         guest.note("a thread did not end in a second".to_owned());
     }
     guest.disconnected();
+    if for_a_ring {
+        guest.ring_refused();
+    }
     worked
+}
+
+/// The guest has set up a ring that cannot be: its monitor passes on what it says, and what the
+/// vhost-user side does not take ends the connection.
+fn is_of_a_ring(error: &vhost_user_backend::Error) -> bool {
+    let vhost_user_backend::Error::HandleRequest(error) = error else {
+        return false;
+    };
+    match error {
+        // Misaligned; too long; what it has used cannot be read.
+        VhostUserError::InvalidMessage
+        | VhostUserError::InvalidParam
+        | VhostUserError::BackendInternalError => true,
+        // Not in guest memory.
+        VhostUserError::ReqHandlerError(cause) => {
+            (cause.get_ref()).is_some_and(|cause| cause.is::<VhostUserHandlerError>())
+        }
+        _ => false,
+    }
 }
 
 /// Whoever connects and says nothing would keep the machine's monitor out for ever.

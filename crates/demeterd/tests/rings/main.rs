@@ -354,6 +354,40 @@ fn a_ring_that_is_cut_off_costs_its_queue_and_no_processor() {
     }
 }
 
+/// Its monitor is hung up on, and does not come back by itself.
+#[test]
+fn a_ring_that_cannot_be_is_told_as_its_machines_problem() {
+    let daemon = Daemon::start(&["a"], &[]);
+    let troubled = || daemon.counter("demeter_balloon_troubled{vm=\"a\"}");
+    // Misaligned; longer than any; nowhere in guest memory.
+    let wrong = [(64, 8), (512, 0), (64, 1 << 29)];
+    for (count, (size, offset)) in wrong.into_iter().enumerate() {
+        let mut hostile = Guest::connect(&daemon, "a");
+        driver(&mut hostile);
+        assert_eq!(troubled(), 0);
+        hostile.start_wrong(FMEM, size, offset);
+        wait_violations(&daemon, "ring", count as u64 + 1);
+        assert!(hostile.is_cut(), "it is served");
+        let view = daemon.view("a");
+        assert_eq!(view["stage"], "waiting");
+        let problem = view["problem"].to_string();
+        assert!(
+            problem.contains("ring") && problem.contains("replug"),
+            "{problem}"
+        );
+        assert_eq!(troubled(), 1);
+        // A connection that ends as it should, without memory, mends nothing.
+        drop(UnixStream::connect(daemon.path("a.sock")).unwrap());
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(troubled(), 1);
+        let mut again = hostile.reconnect(&daemon);
+        driver(&mut again);
+        let view = daemon.view("a");
+        assert_eq!(view["stage"], "driven");
+        assert!(view["problem"].is_null(), "{view}");
+    }
+}
+
 #[test]
 fn after_too_many_violations_the_device_is_deaf_until_it_is_plugged_in_anew() {
     let daemon = Daemon::start(&["a", "b"], &["--violation-limit", "5"]);

@@ -215,6 +215,15 @@ impl Guest {
         self.queues[queue].kick.write(1).unwrap();
     }
 
+    /// A ring of that size whose table is so far from where it may be; whoever serves it hangs up.
+    pub fn start_wrong(&mut self, node: usize, size: u16, offset: u64) {
+        let queue = QUEUE_REPORT + node;
+        self.stop(queue);
+        let base = queue as u64 * QUEUE_BYTES;
+        self.write(base, &vec![0; QUEUE_BYTES as usize]);
+        let _ = self.start_queue_at(queue, size, base + offset, base + AVAILABLE);
+    }
+
     /// As a monitor does when the driver resets the device.
     pub fn restart_queue(&mut self, node: usize) {
         let queue = QUEUE_REPORT + node;
