@@ -159,7 +159,9 @@ impl Qmp {
                     words: text("desc", "no reason given"),
                 }));
             } else {
-                return Ok(Ok(message["return"].take()));
+                // Of what is no object nothing may be taken by its name.
+                let answer = message.get_mut("return");
+                return Ok(Ok(answer.map(Value::take).unwrap_or_default()));
             }
         }
     }

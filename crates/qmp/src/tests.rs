@@ -93,12 +93,28 @@ fn events_are_kept_up_to_a_length() {
 #[test]
 fn a_line_is_no_longer_than_an_answer_can_be() {
     let (_directory, qmp) = monitor(|stream| {
-        let zeros = vec!["0"; MAX_LINE_BYTES / 2].join(",");
+        let zeros = vec!["0"; 150 << 10].join(",");
         writeln!(stream, "[{zeros}]")?;
         writeln!(stream, "{}", json!({"return": {}}))
     });
     let words = "QEMU's answer has no end";
     assert_eq!(within(qmp, ask).to_string(), words);
+}
+
+#[test]
+fn an_answer_that_is_no_object_says_nothing() {
+    let (_directory, mut qmp) = monitor(|stream| {
+        for _ in 0..2 {
+            writeln!(stream, "[1]\n\"return\"")?;
+        }
+        Ok(())
+    });
+    for _ in 0..4 {
+        assert_eq!(
+            qmp.execute("query-status", &json!({})).unwrap(),
+            json!(null)
+        );
+    }
 }
 
 #[test]
