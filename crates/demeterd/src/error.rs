@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::lock::LockError;
 use crate::policy::PolicyError;
+use crate::silent::Silent;
 use crate::sockets::SocketError;
 use crate::spec::SpecError;
-use crate::state::Silent;
 use crate::token::TokenError;
 
 /// A failure: [`std::fmt::Display`] is the cause, [`Error::next`] what to do.

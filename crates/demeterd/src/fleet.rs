@@ -21,9 +21,10 @@ use crate::keeper::{self, Keeper, Keeping, Listener};
 use crate::ledger::Ledger;
 use crate::measuring::Measuring;
 use crate::policy::{self, Policy, PolicyError};
+use crate::silent::Silent;
 use crate::sockets::Access;
 use crate::spec::{self, Description, Entitlement, SpecError};
-use crate::state::{ANSWER_LIMIT, Silent, State};
+use crate::state::{ANSWER_LIMIT, State};
 use crate::store::{Changes, Chosen, Store};
 use crate::vm::{Asker, Vm};
 

@@ -31,6 +31,7 @@ mod replug;
 mod ring;
 mod scrape;
 mod serve;
+mod silent;
 mod sockets;
 mod spec;
 mod state;

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::lock::Lock;
+use crate::silent::Silent;
 
 /// So long the disk may take for one thing before it is said not to answer.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -28,36 +29,6 @@ const CALM: Duration = Duration::from_secs(60);
 
 /// What is written; what it failed with is its own matter.
 type Job = Box<dyn FnOnce() + Send>;
-
-/// The disk did not answer in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub struct Silent {
-    /// What was asked for may be done yet, when the disk answers.
-    pub may_be_done: bool,
-}
-
-impl std::fmt::Display for Silent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the disk under the state directory does not answer")?;
-        if self.may_be_done {
-            f.write_str(", and a restart may find it done all the same")?;
-        }
-        Ok(())
-    }
-}
-
-impl Silent {
-    /// That error is one.
-    pub fn is(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|error| error.is::<Self>())
-    }
-}
-
-impl From<Silent> for io::Error {
-    fn from(silent: Silent) -> Self {
-        Self::new(io::ErrorKind::TimedOut, silent)
-    }
-}
 
 /// How many were handed over, up to and with this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,7 +11,7 @@
  * With call=FUNCTION it only makes the kernel do something to itself, such as
  * ftrace_kill. Only functions that return an integer or a pointer, and only in a throw-away
  * guest. skip, count and calls may be written while it is loaded: calls counts
- * from what was written, and with a count of 0 who waits waits no longer.
+ * from what was written, and who waits goes on at a count of 0.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
