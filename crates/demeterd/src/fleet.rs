@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -116,6 +117,8 @@ pub struct Fleet {
     /// What the next start shall know; held over every change of the fleet.
     stored: Mutex<Stored>,
     members: RwLock<BTreeMap<String, Member>>,
+    /// How often those who wait were tried again.
+    tries: AtomicUsize,
     steering: Mutex<Steering>,
     /// Tells the one who decides that something was said.
     steered: Notify,
@@ -206,6 +209,7 @@ impl Fleet {
             accounts: Arc::new(Accounts::open(directory, policy.clock)),
             history: History::new(settings.parameters.instance, settings.history_interval),
             members: RwLock::default(),
+            tries: AtomicUsize::new(0),
             steering: Mutex::new(Steering {
                 policy: policy::by_name(&policy.name).flatten(),
                 fmem_pool_bytes: policy.fmem_pool_bytes,
@@ -246,13 +250,13 @@ impl Fleet {
         for description in stored.vms {
             fleet.begin_added(description, &settings.classes);
         }
-        fleet.stored().forget_given_up();
         // Whoever starts a daemon that could serve nobody is told so at once.
         if let Some(error) = first
             && !fleet.may_serve_anybody()
         {
             return Err(error);
         }
+        fleet.stored().forget_given_up();
         Ok(fleet)
     }
 

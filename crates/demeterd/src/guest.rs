@@ -25,7 +25,7 @@ const PARTS: Duration = Duration::from_secs(1);
 const UNKNOWN: &str = "the coordinator does not say which memory is which tier";
 /// What is wrong when a connection ended for a ring, until memory is handed over by the next one.
 const REFUSED: &str = "a ring of its device cannot be where its guest says, or not that long, so \
-                       that its connection was ended: it keeps what it has, and nobody can ask \
+                       that its connection was ended (of QEMU, vq_size is 256 at most): it keeps what it has, and nobody can ask \
                        for it; next: `demeter balloon replug`; where it comes again, distrust \
                        the driver or the guest";
 

@@ -23,8 +23,9 @@ use crate::sockets;
 const PAUSE: Duration = Duration::from_millis(100);
 /// So long a monitor may say nothing while another one waits. It has much to do between its
 /// connection and its first question (QEMU allocates the guest's memory in between, for minutes
-/// if that is large), but then nobody else wants to be served.
-const SILENCE: Duration = Duration::from_secs(10);
+/// if that is large), but then nobody else wants to be served, as a rule: one who came and went
+/// meanwhile, such as another daemon that looked whether somebody listens, still seems to wait.
+const SILENCE: Duration = Duration::from_secs(60);
 /// How often it is looked for somebody who waits, after that.
 const LOOK: Duration = Duration::from_millis(500);
 

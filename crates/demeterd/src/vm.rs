@@ -704,10 +704,10 @@ impl Vm {
         } else if state.mute_since.is_some() {
             Some(MUTE.into())
         } else {
-            (news.problem.clone())
-                .or_else(|| state.unserved.clone())
-                .or_else(|| state.not_plugged.clone())
-                .or_else(|| unmeasured.then(|| UNMEASURED.into()))
+            let told = [&news.problem, &state.unserved, &state.not_plugged];
+            let told: Vec<&str> = told.into_iter().flatten().map(String::as_str).collect();
+            let told = (!told.is_empty()).then(|| told.join("; "));
+            told.or_else(|| unmeasured.then(|| UNMEASURED.into()))
         };
         VmView {
             name: self.spec.name.clone(),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -211,16 +212,24 @@ impl Fleet {
                 may_come(&member.vm.spec)
             }
         };
-        let waiting: Vec<_> = {
+        let mut waiting: Vec<_> = {
             let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
             (members.values())
                 .filter(|member| member.keeper.is_none())
                 .filter(may_be_served)
-                .map(|member| (member.vm.spec.clone(), member.added.clone()))
+                .map(|member| {
+                    let spec = member.vm.spec.clone();
+                    (spec, member.added.clone(), member.waits_for_disk)
+                })
                 .collect()
         };
+        // Another one first each time: what of the disk never answers would hide all others.
+        if !waiting.is_empty() {
+            let first = self.tries.fetch_add(1, Ordering::Relaxed) % waiting.len();
+            waiting.rotate_left(first);
+        }
         let mut served = Vec::new();
-        for (spec, added) in waiting {
+        for (spec, added, waits_for_disk) in waiting {
             let spec = match &added {
                 Some(added) => match added.clone().finish(&stored.classes) {
                     Ok(spec) => spec,
@@ -229,13 +238,27 @@ impl Fleet {
                 None => spec,
             };
             let name = spec.name.clone();
-            match self.begin(spec, added) {
+            let begun = if waits_for_disk {
+                self.begin(spec, added)
+            } else {
+                // Its ledger need not be read as long as there is no socket.
+                (self.check(&spec).map_err(Error::from))
+                    .and_then(|()| Ok(keeper::listen(&spec, self.access)?))
+                    .and_then(|listener| self.begin_on(listener, spec, added))
+            };
+            match begun {
                 Ok(vm) => {
                     tracing::info!(vm = name, "can be served now");
                     served.push(vm);
                 }
                 // It stays as it is; why may be something else by now.
-                Err(error) => self.waits_on(&name, &error),
+                Err(error) => {
+                    self.waits_on(&name, &error);
+                    // Who is asked next would not wait for it, and be said to be silent, too.
+                    if error.is_silence() {
+                        break;
+                    }
+                }
             }
         }
         drop(stored);
