@@ -101,16 +101,20 @@ static bool answered(struct demeter_balloon_node *node, u64 deflated_before, boo
 static bool wait_for_answer(struct demeter_balloon_node *node, u64 deflated_before, bool resync)
 {
 	unsigned long end = jiffies + ANSWER_TIMEOUT;
+	bool done;
 	int seen;
 
-	do {
+	for (;;) {
 		seen = atomic_read(&node->news);
-		if (answered(node, deflated_before, resync))
-			return true;
+		done = answered(node, deflated_before, resync);
+		if (done || !time_before(jiffies, end))
+			break;
 		/* Short, as the lock may have been taken just then. */
 		wait_event_timeout(node->answered, atomic_read(&node->news) != seen, RETRY_TIME);
-	} while (time_before(jiffies, end));
-	return answered(node, deflated_before, resync);
+	}
+	/* What was taken here brings no interrupt that would wake the node's work. */
+	demeter_node_kick(node);
+	return done;
 }
 
 /*

@@ -103,9 +103,17 @@ class Program:
                     ) from None
                 self.restarts += 1
                 self.start()
-                with contextlib.suppress(BenchError):
-                    for _ in range(self.COLD_SLICES):
-                        self._ask(line)
+                self.warm(line)
+
+    def warm(self, line: str) -> None:
+        """Do some work that does not count; that it is killed once more is for who asks next."""
+        for _ in range(self.COLD_SLICES):
+            try:
+                self._ask(line)
+            except BenchError:
+                if self.process.poll() != -signal.SIGKILL:
+                    raise
+                return
 
     def _ask(self, line: str) -> dict[str, float]:
         assert self.process.stdin is not None
@@ -276,17 +284,17 @@ class Bench:
                 stack.callback(group.remove)
             if "on" in groups:
                 self.bill = stack.enter_context(linux.ZswapBill(groups["on"], dram))
-            for name, group in groups.items():
-                linux.Knobs.apply(linux.Setting(3, name == "on"))
-                line = [*managed, "--", *command] if name == "extmem" else command
+            for key, group in groups.items():
+                linux.Knobs.apply(linux.Setting(3, key == "on"))
+                line = [*managed, "--", *command] if key == "extmem" else command
                 greets = arguments[0] == "mmapbench"
-                said = "extmem" if name == "extmem" else f"Linux with zswap {name}"
-                program = Program(said, group.command(line), greets, name != "extmem")
+                said = "extmem" if key == "extmem" else f"Linux with zswap {key}"
+                program = Program(said, group.command(line), greets, key != "extmem")
                 stack.callback(program.kill)
-                started[name] = program
+                started[key] = program
                 if greets:
-                    self.note("fill", 1, name, "", "start", program.greeting)
-            others = {name == "on": started[name] for name in groups if name != "extmem"}
+                    self.note("fill", 1, key, "", "start", program.greeting)
+            others = {key == "on": started[key] for key in groups if key != "extmem"}
             yield started["extmem"], others
             for program in (started["extmem"], *others.values()):
                 program.finish()
@@ -335,8 +343,9 @@ class Bench:
                 phase = "tune" if paid else "over-dram"
                 rate = self.note(pattern, threads, "linux", str(setting), phase, row)
                 rates[setting] += [rate] if paid else []
-            row = rated(managed.ask(line), line)
-            self.note(pattern, threads, "extmem", "", "warm", row)
+            for _ in range(max(sum(one.zswap is zswap for one in tried) for zswap in others)):
+                row = rated(managed.ask(line), line)
+                self.note(pattern, threads, "extmem", "", "warm", row)
         known = {
             setting: statistics.mean(rates[setting])
             for setting in rates

@@ -275,7 +275,8 @@ class Machine:
             wanted += [(queue / "rotational", "0"), (queue / "wbt_lat_usec", "0")]
             wanted += [(queue / "scheduler", "none")]
         wanted += [(state, "off") for state in self.DAMON.glob("*/state") if value(state) == "on"]
-        self.wanted = [(file, text) for file, text in wanted if file.exists()]
+        # Some are there and cannot be read (`wbt_lat_usec` of a disk that throttles nothing).
+        self.wanted = [(file, text) for file, text in wanted if value(file)]
         self.before: list[tuple[Path, str]] = []
 
     def prepare(self) -> dict[str, str]:
@@ -296,8 +297,11 @@ class Machine:
 
 
 def value(file: Path) -> str:
-    """Return what is set; of a choice the word in brackets."""
-    text = file.read_text().strip()
+    """Return what is set, of a choice the word in brackets; empty if that cannot be read."""
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return ""
     chosen = re.search(r"\[(.*?)\]", text)
     return chosen[1] if chosen else text
 

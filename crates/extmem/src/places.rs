@@ -100,17 +100,34 @@ impl Pager {
         Ok(())
     }
 
-    /// Parts a range from what the kernel holds in one mapping with it, before anything of it is
+    /// Parts mappings from what the kernel holds in one with them, before anything of them is
     /// given up: for what lies on either side it may need mappings that a process cannot have
-    /// any more (`vm.max_map_count`). False if so; nothing is changed then.
+    /// any more (`vm.max_map_count`). False if so; then all is as it was.
     pub fn part_from_neighbours(&self, pages: Pages) -> bool {
+        let mut parted = true;
+        self.each_part(pages, |pager, part, kind| {
+            // Others are only given back: the kernel need not do anything.
+            if kind == Part::Mapped && parted {
+                parted = pager.advise(part, libc::MADV_DONTDUMP) != -(libc::EAGAIN as isize);
+            }
+        });
+        if !parted {
+            self.advise(pages, libc::MADV_DODUMP);
+        }
+        parted
+    }
+
+    /// Whether a core dump has it is of no account for what is about to go. `EAGAIN` is the
+    /// kernel's word for a mapping too many, any other is of holes, which need no parting.
+    fn advise(&self, pages: Pages, advice: i32) -> isize {
         let address = self.table.address(pages.first);
-        let advice = libc::MADV_DONTDUMP as usize;
-        // SAFETY: whether a core dump has it is of no account for what is about to go.
-        let result =
-            unsafe { syscall::call(libc::SYS_madvise, [address, pages.bytes(), advice, 0, 0, 0]) };
-        // The kernel's word for that, here. Any other is of holes, which need no parting.
-        result != -(libc::EAGAIN as isize)
+        // SAFETY: changes no contents.
+        unsafe {
+            syscall::call(
+                libc::SYS_madvise,
+                [address, pages.bytes(), advice as usize, 0, 0, 0],
+            )
+        }
     }
 
     /// What could not be mapped in the place of something else stays the program's: it cannot

@@ -243,7 +243,7 @@ impl Fleet {
             } else {
                 // Its ledger need not be read as long as there is no socket.
                 (self.check(&spec).map_err(Error::from))
-                    .and_then(|()| Ok(keeper::listen(&spec, self.access)?))
+                    .and_then(|()| keeper::listen(&spec, self.access))
                     .and_then(|listener| self.begin_on(listener, spec, added))
             };
             match begun {

@@ -32,9 +32,11 @@ pub(super) struct Held<'a> {
     bytes: usize,
     /// Bring pages in, but do not pin them (the call may never return here).
     unpinned: bool,
-    /// A call on this descriptor that may move less: where others hold much of DRAM, and there
-    /// are no boundaries to be kept, hold two pages of its buffer.
+    /// A call on this descriptor that may wait for ever and move less: where others hold much of
+    /// DRAM, and there are no boundaries to be kept, hold two pages of its buffer.
     cut_on: Option<usize>,
+    /// Whose pins they are: not those of a child that a signal handler forked in the middle.
+    process: i32,
 }
 
 impl<'a> Held<'a> {
@@ -47,6 +49,7 @@ impl<'a> Held<'a> {
             bytes: 0,
             unpinned,
             cut_on: None,
+            process: pager.process.load(Ordering::Relaxed),
         }
     }
 
@@ -223,7 +226,9 @@ impl Drop for Held<'_> {
         let signals = block_signals();
         for &(first, pages) in &self.ranges[..self.used] {
             self.pager.unpin(first, pages);
-            self.pager.notes_pins(-i64::from(pages));
+            if self.process == self.pager.process.load(Ordering::Relaxed) {
+                self.pager.notes_pins(-i64::from(pages));
+            }
         }
         restore_signals(signals);
     }
@@ -446,7 +451,7 @@ fn perform_in_pieces(
                 held.hold_pointer(pointer, &piece);
             }
         }
-        held.cut_on = Some(arguments[0]);
+        held.cut_on = may_be_cut(number, &arguments).then_some(arguments[0]);
         let ready = held.hold(piece[buffer], piece[count], writes);
         let end = piece[buffer] + ready;
         // Past the managed part the kernel copes (or refuses) by itself.
@@ -480,15 +485,21 @@ fn is_regular_file(fd: usize) -> bool {
     kind_of(fd) == Some(libc::S_IFREG)
 }
 
+/// Whether a call may come back with less than there is. Who receives with `MSG_WAITALL` takes
+/// that for the end, and who peeks for more than two pages would never have them.
+fn may_be_cut(number: c_long, arguments: &[usize; 6]) -> bool {
+    const WHOLE: usize = (libc::MSG_WAITALL | libc::MSG_PEEK) as usize;
+    number != libc::SYS_recvfrom || arguments[3] & WHOLE == 0
+}
+
 /// Whether what is moved there has no boundaries that a shorter call would move: bytes of
-/// files, pipes and stream sockets. A pipe of packets (`O_DIRECT`) has.
+/// pipes and stream sockets. A pipe of packets (`O_DIRECT`) has, and a file is not waited for.
 fn is_stream(fd: usize) -> bool {
     let number = |call: c_long, arguments: [usize; 6]| {
         // SAFETY: flags of a descriptor, or an option into a word of ours.
         unsafe { syscall::call(call, arguments) }
     };
     match kind_of(fd) {
-        Some(libc::S_IFREG) => true,
         Some(libc::S_IFIFO) => {
             let flags = number(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
             flags >= 0 && flags as i32 & libc::O_DIRECT == 0
