@@ -114,7 +114,7 @@ def locality(
     rounds: Annotated[int, typer.Option(min=1, help="pairs of runs")] = 3,
     only: Annotated[list[str] | None, typer.Option(help="sort, xz or 'hash table'")] = None,
 ) -> None:
-    """Compare programs whose accesses are no stream with Linux swap at its best."""
+    """Compare programs whose accesses are no stream with Linux swap, without zswap."""
     try:
         table = extmem_locality.measure(binaries / "demeter", swap, rounds, set(only or []))
         typer.echo(table)
