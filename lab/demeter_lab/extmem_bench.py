@@ -435,10 +435,10 @@ class Bench:
             arguments.append("--huge")
         work = 2 if family.stress == "cpu" else 0
         tune_threads = family.threads[len(family.threads) // 2]
-        name = family.suffix.strip("/") or "plain"
+        family_name = family.suffix.strip("/") or "plain"
         with (
             self.programs(
-                name, arguments, self.plan.dram_bytes, zswap=family.compresses
+                family_name, arguments, self.plan.dram_bytes, zswap=family.compresses
             ) as programs,
             self.stressed(family.stress),
         ):
