@@ -139,8 +139,8 @@ wait
 # programs has it far above its end.
 what_failed() {
 	local told
-	told=$(grep -E -A 2 '^(FAILED|FAIL|not ok|error|test: error)[: ]|^E  |panicked at |still running after' \
-		"$logs/$1.log" | grep -v '^note: run with' | cut -c1-300 | head -n 30) || true
+	told=$(grep -E -A 12 '^(FAILED|FAIL|not ok|error|test: error)[: ]|^E  |panicked at |still running after' \
+		"$logs/$1.log" | grep -v '^note: run with' | cut -c1-300 | head -n 40) || true
 	echo "-- $1: ${told:-$(tail -n 5 "$logs/$1.log")}"
 }
 
