@@ -104,28 +104,36 @@ impl Contexts {
     /// Borrows a context, waiting for one if all are out.
     pub fn borrow(&self, budget: &Budget) -> Context {
         loop {
-            for (word_index, word) in self.in_use.iter().enumerate() {
-                let seen = word.load(Ordering::Relaxed);
-                let bit = seen.trailing_ones();
-                if bit == 64 {
-                    continue;
-                }
-                if word.fetch_or(1 << bit, Ordering::Acquire) & (1 << bit) == 0 {
-                    let index = word_index * 64 + bit as usize;
-                    if self.charged[index].load(Ordering::Relaxed) == 0 {
-                        self.charged[index].store(CHARGED_BUFFER_PAGES, Ordering::Relaxed);
-                        budget.charge_overhead(CHARGED_PAGES);
-                    }
-                    return Context {
-                        index,
-                        // SAFETY: inside the pool.
-                        base: unsafe { self.base.add(index * self.stride_bytes) },
-                    };
-                }
+            if let Some(context) = self.try_borrow(budget) {
+                return context;
             }
             // SAFETY: no arguments.
             unsafe { syscall::call(libc::SYS_sched_yield, [0; 6]) };
         }
+    }
+
+    /// Borrows a context unless all are out: whoever has one already may not wait for another.
+    pub fn try_borrow(&self, budget: &Budget) -> Option<Context> {
+        for (word_index, word) in self.in_use.iter().enumerate() {
+            let seen = word.load(Ordering::Relaxed);
+            let bit = seen.trailing_ones();
+            if bit == 64 {
+                continue;
+            }
+            if word.fetch_or(1 << bit, Ordering::Acquire) & (1 << bit) == 0 {
+                let index = word_index * 64 + bit as usize;
+                if self.charged[index].load(Ordering::Relaxed) == 0 {
+                    self.charged[index].store(CHARGED_BUFFER_PAGES, Ordering::Relaxed);
+                    budget.charge_overhead(CHARGED_PAGES);
+                }
+                return Some(Context {
+                    index,
+                    // SAFETY: inside the pool.
+                    base: unsafe { self.base.add(index * self.stride_bytes) },
+                });
+            }
+        }
+        None
     }
 
     /// So many pages of a context's buffer are about to be used, and stay physical.

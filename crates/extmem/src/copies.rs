@@ -100,10 +100,11 @@ impl Pager {
         }
     }
 
-    /// Reads slots, or ends the process naming the page.
-    pub fn read_slots(&self, page: PageIndex, first: Slot, buffer: *mut u8, pages: usize) {
-        // SAFETY: the buffer is a context's, of BATCH_PAGES pages.
-        if let Err(error) = unsafe { self.store.read(first, buffer, pages as u32) } {
+    /// Reads a slot and does other work (see [`crate::swap::SwapStore::read_beside`]), or ends
+    /// the process naming the page.
+    pub fn read_slot(&self, page: PageIndex, slot: Slot, buffer: *mut u8, work: impl FnOnce(bool)) {
+        // SAFETY: the buffer is a context's.
+        if let Err(error) = unsafe { self.store.read_beside(slot, buffer, 1, work) } {
             fatal!(
                 "page {:#x} cannot be read back: {error}",
                 self.table.address(page)

@@ -2,7 +2,8 @@
 //! One page from wherever it is to where the program wants it.
 //!
 //! Frames are taken before a page is claimed: whoever must evict to get a frame holds
-//! no busy page, so evictors may wait for busy pages.
+//! no busy page of the victim cache, so evictors may wait for those. While a page is read
+//! from swap, which lies in no cache, the next faults' frames are made.
 
 use std::sync::atomic::Ordering;
 
@@ -21,6 +22,8 @@ use crate::swap::Slot;
 
 /// Pages that a thread evicts at a time when it finds no frame.
 const INLINE_BATCH: usize = 32;
+/// Pages that a thread evicts at a time while the page that it wants is read.
+const BESIDE_PAGES: usize = 16;
 /// Untouched pages that are filled together when a program walks through them.
 const FIRST_TOUCH_PAGES: usize = 16;
 
@@ -247,13 +250,32 @@ impl Pager {
             .foreseen(entry, writable, writable)
             .with_state(State::Clean);
         let buffer = context.buffer();
-        self.read_slots(page, Slot(entry.payload()), buffer, 1);
+        self.read_slot(page, Slot(entry.payload()), buffer, |waits| {
+            self.arrive(page, abi::SWAP, access, streams);
+            if waits {
+                self.make_room_beside();
+            }
+        });
         self.land(page, entry, buffer, writable, access);
-        self.arrive(page, abi::SWAP, access, streams);
         let now_ns = crate::clock::now_ns();
         self.neighbours.ended(now_ns);
         self.count_swap_fault(now_ns - start);
         true
+    }
+
+    /// Makes frames for the next faults, by a thread that waits for its page anyway.
+    fn make_room_beside(&self) {
+        let inline = self.inline_eviction.now().is_second();
+        if !inline || self.budget.free_pages() >= BESIDE_PAGES as i64 {
+            return;
+        }
+        // The page that is on its way comes to the buffer of this thread's own context.
+        let Some(mut other) = self.contexts.try_borrow(&self.budget) else {
+            return;
+        };
+        let pages = self.evict(BESIDE_PAGES, &mut other);
+        self.contexts.give_back(&other);
+        self.counters().evictions_inline_pages.add(pages as u64);
     }
 
     fn count_swap_fault(&self, took_ns: u64) {

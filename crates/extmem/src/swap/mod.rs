@@ -328,23 +328,42 @@ impl SwapStore {
     /// # Safety
     /// `memory` must be page aligned and writable for that many pages.
     pub unsafe fn read(&self, first: Slot, memory: *mut u8, pages: u32) -> Result<(), SwapError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_beside(first, memory, pages, |_| {}) }
+    }
+
+    /// The same, and other work, which is told whether the device is at it meanwhile: so it is
+    /// where the thread looks for its page.
+    ///
+    /// # Safety
+    /// As for [`Self::read`]; the work must leave that memory alone.
+    pub unsafe fn read_beside(
+        &self,
+        first: Slot,
+        memory: *mut u8,
+        pages: u32,
+        work: impl FnOnce(bool),
+    ) -> Result<(), SwapError> {
         let piece = libc::iovec {
             iov_base: memory.cast(),
             iov_len: pages as usize * SLOT_BYTES,
         };
         let transfer = Transfer::new(Direction::Read, first, &raw const piece, 1);
         if pages > 1 || !self.uses_uring() || self.is_copied(&transfer) {
+            work(false);
             // SAFETY: the caller vouches for the memory; the piece outlives the call.
             return unsafe { self.run_plain(&transfer) };
         }
+        let look = self.polling.begin();
+        let ring = look.as_ref().and_then(|_| self.free_ring());
         // SAFETY: as above.
         let result = unsafe {
-            match self.polling.begin() {
-                Some(look) => match self.free_ring() {
-                    Some(ring) => self.run_polled(ring, &transfer, look),
-                    None => self.run_plain(&transfer),
-                },
-                None => self.run_plain(&transfer),
+            match (look, ring) {
+                (Some(look), Some(ring)) => self.run_polled(ring, &transfer, look, work),
+                _ => {
+                    work(false);
+                    self.run_plain(&transfer)
+                }
             }
         };
         self.polling.end();
@@ -515,12 +534,15 @@ impl SwapStore {
         mut ring: Guard<'_, Ring>,
         transfer: &Transfer,
         look: Look<'_>,
+        work: impl FnOnce(bool),
     ) -> Result<(), SwapError> {
         if let Some(failure) = self.injector.next(transfer.direction) {
             return self.injected(transfer, failure);
         }
         // SAFETY: the caller vouches for the memory, which we wait for.
-        let moved = if unsafe { self.push(&mut ring, transfer, 0) } {
+        let pushed = unsafe { self.push(&mut ring, transfer, 0) } && ring.submit(0);
+        work(pushed);
+        let moved = if pushed {
             ring.poll(|| look.next())
         } else {
             None

@@ -24,6 +24,10 @@ const GETEVENTS: usize = 1;
 
 /// `IORING_SETUP_COOP_TASKRUN`: completions may wait until we are in the kernel.
 const IORING_SETUP_COOP_TASKRUN: u32 = 1 << 8;
+/// `IORING_SETUP_TASKRUN_FLAG`: and a flag of the ring says that some do.
+const IORING_SETUP_TASKRUN_FLAG: u32 = 1 << 9;
+/// Looks at a ring's flags between two looks at the clock.
+const SPINS: u32 = 32;
 /// Words of `struct io_uring_params`, and which of them has the flags.
 const PARAMETER_WORDS: usize = 30;
 const FLAGS_WORD: usize = 2;
@@ -57,6 +61,8 @@ fn set_up(flags: u32) -> Result<IoUring, i32> {
 pub struct Ring {
     uring: IoUring,
     in_flight: u32,
+    /// Completions that wait for us are told by a flag.
+    tells: bool,
     /// The kernel no longer takes calls on it: its descriptor was closed.
     broken: bool,
 }
@@ -77,7 +83,9 @@ impl Ring {
         let refused = |error: std::io::Error| SwapError::Uring {
             errno: error.raw_os_error().unwrap_or(libc::ENOSYS),
         };
-        let low = set_up(IORING_SETUP_COOP_TASKRUN)
+        let telling = set_up(IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
+        let tells = telling.is_ok();
+        let low = telling
             .or_else(|_| set_up(0))
             .map_err(|errno| SwapError::Uring { errno })?;
         // SAFETY: duplicates an open descriptor.
@@ -93,6 +101,7 @@ impl Ring {
         Ok(Self {
             uring,
             in_flight: 0,
+            tells,
             broken: false,
         })
     }
@@ -164,10 +173,10 @@ impl Ring {
         self.enter(want, if want > 0 { GETEVENTS } else { 0 })
     }
 
-    /// Starts what was pushed and looks for a finished transfer as `next` says, or sleeps
-    /// until there is one. None when the ring is lost, or nothing was pushed.
+    /// Looks for a finished transfer as `next` says, or sleeps until there is one. None when
+    /// the ring is lost, or nothing was submitted.
     pub fn poll(&mut self, next: impl Fn() -> Wait) -> Option<(u64, i32)> {
-        if self.in_flight == 0 || !self.submit(0) {
+        if self.in_flight == 0 {
             return None;
         }
         loop {
@@ -177,6 +186,7 @@ impl Ring {
             // In the kernel, whatever the call, the device's answer becomes a completion.
             match next() {
                 Wait::Yield => yield_now(),
+                Wait::Look if self.tells && !self.spin() => {}
                 wait => {
                     if !self.enter(usize::from(wait == Wait::Sleep), GETEVENTS) {
                         return None;
@@ -184,6 +194,21 @@ impl Ring {
                 }
             }
         }
+    }
+
+    /// Looks for a while without entering the kernel; whether something can be had by that.
+    /// A completion that came meanwhile, by an interrupt, is found without.
+    fn spin(&mut self) -> bool {
+        for _ in 0..SPINS {
+            if self.uring.submission().taskrun() {
+                return true;
+            }
+            if !self.uring.completion().is_empty() {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
     /// Hands over what was pushed, under these flags.

@@ -116,8 +116,23 @@ fn scattered_pages_come_back_from_every_engine() {
         // SAFETY: as above.
         unsafe { store.read(Slot(first.0 + 5), again.as_mut_ptr(), 1) }.unwrap();
         assert!(again == &source[11 * SLOT_BYTES..12 * SLOT_BYTES]);
+        // Looking or sleeping, other work is done once beside each read.
+        let mut done = 0;
+        for step in 0..1000 {
+            let at = step % 64;
+            // SAFETY: as above.
+            unsafe {
+                store.read_beside(Slot(first.0 + at as u32), again.as_mut_ptr(), 1, |_| {
+                    done += 1
+                })
+            }
+            .unwrap();
+            let page = order[at];
+            assert!(again == &source[page * SLOT_BYTES..(page + 1) * SLOT_BYTES]);
+        }
+        assert_eq!(done, 1000);
         let counts = store.counts();
-        assert_eq!(counts.reads.load(Ordering::Relaxed), 65);
+        assert_eq!(counts.reads.load(Ordering::Relaxed), 1065);
         assert_eq!(counts.write_bytes.load(Ordering::Relaxed), 64 * 4096);
     }
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
