@@ -112,7 +112,8 @@ struct demeter_extmem_policy {
 	/* A range went, or its content was given up: forget its pages. */
 	void (*unmapped)(void *policy, demeter_extmem_page first,
 			 uint32_t pages);
-	/* Pages came to DRAM. A page may come again without having been
+	/* Pages came to DRAM, or are on their way and sure to come: state() may
+	 * not know them there yet. A page may come again without having been
 	 * evicted: then only its flags are news. */
 	void (*arrived)(void *policy,
 			const struct demeter_extmem_arrival *arrivals,

@@ -93,7 +93,7 @@ impl Pager {
         }
         // Others empty it. To move ever more pages in frees no frame, and takes pages from
         // the program that it uses.
-        if self.victims.fill_pages() >= 2 * target + BATCH_PAGES as u64 {
+        if self.victims_overflow() {
             self.victims.wait_for_drain(drains);
             return 0;
         }
@@ -110,6 +110,12 @@ impl Pager {
         let direct = self.stash(claimed, context);
         self.evict_directly(direct, context);
         claimed
+    }
+
+    /// Whether the victim cache has twice what it should have, and more comes to nothing.
+    pub fn victims_overflow(&self) -> bool {
+        let target = u64::from(self.victims.target_pages());
+        self.victims.fill_pages() >= 2 * target + BATCH_PAGES as u64
     }
 
     /// Frees objects of the compressed tier whose pages will stay in DRAM: they would be of use
@@ -208,8 +214,11 @@ impl Pager {
                 break span;
             }
             drop(span);
-            // Scratch holds our claims: draining needs a context of its own.
-            let mut other = self.contexts.borrow(&self.budget);
+            // Scratch holds our claims: draining needs a context of its own. Where everybody
+            // waits for one there is none, and the pages go the short way.
+            let Some(mut other) = self.contexts.try_borrow(&self.budget) else {
+                return claimed;
+            };
             let drained = self.drain(BATCH_PAGES, &mut other);
             self.contexts.give_back(&other);
             if drained == 0 {

@@ -266,7 +266,9 @@ impl Pager {
     /// Makes frames for the next faults, by a thread that waits for its page anyway.
     fn make_room_beside(&self) {
         let inline = self.inline_eviction.now().is_second();
-        if !inline || self.budget.free_pages() >= BESIDE_PAGES as i64 {
+        let enough = self.budget.free_pages() >= BESIDE_PAGES as i64;
+        // Who must wait for others to empty the victim cache is late for his own page.
+        if !inline || enough || self.victims_overflow() {
             return;
         }
         // The page that is on its way comes to the buffer of this thread's own context.

@@ -542,6 +542,7 @@ impl SwapStore {
         // SAFETY: the caller vouches for the memory, which we wait for.
         let pushed = unsafe { self.push(&mut ring, transfer, 0) } && ring.submit(0);
         work(pushed);
+        look.resume();
         let moved = if pushed {
             ring.poll(|| look.next())
         } else {

@@ -121,6 +121,11 @@ impl Look<'_> {
         }
     }
 
+    /// The thread did something else meanwhile: nobody took the CPU from it.
+    pub fn resume(&self) {
+        self.last_ns.set(clock::now_ns());
+    }
+
     /// The page is there, or the thread has slept.
     pub fn found(self) {
         // Who yields beside threads that compute waits for milliseconds.
@@ -160,6 +165,16 @@ mod tests {
         let look = look(&polling);
         std::thread::sleep(std::time::Duration::from_nanos(LONGEST_NS));
         assert_eq!(look.next(), Wait::Sleep);
+    }
+
+    #[test]
+    fn who_did_something_else_had_the_cpu() {
+        let polling = Polling::new(2);
+        let look = look(&polling);
+        std::thread::sleep(std::time::Duration::from_nanos(2 * ASIDE_NS));
+        look.resume();
+        look.next();
+        assert!(polling.begin().is_some());
     }
 
     #[test]
