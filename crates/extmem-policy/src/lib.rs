@@ -8,6 +8,7 @@
 //! Callbacks run in signal handlers: nothing here allocates, locks or panics on input.
 
 pub mod abi;
+mod ahead;
 mod algorithm;
 mod clock;
 mod default;
@@ -20,6 +21,7 @@ mod trial;
 mod victim_size;
 mod walk;
 
+pub use ahead::fetch;
 pub use algorithm::{Algorithm, Host, Memory, table};
 pub use clock::Clock;
 pub use default::Default2Q;

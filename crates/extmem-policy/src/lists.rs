@@ -4,6 +4,7 @@
 //! A page is in at most one list and leaves it from anywhere in constant time. The
 //! tables take nine bytes a page, and only those of pages ever listed are physical.
 
+use crate::ahead::fetch;
 use crate::algorithm::Memory;
 
 /// Number of a list: 0 to one less than there are.
@@ -12,11 +13,17 @@ pub type ListId = u8;
 /// Links are page numbers plus one, so that zero-filled tables are empty.
 const END: u32 = 0;
 
+/// The neighbours of a page, side by side: a processor fetches both at once.
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    next: u32,
+    previous: u32,
+}
+
 /// Up to `N` lists over the pages below a limit.
 #[derive(Debug)]
 pub struct Lists<const N: usize> {
-    next: &'static mut [u32],
-    previous: &'static mut [u32],
+    links: &'static mut [Links],
     /// List plus one, or 0.
     member: &'static mut [u8],
     heads: [u32; N],
@@ -27,16 +34,15 @@ pub struct Lists<const N: usize> {
 impl<const N: usize> Lists<N> {
     /// Bytes of tables.
     pub fn memory_bytes(pages: u32) -> usize {
-        Memory::bytes::<u32>(pages as usize) * 2 + Memory::bytes::<u8>(pages as usize)
+        Memory::bytes::<Links>(pages as usize) + Memory::bytes::<u8>(pages as usize)
     }
 
     /// Empty lists.
     pub fn new(pages: u32, memory: &mut Memory) -> Option<Self> {
-        // SAFETY: zero is valid for all three.
+        // SAFETY: zero is valid for both.
         unsafe {
             Some(Self {
-                next: memory.take(pages as usize)?,
-                previous: memory.take(pages as usize)?,
+                links: memory.take(pages as usize)?,
                 member: memory.take(pages as usize)?,
                 heads: [END; N],
                 tails: [END; N],
@@ -71,11 +77,13 @@ impl<const N: usize> Lists<N> {
         *member = list + 1;
         let list = usize::from(list);
         let tail = self.tails[list];
-        self.previous[page as usize] = tail;
-        self.next[page as usize] = END;
+        self.links[page as usize] = Links {
+            next: END,
+            previous: tail,
+        };
         match tail {
             END => self.heads[list] = page + 1,
-            tail => self.next[tail as usize - 1] = page + 1,
+            tail => self.links[tail as usize - 1].next = page + 1,
         }
         self.tails[list] = page + 1;
         self.lengths[list] += 1;
@@ -87,14 +95,14 @@ impl<const N: usize> Lists<N> {
             return false;
         };
         let list = usize::from(list);
-        let (previous, next) = (self.previous[page as usize], self.next[page as usize]);
+        let Links { next, previous } = self.links[page as usize];
         match previous {
             END => self.heads[list] = next,
-            previous => self.next[previous as usize - 1] = next,
+            previous => self.links[previous as usize - 1].next = next,
         }
         match next {
             END => self.tails[list] = previous,
-            next => self.previous[next as usize - 1] = previous,
+            next => self.links[next as usize - 1].previous = previous,
         }
         self.member[page as usize] = 0;
         self.lengths[list] -= 1;
@@ -105,7 +113,20 @@ impl<const N: usize> Lists<N> {
     pub fn pop_oldest(&mut self, list: ListId) -> Option<u32> {
         let page = self.heads.get(usize::from(list))?.checked_sub(1)?;
         self.remove(page);
+        self.fetch(self.heads[usize::from(list)]);
         Some(page)
+    }
+
+    /// Fetches what is known of a page, by its number plus one: it is the oldest now, and
+    /// seldom is one taken alone.
+    fn fetch(&self, oldest: u32) {
+        if let Some(at) = oldest.checked_sub(1)
+            && let (Some(links), Some(member)) =
+                (self.links.get(at as usize), self.member.get(at as usize))
+        {
+            fetch(links);
+            fetch(member);
+        }
     }
 
     /// Takes the page that came last.

@@ -163,6 +163,9 @@ impl Pager {
             if chosen == 0 {
                 break;
             }
+            for &page in &scratch.chosen[first..first + chosen] {
+                self.table.fetch(page);
+            }
             for at in first..first + chosen {
                 let page = scratch.chosen[at];
                 let entry = self.table.load(page);

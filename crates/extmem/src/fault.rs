@@ -392,6 +392,10 @@ impl Pager {
         access: Access,
         context: &mut Context,
     ) -> bool {
+        if let Some(tier) = &self.tier {
+            tier.fetch(Handle(entry.payload()));
+        }
+        self.policy.fetch(page);
         let (streams, late_pages) = self.look_ahead(page, access);
         if self.catch_up(page, late_pages, access, context) {
             self.counters().faults_compressed.add(1);

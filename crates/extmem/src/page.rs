@@ -7,6 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use demeter_extmem_policy::fetch;
+
 use crate::futex;
 use crate::region::{PAGE_BYTES, Region, carved_bytes};
 
@@ -229,6 +231,13 @@ impl PageTable {
     /// The page's word.
     pub fn load(&self, page: PageIndex) -> Entry {
         Entry(self.entries[page as usize].load(Ordering::SeqCst))
+    }
+
+    /// The page's word will be wanted in a moment.
+    pub fn fetch(&self, page: PageIndex) {
+        if let Some(entry) = self.entries.get(page as usize) {
+            fetch(entry);
+        }
     }
 
     /// Replaces the word if it is still `old`.

@@ -66,7 +66,7 @@ impl Age {
     /// An object will be freed in a moment: fetches what `leave` will want.
     pub fn prepare(&self, slab: &Slab, header: &Header) {
         for link in [&header.older, &header.newer] {
-            slab.fetch(Handle(link.load(RELAXED)));
+            slab.fetch(Handle(link.load(RELAXED)), 0);
         }
     }
 

@@ -163,6 +163,11 @@ impl CompressedTier {
         Some(handle)
     }
 
+    /// An object will be decompressed in a moment: fetches it.
+    pub fn fetch(&self, handle: Handle) {
+        self.slab.fetch(handle, 7);
+    }
+
     /// Decompresses an object into a page. It stays until freed.
     ///
     /// # Safety

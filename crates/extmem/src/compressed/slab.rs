@@ -9,6 +9,8 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use demeter_extmem_policy::fetch;
+
 use super::CompressedError;
 use super::class::{CLASSES, HEADER_BYTES, MOST_SLOTS, SPAN_BYTES, class_for, slot_bytes, slots};
 use crate::lock::Lock;
@@ -241,13 +243,15 @@ impl Slab {
         used > 2 * SPARE && self.free_bytes() >= much_bytes
     }
 
-    /// Has the processor fetch an object's header, should there be one.
-    pub fn fetch(&self, handle: Handle) {
-        #[cfg(target_arch = "x86_64")]
+    /// Fetches an object's header, should there be one, and so many lines of its data: what
+    /// comes after some of them the processor sees for itself.
+    pub fn fetch(&self, handle: Handle, lines: usize) {
+        const LINE_BYTES: usize = 64;
         if let Some(class) = self.class_of(handle) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint; it may be given any address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.address(handle, class) as *const i8) };
+            let start = self.address(handle, class);
+            for line in 0..=lines {
+                fetch((start + line * LINE_BYTES) as *const u8);
+            }
         }
     }
 

@@ -15,6 +15,8 @@ pub use demeter_extmem_policy::abi;
 pub use demeter_extmem_policy::abi::Arrival;
 pub use error::PolicyError;
 
+use demeter_extmem_policy::fetch;
+
 use crate::lock::Lock;
 use crate::page::PageIndex;
 use crate::region::{PAGE_BYTES, Region, carved_bytes};
@@ -208,6 +210,13 @@ impl Policy {
             if stamp.load(Ordering::Relaxed) != 0 {
                 stamp.store(0, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// A page will come in a moment: fetches what [`Self::arrived`] reads first.
+    pub fn fetch(&self, page: PageIndex) {
+        if let Some(stamp) = self.stamps.get(page as usize) {
+            fetch(stamp);
         }
     }
 
