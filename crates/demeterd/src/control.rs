@@ -22,7 +22,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
 use crate::args::Arguments;
-use crate::fleet::{Fleet, FleetError, SetPolicyError};
+use crate::fleet::{Fleet, FleetError, SetPolicyError, Steering};
 use crate::history::HistoryView;
 use crate::ledger::What;
 use crate::spec::Description;
@@ -331,14 +331,7 @@ async fn resize(
 ) -> Answer<Json<VmView>> {
     let Json(wish) = wish?;
     let vm = find(&fleet, &name)?;
-    let deciding = fleet.policy_view().name;
-    if deciding != policy::EXTERNAL {
-        return Err(Failure::new(
-            StatusCode::CONFLICT,
-            format!("the policy '{deciding}' decides sizes"),
-            "hand over first: demeter balloon policy external",
-        ));
-    }
+    let generation = fleet.with_steering(|steering| by_hand(steering))?;
     let node = tier_node(&tier)
         .filter(|node| usize::from(*node) < vm.spec.tiers.len())
         .ok_or_else(|| {
@@ -349,28 +342,8 @@ async fn resize(
             )
         })?;
     // With what its worker knows now: a wish is measured against that.
-    let view = fleet.view_of(&vm).await;
-    if view.stage == Stage::Waiting {
-        return Err(Failure::new(
-            StatusCode::CONFLICT,
-            format!("machine '{name}' is not connected"),
-            "start it, or replug its device: demeter balloon replug --qmp PATH",
-        ));
-    }
-    let why = wish.why.as_deref().unwrap_or("control interface");
-    let why: String = why.chars().take(200).collect();
-    let ticket = vm.ask(node, wish.size_bytes, &why).map_err(|error| {
-        let next = match error {
-            TargetError::Disabled => {
-                "replug its device: demeter balloon replug --qmp PATH".to_owned()
-            }
-            TargetError::Size { node_pages, .. } => {
-                format!("the tier has {} bytes", node_pages << 12)
-            }
-            TargetError::Node { .. } => "fmem and smem are tiers".to_owned(),
-        };
-        Failure::new(StatusCode::CONFLICT, error.to_string(), next)
-    })?;
+    let seen = fleet.view_of(&vm);
+    let ticket = ask_by(&fleet, generation, &vm, node, &wish, seen).await?;
     if wish.wait_ms > 0 {
         let limit = Duration::from_millis(wish.wait_ms).min(MAX_WAIT);
         let mut changes = fleet.changes();
@@ -395,6 +368,60 @@ async fn resize(
         same_machine(&vm, &find(&fleet, &name)?)?;
     }
     Ok(Json(fleet.view_of(&vm).await))
+}
+
+/// Sizes are asked for by hand; what whoever steers has said by now, by its number.
+fn by_hand(steering: &Steering) -> Answer<u64> {
+    let Some(policy) = &steering.policy else {
+        return Ok(steering.generation);
+    };
+    Err(Failure::new(
+        StatusCode::CONFLICT,
+        format!("the policy '{}' decides sizes", policy.name()),
+        "hand over first: demeter balloon policy external",
+    ))
+}
+
+/// Asks for a size by what is seen when somebody has looked, which takes its time where a worker
+/// does not answer. What was said meanwhile about who decides is the later word: it stands.
+async fn ask_by(
+    fleet: &Fleet,
+    generation: u64,
+    vm: &Vm,
+    node: u16,
+    wish: &SizeWish,
+    seen: impl Future<Output = VmView>,
+) -> Answer<u64> {
+    if seen.await.stage == Stage::Waiting {
+        return Err(Failure::new(
+            StatusCode::CONFLICT,
+            format!("machine '{}' is not connected", vm.spec.name),
+            "start it, or replug its device: demeter balloon replug --qmp PATH",
+        ));
+    }
+    let why = wish.why.as_deref().unwrap_or("control interface");
+    let why: String = why.chars().take(200).collect();
+    fleet.with_steering(|steering| {
+        if by_hand(steering)? != generation {
+            return Err(Failure::new(
+                StatusCode::CONFLICT,
+                "a policy was chosen after this size was asked for, and may have asked for others",
+                "look at the machine's sizes, then ask again",
+            ));
+        }
+        vm.ask(node, wish.size_bytes, &why).map_err(|error| {
+            let next = match error {
+                TargetError::Disabled => {
+                    "replug its device: demeter balloon replug --qmp PATH".to_owned()
+                }
+                TargetError::Size { node_pages, .. } => {
+                    format!("the tier has {} bytes", node_pages << 12)
+                }
+                TargetError::Node { .. } => "fmem and smem are tiers".to_owned(),
+            };
+            Failure::new(StatusCode::CONFLICT, error.to_string(), next)
+        })
+    })
 }
 
 /// Is that the machine of this name still?
@@ -511,5 +538,55 @@ mod tests {
             failure.words().0,
             "machine 'web' was removed, and another one added"
         );
+    }
+
+    #[tokio::test]
+    async fn a_size_that_was_asked_for_before_a_policy_was_chosen_does_not_undo_what_that_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let vm = crate::pair::driven(directory.path(), "web").vm;
+        let wanted_pages = || {
+            vm.view().tiers[0]
+                .wanted_size_bytes
+                .map(|bytes| bytes >> 12)
+        };
+        let settings = |policy: &str| {
+            let text = format!("[policy]\nname = '{policy}'\nfmem-pool = '1G'");
+            crate::args::settings_of("file".as_ref(), &text).unwrap()
+        };
+        let fleet = Fleet::start(settings("external"), None).unwrap();
+        let choose = |policy: &str| fleet.set_policy(&settings(policy).policy).unwrap();
+        let taken = || fleet.with_steering(|steering| by_hand(steering));
+        let wish: SizeWish = serde_json::from_str(r#"{"size_bytes": 40960}"#).unwrap();
+        let ask = async |generation, meanwhile: &[&str]| {
+            let seen = async {
+                for policy in meanwhile {
+                    choose(policy);
+                    let _ = vm.ask(0, 8 << 12, policy);
+                }
+                vm.view()
+            };
+            let asked = ask_by(&fleet, generation, &vm, 0, &wish, seen).await;
+            asked
+                .map(drop)
+                .map_err(|failure| failure.words().0.to_owned())
+        };
+        // While it looks somebody hands over to a policy, which decides, and maybe takes back.
+        let generation = taken().ok().unwrap();
+        let refused = ask(generation, &["static"]).await.unwrap_err();
+        assert_eq!(refused, "the policy 'static' decides sizes");
+        assert_eq!(wanted_pages(), Some(8));
+        assert!(taken().is_err());
+        choose("external");
+        let generation = taken().ok().unwrap();
+        let refused = ask(generation, &["static", "external"]).await.unwrap_err();
+        assert!(
+            refused.contains("after this size was asked for"),
+            "{refused}"
+        );
+        assert_eq!(wanted_pages(), Some(8));
+        // The later word is this one.
+        let generation = taken().ok().unwrap();
+        assert_eq!(ask(generation, &[]).await, Ok(()));
+        assert_eq!(wanted_pages(), Some(10));
     }
 }
