@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// connection and its first question (QEMU allocates the guest's memory in between, for minutes
 /// if that is large), but then nobody else wants to be served, as a rule: one who came and went
 /// meanwhile, such as another daemon that looked whether somebody listens, still seems to wait.
-const SILENCE: Duration = Duration::from_secs(60);
+pub const SILENCE: Duration = Duration::from_secs(60);
 /// How often it is looked for somebody who waits, after that.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -82,14 +82,13 @@ pub struct Server {
     thread: JoinHandle<()>,
 }
 
-/// Serves one monitor after the other until [`Server::stop`].
-pub fn start(guest: Arc<Guest>, listener: UnixListener) -> io::Result<Server> {
+/// Serves one monitor after the other until [`Server::stop`]; `patience`: see [`SILENCE`].
+pub fn start(guest: Arc<Guest>, listener: UnixListener, patience: Duration) -> io::Result<Server> {
     let (ours, watched) = (listener.try_clone()?, listener.try_clone()?);
     let ending = Arc::new(Ending::default());
     let (name, seen) = (format!("vm {}", guest.name()), ending.clone());
-    let thread = thread::Builder::new()
-        .name(name)
-        .spawn(move || run(&guest, Listener::from(listener), &watched, &seen))?;
+    let run = move || run(&guest, Listener::from(listener), &watched, &seen, patience);
+    let thread = thread::Builder::new().name(name).spawn(run)?;
     Ok(Server {
         listener: ours,
         ending,
@@ -107,9 +106,15 @@ impl Server {
     }
 }
 
-fn run(guest: &Arc<Guest>, mut listener: Listener, watched: &UnixListener, ending: &Ending) {
+fn run(
+    guest: &Arc<Guest>,
+    mut listener: Listener,
+    watched: &UnixListener,
+    ending: &Ending,
+    patience: Duration,
+) {
     while !ending.is_asked() {
-        if let Err(cause) = serve_one(guest, &mut listener, watched, ending)
+        if let Err(cause) = serve_one(guest, &mut listener, watched, ending, patience)
             && !ending.is_asked()
         {
             guest.note(format!("cannot serve a monitor: {cause}"));
@@ -126,6 +131,7 @@ fn serve_one(
     listener: &mut Listener,
     watched: &UnixListener,
     ending: &Ending,
+    patience: Duration,
 ) -> Result<(), ServeError> {
     let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
     let backend = Arc::new(Backend::new(guest.clone(), memory.clone())?);
@@ -148,7 +154,8 @@ fn serve_one(
         ending.connection(connection.clone());
         let ended = thread::scope(|scope| {
             if let Some(connection) = connection {
-                let watch = move || hang_up_on_silence(guest, watched, &silence, &connection);
+                let watch =
+                    move || hang_up_on_silence(guest, watched, &silence, &connection, patience);
                 // Who cannot be watched is served even so.
                 let _ = thread::Builder::new()
                     .name("silence".to_owned())
@@ -212,16 +219,17 @@ fn hang_up_on_silence(
     listener: &UnixListener,
     silence: &Receiver<()>,
     connection: &ShutdownHandle,
+    patience: Duration,
 ) {
-    let mut patience = SILENCE;
-    while silence.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+    let mut wait = patience;
+    while silence.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
         if sockets::is_wanted(listener) {
             guest.note(format!(
-                "hung up on a monitor that said nothing for {SILENCE:?}: another one waits"
+                "hung up on a monitor that said nothing for {patience:?}: another one waits"
             ));
             return connection.shutdown();
         }
-        patience = LOOK;
+        wait = LOOK;
     }
 }
 
@@ -242,3 +250,6 @@ fn close_after_threads(backend: Arc<Backend>) -> bool {
     // Leaking one descriptor is better than closing one that is in use.
     false
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,7 +123,8 @@ fn work(
         .name("teller".to_owned())
         .spawn(move || tell_all(&telling, &told))
         .map_err(WorkerError::Thread)?;
-    let server = serve::start(guest.clone(), listener).map_err(WorkerError::Thread)?;
+    let server =
+        serve::start(guest.clone(), listener, serve::SILENCE).map_err(WorkerError::Thread)?;
     let obeyed = obey(link, guest, answers);
     stop(server);
     guest.end();

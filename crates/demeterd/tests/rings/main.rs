@@ -5,9 +5,7 @@
 
 mod model;
 
-use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use demeter_balloon::wire::{
@@ -424,38 +422,6 @@ fn a_restarted_daemon_asks_for_the_last_size() {
     let mut guest = guest.reconnect(&daemon);
     driver(&mut guest);
     assert_eq!(request(&mut guest).target_pages, 64);
-}
-
-/// QEMU connects before it allocates the guest's memory, and speaks after it.
-#[test]
-fn who_says_nothing_is_served_until_somebody_else_wants_to_be() {
-    // A monitor allocates its guest's memory meanwhile.
-    const PATIENCE: Duration = Duration::from_secs(60);
-    let daemon = Daemon::start(&["a", "b", "c"], &[]);
-    let mut silent = ["a", "b"].map(|name| {
-        let silent = UnixStream::connect(daemon.path(&format!("{name}.sock"))).unwrap();
-        silent.set_nonblocking(true).unwrap();
-        silent
-    });
-    // Who has spoken is not hung up on: it is the machine's own, whatever its guest does.
-    let mut own = Guest::connect(&daemon, "c");
-    driver(&mut own);
-    let _other = UnixStream::connect(daemon.path("c.sock")).unwrap();
-    let socket = daemon.path("a.sock");
-    let memory = ["fmem", "smem"].map(|node| daemon.path(&format!("a.{node}")));
-    let (came, comes) = channel();
-    std::thread::spawn(move || came.send(Guest::at("a", &socket, &memory)));
-    std::thread::sleep(PATIENCE - Duration::from_secs(5));
-    assert!(comes.try_recv().is_err(), "it was hung up on at once");
-    let mut guest = comes.recv_timeout(LIMIT).expect("it waits for ever");
-    driver(&mut guest);
-    assert_eq!(daemon.view("a")["stage"], "driven");
-    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "it is there yet");
-    std::thread::sleep(Duration::from_secs(2));
-    // Nobody else wants to be served there.
-    let heard = silent[1].read(&mut [0]).map_err(|error| error.kind());
-    assert_eq!(heard, Err(ErrorKind::WouldBlock), "it was hung up on");
-    assert_eq!(own.report(FMEM, hello(0), &[]), Some(0));
 }
 
 #[test]
