@@ -398,9 +398,9 @@ impl Fleet {
             Some(true) => {}
         }
         stored.change(|changes| changes.vms.retain(|vm| vm.name != name))?;
-        let mut member = self.take(name);
+        let member = self.take(name);
         // Before others come, one of whom may have a socket of its own there.
-        if let Some(keeper) = member.as_mut().and_then(|member| member.keeper.as_mut()) {
+        if let Some(keeper) = member.as_ref().and_then(|member| member.keeper.as_ref()) {
             keeper.remove_file();
         }
         match &member {

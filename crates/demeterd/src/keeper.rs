@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -49,11 +49,26 @@ pub enum Isolation {
 
 #[derive(Default)]
 struct Stopping {
+    /// The socket's file, if it is ours and was not removed for good. Held while it is made anew
+    /// or removed.
+    file: Mutex<Option<PathBuf>>,
     state: Mutex<(bool, Option<Arc<Channel>>)>,
     changed: Condvar,
 }
 
 impl Stopping {
+    /// On a socket with that file.
+    fn of(file: Option<PathBuf>) -> Self {
+        Self {
+            file: Mutex::new(file),
+            ..Self::default()
+        }
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<PathBuf>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What is to be ended when somebody stops us; false: somebody has.
     fn link(&self, link: Option<Arc<Channel>>) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +97,6 @@ impl Stopping {
 
 /// A machine's socket and worker.
 pub struct Keeper {
-    path: Option<PathBuf>,
     stopping: Arc<Stopping>,
     thread: JoinHandle<()>,
 }
@@ -131,7 +145,7 @@ pub fn start(
     keeping: Keeping,
 ) -> Result<Keeper, Error> {
     let Listener { socket, mut path } = listener;
-    let stopping = Arc::new(Stopping::default());
+    let stopping = Arc::new(Stopping::of(path.0.clone()));
     let seen = stopping.clone();
     let thread = thread::Builder::new()
         .name(format!("keeper {}", vm.spec.name))
@@ -140,24 +154,23 @@ pub fn start(
             action: "start a thread",
             cause,
         })?;
-    Ok(Keeper {
-        path: path.0.take(),
-        stopping,
-        thread,
-    })
+    // It goes with the keeper from now on.
+    path.0 = None;
+    Ok(Keeper { stopping, thread })
 }
 
 impl Keeper {
     /// Removes the socket's file, while whoever would put another one there sees that it is in
-    /// use, or waits for our caller: afterwards the file may be somebody else's.
-    pub fn remove_file(&mut self) {
-        if let Some(path) = self.path.take() {
+    /// use, or waits for our caller: afterwards the file may be somebody else's. Nor is it made
+    /// anew for another worker then.
+    pub fn remove_file(&self) {
+        if let Some(path) = self.stopping.file().take() {
             let _ = std::fs::remove_file(path);
         }
     }
 
     /// Lets the monitor go and gives the socket up. The guest keeps what it has.
-    pub fn stop(mut self) {
+    pub fn stop(self) {
         self.remove_file();
         self.stopping.ask();
         // A file of guest memory that is served by somebody's program (FUSE) may never answer.
@@ -189,7 +202,12 @@ fn keep(
     while !stopping.is_asked() {
         let born = Instant::now();
         let (why, problem) = match live_on(vm, &mut listener, access, keeping, stopping) {
-            Ok(why) => (why, None),
+            Ok(Some(why)) => (why, None),
+            // Whoever has removed the file is about to stop us.
+            Ok(None) => {
+                stopping.wait(LAST_PAUSE);
+                continue;
+            }
             Err(error) => {
                 let problem = format!("cannot start a worker: {error}");
                 (problem.clone(), Some(problem))
@@ -216,23 +234,32 @@ fn keep(
     }
 }
 
-/// The life of one worker, on a socket that works whatever the last one did to it.
+/// The life of one worker, on a socket that works whatever the last one did to it. None: that
+/// socket's file was removed for good.
 fn live_on(
     vm: &Arc<Vm>,
     listener: &mut UnixListener,
     access: Access,
     keeping: Keeping,
     stopping: &Stopping,
-) -> Result<String, Error> {
+) -> Result<Option<String>, Error> {
     let system = |action| move |cause| Error::System { action, cause };
     (listener.set_nonblocking(false)).map_err(system("mend a socket"))?;
     if sockets::is_shut(listener) {
         *listener = match &vm.spec.socket {
-            Socket::Path(path) => sockets::listen(path, access)?,
+            Socket::Path(path) => {
+                let file = stopping.file();
+                if file.is_none() {
+                    return Ok(None);
+                }
+                sockets::listen(path, access)?
+            }
             Socket::Descriptor(fd) => return Err(sockets::SocketError::NotListening(*fd).into()),
         };
     }
-    live(vm, listener, keeping.isolation, stopping).map_err(system("start a process"))
+    live(vm, listener, keeping.isolation, stopping)
+        .map(Some)
+        .map_err(system("start a process"))
 }
 
 /// A worker that is there.
@@ -359,15 +386,18 @@ fn uid() -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+    use std::os::fd::AsRawFd;
+
+    use crate::pair::Pair;
 
     #[test]
     fn whoever_comes_while_a_machine_ends_keeps_its_socket() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let _first = sockets::listen(&path, Access::OWNER).unwrap();
-        let stopping = Arc::new(Stopping::default());
+        let stopping = Arc::new(Stopping::of(Some(path.clone())));
         let keeper = Keeper {
-            path: Some(path.clone()),
             stopping: stopping.clone(),
             thread: thread::spawn(|| ()),
         };
@@ -384,5 +414,49 @@ mod tests {
         drop(held);
         stopper.join().unwrap();
         assert!(path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_was_removed_is_not_made_anew_for_another_worker() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let line = format!("a,socket={},fmem=/f", path.display());
+        let description = spec::Description::parse(&line).unwrap();
+        let spec = description.finish(&BTreeMap::new()).unwrap();
+        let mut listener = sockets::listen(&path, Access::OWNER).unwrap();
+        // As a worker leaves it that does what it should not.
+        // SAFETY: a descriptor that is open.
+        unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RD) };
+        let stopping = Arc::new(Stopping::of(Some(path.clone())));
+        let keeper = Keeper {
+            stopping: stopping.clone(),
+            thread: thread::spawn(|| ()),
+        };
+        // Who removes the machine waits where its file is just being made.
+        let making = stopping.file();
+        let remover = thread::spawn(move || keeper.remove_file());
+        thread::sleep(Duration::from_millis(50));
+        assert!(path.exists() && !remover.is_finished());
+        drop(making);
+        remover.join().unwrap();
+        assert!(!path.exists());
+        // The keeper has not heard of the end yet.
+        let seen = stopping.clone();
+        let keeping = Keeping {
+            isolation: Isolation::None,
+            young: YOUNG,
+        };
+        let vm = Pair::bare(spec, demeter_balloon::Parameters::default()).vm;
+        let life = thread::spawn(move || {
+            live_on(&vm, &mut listener, Access::OWNER, keeping, &seen).map_err(drop)
+        });
+        let began = Instant::now();
+        while !life.is_finished() {
+            assert!(!path.exists(), "it is there again");
+            assert!(began.elapsed() < Duration::from_secs(20), "it is served");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(life.join().unwrap(), Ok(None));
+        assert!(!path.exists());
     }
 }
