@@ -5,7 +5,7 @@
 //! wait for one line after another is a tenth of what a fault costs that needs no device.
 
 /// Has the processor fetch the line of a place while it goes on. Any address will do.
-pub fn fetch<T>(place: *const T) {
+pub fn fetch_line<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -21,7 +21,7 @@ mod trial;
 mod victim_size;
 mod walk;
 
-pub use ahead::fetch;
+pub use ahead::fetch_line;
 pub use algorithm::{Algorithm, Host, Memory, table};
 pub use clock::Clock;
 pub use default::Default2Q;

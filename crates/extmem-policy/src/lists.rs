@@ -4,7 +4,7 @@
 //! A page is in at most one list and leaves it from anywhere in constant time. The
 //! tables take nine bytes a page, and only those of pages ever listed are physical.
 
-use crate::ahead::fetch;
+use crate::ahead::fetch_line;
 use crate::algorithm::Memory;
 
 /// Number of a list: 0 to one less than there are.
@@ -124,8 +124,8 @@ impl<const N: usize> Lists<N> {
             && let (Some(links), Some(member)) =
                 (self.links.get(at as usize), self.member.get(at as usize))
         {
-            fetch(links);
-            fetch(member);
+            fetch_line(links);
+            fetch_line(member);
         }
     }
 

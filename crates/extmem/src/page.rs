@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use demeter_extmem_policy::fetch;
+use demeter_extmem_policy::fetch_line;
 
 use crate::futex;
 use crate::region::{PAGE_BYTES, Region, carved_bytes};
@@ -236,7 +236,7 @@ impl PageTable {
     /// The page's word will be wanted in a moment.
     pub fn fetch(&self, page: PageIndex) {
         if let Some(entry) = self.entries.get(page as usize) {
-            fetch(entry);
+            fetch_line(entry);
         }
     }
 

@@ -165,7 +165,9 @@ impl CompressedTier {
 
     /// An object will be decompressed in a moment: fetches it.
     pub fn fetch(&self, handle: Handle) {
-        self.slab.fetch(handle, 7);
+        // By the end of these the processor sees for itself that a stream is read.
+        const DATA_LINES: usize = 7;
+        self.slab.fetch(handle, DATA_LINES);
     }
 
     /// Decompresses an object into a page. It stays until freed.

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use demeter_extmem_policy::fetch;
+use demeter_extmem_policy::fetch_line;
 
 use super::CompressedError;
 use super::class::{CLASSES, HEADER_BYTES, MOST_SLOTS, SPAN_BYTES, class_for, slot_bytes, slots};
@@ -243,14 +243,13 @@ impl Slab {
         used > 2 * SPARE && self.free_bytes() >= much_bytes
     }
 
-    /// Fetches an object's header, should there be one, and so many lines of its data: what
-    /// comes after some of them the processor sees for itself.
+    /// Fetches an object's header, should there be one, and so many lines of its data.
     pub fn fetch(&self, handle: Handle, lines: usize) {
         const LINE_BYTES: usize = 64;
         if let Some(class) = self.class_of(handle) {
             let start = self.address(handle, class);
             for line in 0..=lines {
-                fetch((start + line * LINE_BYTES) as *const u8);
+                fetch_line((start + line * LINE_BYTES) as *const u8);
             }
         }
     }

@@ -15,7 +15,7 @@ pub use demeter_extmem_policy::abi;
 pub use demeter_extmem_policy::abi::Arrival;
 pub use error::PolicyError;
 
-use demeter_extmem_policy::fetch;
+use demeter_extmem_policy::fetch_line;
 
 use crate::lock::Lock;
 use crate::page::PageIndex;
@@ -216,7 +216,7 @@ impl Policy {
     /// A page will come in a moment: fetches what [`Self::arrived`] reads first.
     pub fn fetch(&self, page: PageIndex) {
         if let Some(stamp) = self.stamps.get(page as usize) {
-            fetch(stamp);
+            fetch_line(stamp);
         }
     }
 
