@@ -80,9 +80,13 @@ fn is_hung_up(mut stream: &UnixStream) -> bool {
 /// QEMU connects before it allocates the guest's memory, and speaks after it.
 #[test]
 fn who_says_nothing_is_served_until_somebody_else_wants_to_be() {
-    let [wanted, alone] = [(); 2].map(|()| Served::start());
+    let [wanted, alone, greeted] = [(); 3].map(|()| Served::start());
     let began = Instant::now();
     let silent = [&wanted, &alone].map(Served::connect);
+    // That allocation may take longer than anybody is waited for who says nothing.
+    let spoken = greeted.connect();
+    monitor(&spoken).get_features().unwrap();
+    let _another = greeted.connect();
     let served = wanted.wait().recv_timeout(LIMIT);
     let served = served.expect("it waits for ever");
     assert!(served - began >= PATIENCE, "it was hung up on at once");
@@ -90,7 +94,8 @@ fn who_says_nothing_is_served_until_somebody_else_wants_to_be() {
     thread::sleep(PATIENCE);
     // Nobody else wants to be served there.
     assert!(!is_hung_up(&silent[1]), "it was hung up on");
-    for served in [wanted, alone] {
+    assert!(!is_hung_up(&spoken), "it has spoken");
+    for served in [wanted, alone, greeted] {
         served.server.stop();
     }
 }
