@@ -47,25 +47,34 @@ pub enum Isolation {
     None,
 }
 
+/// The file of a keeper's socket.
+#[derive(Default)]
+struct SocketFile {
+    /// Where it is. None: what is there, if anything, is somebody else's.
+    ours: Option<PathBuf>,
+    /// For good: it is not made anew.
+    is_removed: bool,
+}
+
 #[derive(Default)]
 struct Stopping {
-    /// The socket's file, if it is ours and was not removed for good. Held while it is made anew
-    /// or removed.
-    file: Mutex<Option<PathBuf>>,
+    /// Held while it is made anew or removed.
+    file: Mutex<SocketFile>,
     state: Mutex<(bool, Option<Arc<Channel>>)>,
     changed: Condvar,
 }
 
 impl Stopping {
     /// On a socket with that file.
-    fn of(file: Option<PathBuf>) -> Self {
+    fn of(ours: Option<PathBuf>) -> Self {
+        let is_removed = false;
         Self {
-            file: Mutex::new(file),
+            file: Mutex::new(SocketFile { ours, is_removed }),
             ..Self::default()
         }
     }
 
-    fn file(&self) -> MutexGuard<'_, Option<PathBuf>> {
+    fn file(&self) -> MutexGuard<'_, SocketFile> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -164,7 +173,9 @@ impl Keeper {
     /// use, or waits for our caller: afterwards the file may be somebody else's. Nor is it made
     /// anew for another worker then.
     pub fn remove_file(&self) {
-        if let Some(path) = self.stopping.file().take() {
+        let mut file = self.stopping.file();
+        file.is_removed = true;
+        if let Some(path) = file.ours.take() {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -248,11 +259,15 @@ fn live_on(
     if sockets::is_shut(listener) {
         *listener = match &vm.spec.socket {
             Socket::Path(path) => {
-                let file = stopping.file();
-                if file.is_none() {
+                let mut file = stopping.file();
+                if file.is_removed {
                     return Ok(None);
                 }
-                sockets::listen(path, access)?
+                // Where it cannot be made something may be by now that is not ours.
+                file.ours = None;
+                let made = sockets::listen(path, access)?;
+                file.ours = Some(path.clone());
+                made
             }
             Socket::Descriptor(fd) => return Err(sockets::SocketError::NotListening(*fd).into()),
         };
@@ -416,22 +431,59 @@ mod tests {
         assert!(path.exists());
     }
 
+    const KEEPING: Keeping = Keeping {
+        isolation: Isolation::None,
+        young: YOUNG,
+    };
+
+    /// A machine whose worker has died, and has left its socket as none should.
+    struct Left {
+        directory: tempfile::TempDir,
+        listener: UnixListener,
+        stopping: Arc<Stopping>,
+        keeper: Keeper,
+        vm: Arc<Vm>,
+    }
+
+    impl Left {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("socket");
+            let line = format!("a,socket={},fmem=/f", path.display());
+            let description = spec::Description::parse(&line).unwrap();
+            let spec = description.finish(&BTreeMap::new()).unwrap();
+            let listener = sockets::listen(&path, Access::OWNER).unwrap();
+            // SAFETY: a descriptor that is open.
+            unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RD) };
+            let stopping = Arc::new(Stopping::of(Some(path)));
+            let keeper = Keeper {
+                stopping: stopping.clone(),
+                thread: thread::spawn(|| ()),
+            };
+            Self {
+                directory,
+                listener,
+                stopping,
+                keeper,
+                vm: Pair::bare(spec, demeter_balloon::Parameters::default()).vm,
+            }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.directory.path().join("socket")
+        }
+
+        fn live_on(&mut self) -> Result<Option<String>, Error> {
+            let (vm, listener) = (&self.vm, &mut self.listener);
+            live_on(vm, listener, Access::OWNER, KEEPING, &self.stopping)
+        }
+    }
+
     #[test]
     fn a_socket_that_was_removed_is_not_made_anew_for_another_worker() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("socket");
-        let line = format!("a,socket={},fmem=/f", path.display());
-        let description = spec::Description::parse(&line).unwrap();
-        let spec = description.finish(&BTreeMap::new()).unwrap();
-        let mut listener = sockets::listen(&path, Access::OWNER).unwrap();
-        // As a worker leaves it that does what it should not.
-        // SAFETY: a descriptor that is open.
-        unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RD) };
-        let stopping = Arc::new(Stopping::of(Some(path.clone())));
-        let keeper = Keeper {
-            stopping: stopping.clone(),
-            thread: thread::spawn(|| ()),
-        };
+        let left = Left::new();
+        let path = left.path();
+        let (mut listener, stopping, keeper) = (left.listener, left.stopping, left.keeper);
         // Who removes the machine waits where its file is just being made.
         let making = stopping.file();
         let remover = thread::spawn(move || keeper.remove_file());
@@ -441,14 +493,9 @@ mod tests {
         remover.join().unwrap();
         assert!(!path.exists());
         // The keeper has not heard of the end yet.
-        let seen = stopping.clone();
-        let keeping = Keeping {
-            isolation: Isolation::None,
-            young: YOUNG,
-        };
-        let vm = Pair::bare(spec, demeter_balloon::Parameters::default()).vm;
+        let (seen, vm) = (stopping.clone(), left.vm);
         let life = thread::spawn(move || {
-            live_on(&vm, &mut listener, Access::OWNER, keeping, &seen).map_err(drop)
+            live_on(&vm, &mut listener, Access::OWNER, KEEPING, &seen).map_err(drop)
         });
         let began = Instant::now();
         while !life.is_finished() {
@@ -458,5 +505,48 @@ mod tests {
         }
         assert_eq!(life.join().unwrap(), Ok(None));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_somebody_else_has_put_in_the_place_of_a_socket_stays() {
+        let mut left = Left::new();
+        let path = left.path();
+        let _theirs = sockets::listen(&path, Access::OWNER).unwrap();
+        assert!(left.live_on().is_err());
+        left.keeper.remove_file();
+        assert!(path.exists());
+        // Nor is that machine served any more.
+        assert_eq!(left.live_on().map_err(drop), Ok(None));
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_socket_is_made_anew_when_what_was_in_its_way_is_gone() {
+        let mut left = Left::new();
+        let path = left.path();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(left.live_on().is_err());
+        std::fs::remove_file(&path).unwrap();
+        let Left {
+            mut listener,
+            stopping,
+            keeper,
+            vm,
+            directory: _directory,
+        } = left;
+        let life = thread::spawn(move || {
+            live_on(&vm, &mut listener, Access::OWNER, KEEPING, &stopping).map_err(drop)
+        });
+        let began = Instant::now();
+        while !path.exists() {
+            assert!(!life.is_finished(), "it is not served");
+            assert!(began.elapsed() < Duration::from_secs(20), "it is not there");
+            thread::sleep(Duration::from_millis(1));
+        }
+        // It is ours again, and goes with its keeper.
+        keeper.stop();
+        assert!(!path.exists());
+        assert!(life.join().unwrap().is_ok_and(|why| why.is_some()));
     }
 }
