@@ -387,12 +387,15 @@ fn by_hand(steering: &Steering) -> Answer<u64> {
 async fn ask_by(
     fleet: &Fleet,
     generation: u64,
-    vm: &Vm,
+    vm: &Arc<Vm>,
     node: u16,
     wish: &SizeWish,
     seen: impl Future<Output = VmView>,
 ) -> Answer<u64> {
-    if seen.await.stage == Stage::Waiting {
+    let seen = seen.await;
+    // One that was taken away meanwhile has no worker either, and nobody is to start it for that.
+    same_machine(vm, &find(fleet, &vm.spec.name)?)?;
+    if seen.stage == Stage::Waiting {
         return Err(Failure::new(
             StatusCode::CONFLICT,
             format!("machine '{}' is not connected", vm.spec.name),
@@ -540,20 +543,57 @@ mod tests {
         );
     }
 
+    fn settings(policy: &str) -> crate::args::Settings {
+        let text = format!("[policy]\nname = '{policy}'\nfmem-pool = '1G'");
+        crate::args::settings_of("file".as_ref(), &text).unwrap()
+    }
+
+    fn wanted_pages(vm: &Vm) -> Option<u64> {
+        let wanted = vm.view().tiers[0].wanted_size_bytes;
+        wanted.map(|bytes| bytes >> 12)
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_goes_while_a_size_is_asked_for_is_not_there() {
+        let directories = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [old, new] = directories
+            .each_ref()
+            .map(|directory| crate::pair::driven(directory.path(), "web").vm);
+        let fleet = Fleet::start(settings("external"), None).unwrap();
+        let generation = fleet.with_steering(|steering| steering.generation);
+        let wish: SizeWish = serde_json::from_str(r#"{"size_bytes": 40960}"#).unwrap();
+        let ask = async |meanwhile: &dyn Fn()| {
+            fleet.put(&old);
+            let seen = async {
+                meanwhile();
+                old.view()
+            };
+            let asked = ask_by(&fleet, generation, &old, 0, &wish, seen).await;
+            let Failure(status, problem) = asked.map(drop).unwrap_err();
+            (status, problem.error)
+        };
+        let (status, words) = ask(&|| fleet.put(&new)).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert_eq!(words, "machine 'web' was removed, and another one added");
+        assert_eq!([&old, &new].map(|vm| wanted_pages(vm)), [Some(12); 2]);
+        // Its worker ends with it.
+        let (status, words) = ask(&|| {
+            fleet.remove("web").unwrap();
+            old.worker_gone(None);
+        })
+        .await;
+        assert_eq!(
+            (status, &*words),
+            (StatusCode::NOT_FOUND, "no machine 'web'")
+        );
+    }
+
     #[tokio::test]
     async fn a_size_that_was_asked_for_before_a_policy_was_chosen_does_not_undo_what_that_says() {
         let directory = tempfile::tempdir().unwrap();
         let vm = crate::pair::driven(directory.path(), "web").vm;
-        let wanted_pages = || {
-            vm.view().tiers[0]
-                .wanted_size_bytes
-                .map(|bytes| bytes >> 12)
-        };
-        let settings = |policy: &str| {
-            let text = format!("[policy]\nname = '{policy}'\nfmem-pool = '1G'");
-            crate::args::settings_of("file".as_ref(), &text).unwrap()
-        };
         let fleet = Fleet::start(settings("external"), None).unwrap();
+        fleet.put(&vm);
         let choose = |policy: &str| fleet.set_policy(&settings(policy).policy).unwrap();
         let taken = || fleet.with_steering(|steering| by_hand(steering));
         let wish: SizeWish = serde_json::from_str(r#"{"size_bytes": 40960}"#).unwrap();
@@ -574,7 +614,7 @@ mod tests {
         let generation = taken().ok().unwrap();
         let refused = ask(generation, &["static"]).await.unwrap_err();
         assert_eq!(refused, "the policy 'static' decides sizes");
-        assert_eq!(wanted_pages(), Some(8));
+        assert_eq!(wanted_pages(&vm), Some(8));
         assert!(taken().is_err());
         choose("external");
         let generation = taken().ok().unwrap();
@@ -583,10 +623,10 @@ mod tests {
             refused.contains("after this size was asked for"),
             "{refused}"
         );
-        assert_eq!(wanted_pages(), Some(8));
+        assert_eq!(wanted_pages(&vm), Some(8));
         // The later word is this one.
         let generation = taken().ok().unwrap();
         assert_eq!(ask(generation, &[]).await, Ok(()));
-        assert_eq!(wanted_pages(), Some(10));
+        assert_eq!(wanted_pages(&vm), Some(10));
     }
 }

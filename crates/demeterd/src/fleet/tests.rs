@@ -7,6 +7,20 @@ use crate::args::settings_of;
 
 const LONG: Duration = Duration::from_secs(60);
 
+impl Fleet {
+    /// Has that machine, in the place of one of its name; a test serves it.
+    pub(crate) fn put(&self, vm: &Arc<Vm>) {
+        let member = Member {
+            vm: vm.clone(),
+            keeper: None,
+            waits_for_disk: false,
+            added: Some(Description::default()),
+        };
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        members.insert(vm.spec.name.clone(), member);
+    }
+}
+
 /// Guests are served by threads, as the program of a test serves nobody.
 fn settings(text: &str) -> Settings {
     settings_of("file".as_ref(), &format!("isolation = 'none'\n{text}")).unwrap()
