@@ -12,8 +12,8 @@
 //! and all but the newest are said to stay, so that the compressed tier gives up its copies.
 //! Pages of streams have a queue of their own that may only hold a small share: a long
 //! walk passes through without pushing out what is used. Of a walk that is repeated the
-//! lowest pages take the place of pages on probation, which win it back one by one as
-//! they are read again.
+//! lowest parts ([`KeptWalk`]) take the place of pages on probation, which win it back one by
+//! one as they are read again.
 //! Pages on probation leave with their neighbours, if those wait nearly as long: pages that
 //! lie close together can be taken from the program at the price of one.
 
@@ -197,7 +197,7 @@ impl Algorithm for Default2Q {
         Some(Self {
             host,
             pages: Lists::new(host.arena_pages(), memory)?,
-            walk: KeptWalk::new(host.arena_pages(), memory)?,
+            walk: KeptWalk::new(host.arena_pages(), host.dram_pages(), memory)?,
             owed_pages: 0,
             unstreamed_pages: 0,
             trial: HotTrial::new(host.arena_pages(), host.dram_pages(), memory)?,
