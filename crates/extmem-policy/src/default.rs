@@ -66,6 +66,12 @@ pub struct Default2Q {
 }
 
 impl Default2Q {
+    /// With parts of walks so small that a model of few pages has many.
+    #[cfg(test)]
+    pub fn cut_walk(&mut self, part_bits: u32) {
+        self.walk.cut(self.host.arena_pages(), part_bits);
+    }
+
     fn probation_pages(&self) -> u32 {
         self.pages.len(PROBATION) + self.pages.len(AGED)
     }

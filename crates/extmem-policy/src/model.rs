@@ -359,6 +359,43 @@ mod tests {
         }
     }
 
+    /// Parts of eight pages, 128 chunks.
+    fn cut() -> Pager<Default2Q> {
+        let mut pager = Pager::<Default2Q>::new();
+        pager.policy.cut_walk(3);
+        pager.policy.mapped(0, PAGES);
+        pager
+    }
+
+    #[test]
+    fn where_a_walk_is_kept_by_the_lowest_parts_of_chunks_as_little_is_missed() {
+        for (pattern, most) in [(Pattern::Loop, 0.6), (Pattern::BrokenWalks, 0.25)] {
+            let missed = run(&mut cut(), pattern, TOUCHES / 2..TOUCHES);
+            println!("modelled misses, {pattern:?}, in parts: {missed:.4}");
+            assert!(missed < most, "{pattern:?}: {missed}");
+        }
+        let whole = misses::<Default2Q>(Pattern::PageRank);
+        let missed = run(&mut cut(), Pattern::PageRank, TOUCHES / 2..TOUCHES);
+        println!("modelled misses, PageRank: {whole:.4}, in parts {missed:.4}");
+        assert!(missed < whole * 1.1);
+    }
+
+    #[test]
+    fn each_of_four_threads_that_walk_quarters_misses_about_as_much() {
+        let mut pager = cut();
+        let mut missed = [0; 4];
+        for step in 0..TOUCHES / 4 {
+            for (thread, missed) in (0..4).zip(&mut missed) {
+                let page = thread * (PAGES / 4) + step % (PAGES / 4);
+                let miss = pager.touch(page, true);
+                *missed += u32::from(miss && step >= TOUCHES / 8);
+            }
+        }
+        let shares = missed.map(|missed| f64::from(missed) / f64::from(TOUCHES / 8));
+        println!("modelled misses of four threads: {shares:.3?}");
+        assert!(shares.iter().all(|share| (0.4..0.65).contains(share)));
+    }
+
     #[test]
     fn policies_miss_about_as_little_as_clock_with_accessed_bits() {
         println!("modelled misses, percent   CLOCK with bits   default   clock    fifo");
