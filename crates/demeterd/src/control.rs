@@ -364,10 +364,11 @@ async fn resize(
         };
         // Not there yet is an answer as well: the view says so.
         let _ = tokio::time::timeout(limit, ended).await;
-        // Somebody took the machine away meanwhile, and maybe added another one of that name.
-        same_machine(&vm, &find(&fleet, &name)?)?;
     }
-    Ok(Json(fleet.view_of(&vm).await))
+    let view = fleet.view_of(&vm).await;
+    // Somebody took the machine away meanwhile, and maybe added another one of that name.
+    same_machine(&vm, &find(&fleet, &name)?)?;
+    Ok(Json(view))
 }
 
 /// Sizes are asked for by hand; what whoever steers has said by now, by its number.
