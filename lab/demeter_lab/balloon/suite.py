@@ -354,11 +354,11 @@ def parameter(guest: Guest, module: str, name: str) -> int:
 
 
 def begin_rebind(guest: Guest) -> None:
-    """Unbind the driver and have it bound at once."""
+    """Unbind the driver and have it bound at once, by who is no child of the guest's reader."""
     device = guest.must(f"basename {DRIVER_DIRECTORY}/virtio*")
     guest.must(
         f"rm -f /tmp/bound; echo {device} > {DRIVER_DIRECTORY}/unbind;"
-        f" (echo {device} > {DRIVER_DIRECTORY}/bind && touch /tmp/bound) &"
+        f" ( (echo {device} > {DRIVER_DIRECTORY}/bind && touch /tmp/bound) &)"
     )
 
 
