@@ -57,7 +57,7 @@ struct SocketFile {
     is_removed: bool,
 }
 
-/// A file that we made, told from another one that somebody puts in its place.
+/// The file of a socket that we made: goes with this, but not what somebody puts in its place.
 struct OwnFile {
     path: PathBuf,
     /// Device and inode, which no other file gets while the socket is open.
@@ -70,10 +70,12 @@ impl OwnFile {
         let identity = identity_of(&path)?;
         Some(Self { path, identity })
     }
+}
 
-    fn remove(self) {
+impl Drop for OwnFile {
+    fn drop(&mut self) {
         if identity_of(&self.path) == Some(self.identity) {
-            let _ = std::fs::remove_file(self.path);
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -93,8 +95,8 @@ struct Stopping {
 
 impl Stopping {
     /// On a socket with that file.
-    fn of(path: Option<PathBuf>) -> Self {
-        let (ours, is_removed) = (path.and_then(OwnFile::at), false);
+    fn of(ours: Option<OwnFile>) -> Self {
+        let is_removed = false;
         Self {
             file: Mutex::new(SocketFile { ours, is_removed }),
             ..Self::default()
@@ -149,28 +151,16 @@ pub struct Keeping {
 /// A machine's socket before somebody serves on it. Its file goes with it.
 pub struct Listener {
     socket: UnixListener,
-    path: Made,
-}
-
-/// The file of a socket that we have made.
-struct Made(Option<PathBuf>);
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            let _ = std::fs::remove_file(path);
-        }
-    }
+    file: Option<OwnFile>,
 }
 
 /// Makes its socket, or takes the one that it was given.
 pub fn listen(spec: &spec::Vm, access: Access) -> Result<Listener, Error> {
-    let (socket, path) = match &spec.socket {
-        Socket::Path(path) => (sockets::listen(path, access)?, Some(path.clone())),
+    let (socket, file) = match &spec.socket {
+        Socket::Path(path) => (sockets::listen(path, access)?, OwnFile::at(path.clone())),
         Socket::Descriptor(fd) => (sockets::inherited(*fd)?, None),
     };
-    let path = Made(path);
-    Ok(Listener { socket, path })
+    Ok(Listener { socket, file })
 }
 
 /// Keeps a worker that serves one monitor after the other until [`Keeper::stop`].
@@ -180,8 +170,8 @@ pub fn start(
     access: Access,
     keeping: Keeping,
 ) -> Result<Keeper, Error> {
-    let Listener { socket, mut path } = listener;
-    let stopping = Arc::new(Stopping::of(path.0.clone()));
+    let Listener { socket, file } = listener;
+    let stopping = Arc::new(Stopping::of(file));
     let seen = stopping.clone();
     let thread = thread::Builder::new()
         .name(format!("keeper {}", vm.spec.name))
@@ -190,8 +180,6 @@ pub fn start(
             action: "start a thread",
             cause,
         })?;
-    // It goes with the keeper from now on.
-    path.0 = None;
     Ok(Keeper { stopping, thread })
 }
 
@@ -202,9 +190,7 @@ impl Keeper {
     pub fn remove_file(&self) {
         let mut file = self.stopping.file();
         file.is_removed = true;
-        if let Some(own) = file.ours.take() {
-            own.remove();
-        }
+        file.ours = None;
     }
 
     /// Lets the monitor go and gives the socket up. The guest keeps what it has.
@@ -436,7 +422,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let _first = sockets::listen(&path, Access::OWNER).unwrap();
-        let stopping = Arc::new(Stopping::of(Some(path.clone())));
+        let stopping = Arc::new(Stopping::of(OwnFile::at(path.clone())));
         let keeper = Keeper {
             stopping: stopping.clone(),
             thread: thread::spawn(|| ()),
@@ -480,7 +466,7 @@ mod tests {
             let listener = sockets::listen(&path, Access::OWNER).unwrap();
             // SAFETY: a descriptor that is open.
             unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RD) };
-            let stopping = Arc::new(Stopping::of(Some(path)));
+            let stopping = Arc::new(Stopping::of(OwnFile::at(path)));
             let keeper = Keeper {
                 stopping: stopping.clone(),
                 thread: thread::spawn(|| ()),

@@ -370,12 +370,12 @@ mod tests {
     #[test]
     fn where_a_walk_is_kept_by_the_lowest_parts_of_chunks_as_little_is_missed() {
         for (pattern, most) in [(Pattern::Loop, 0.6), (Pattern::BrokenWalks, 0.25)] {
-            let missed = run(&mut cut(), pattern, TOUCHES / 2..TOUCHES);
+            let missed = run(&mut cut(), pattern, SETTLED);
             println!("modelled misses, {pattern:?}, in parts: {missed:.4}");
             assert!(missed < most, "{pattern:?}: {missed}");
         }
         let whole = misses::<Default2Q>(Pattern::PageRank);
-        let missed = run(&mut cut(), Pattern::PageRank, TOUCHES / 2..TOUCHES);
+        let missed = run(&mut cut(), Pattern::PageRank, SETTLED);
         println!("modelled misses, PageRank: {whole:.4}, in parts {missed:.4}");
         assert!(missed < whole * 1.1);
     }

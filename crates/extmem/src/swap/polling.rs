@@ -108,7 +108,10 @@ pub enum Wait {
 impl Look<'_> {
     /// What to do next.
     pub fn next(&self) -> Wait {
-        let now_ns = clock::now_ns();
+        self.next_at(clock::now_ns())
+    }
+
+    fn next_at(&self, now_ns: u64) -> Wait {
         if now_ns.saturating_sub(self.last_ns.replace(now_ns)) > ASIDE_NS {
             self.polling.rest.store(REST_READS, Ordering::Relaxed);
         }
@@ -123,7 +126,11 @@ impl Look<'_> {
 
     /// The thread did something else meanwhile: nobody took the CPU from it.
     pub fn resume(&self) {
-        self.last_ns.set(clock::now_ns());
+        self.resume_at(clock::now_ns());
+    }
+
+    fn resume_at(&self, now_ns: u64) {
+        self.last_ns.set(now_ns);
     }
 
     /// The page is there, or the thread has slept.
@@ -163,17 +170,16 @@ mod tests {
     fn nobody_looks_for_long() {
         let polling = Polling::new(2);
         let look = look(&polling);
-        std::thread::sleep(std::time::Duration::from_nanos(LONGEST_NS));
-        assert_eq!(look.next(), Wait::Sleep);
+        assert_eq!(look.next_at(look.end_ns), Wait::Sleep);
     }
 
     #[test]
     fn who_did_something_else_had_the_cpu() {
         let polling = Polling::new(2);
         let look = look(&polling);
-        std::thread::sleep(std::time::Duration::from_nanos(2 * ASIDE_NS));
-        look.resume();
-        look.next();
+        let now_ns = look.last_ns.get() + 2 * ASIDE_NS;
+        look.resume_at(now_ns);
+        look.next_at(now_ns + ASIDE_NS);
         assert!(polling.begin().is_some());
     }
 
@@ -181,8 +187,7 @@ mod tests {
     fn who_had_to_give_the_cpu_away_lets_all_sleep_for_a_while() {
         let polling = Polling::new(2);
         let look = look(&polling);
-        std::thread::sleep(std::time::Duration::from_nanos(2 * ASIDE_NS));
-        look.next();
+        look.next_at(look.last_ns.get() + 2 * ASIDE_NS);
         for _ in 0..REST_READS {
             assert!(polling.begin().is_none());
         }
