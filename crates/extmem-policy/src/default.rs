@@ -9,7 +9,9 @@
 //! (after CAR, Bansal and Modha, FAST 2004, which balances its two clocks like this). If few
 //! of them are wanted again, any page that comes back does so ([`HotTrial`]).
 //! While most of those that were tried are wanted again, hot pages are trusted: few are tried,
-//! and all but the newest are said to stay, so that the compressed tier gives up its copies.
+//! and all but the newest are said to stay, so that the compressed tier gives up its copies. Who
+//! comes back soon then does so by chance as often as not, so each that does puts the oldest of
+//! the newest on probation, and stays if it comes back soon once more.
 //! Pages of streams have a queue of their own that may only hold a small share: a long
 //! walk passes through without pushing out what is used. Of a walk that is repeated the
 //! lowest parts ([`KeptWalk`]) take the place of pages on probation, which win it back one by
@@ -22,7 +24,7 @@ use std::ffi::CStr;
 use crate::abi::{
     Arrival, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING, VICTIM_CACHE,
 };
-use crate::{Algorithm, BLOCK_PAGES, Host, HotTrial, KeptWalk, Lists, Memory, VictimSize};
+use crate::{Algorithm, BLOCK_PAGES, Host, HotTrial, KeptWalk, Lists, Memory, VictimSize, Was};
 
 const PROBATION: u8 = 0;
 const HOT: u8 = 1;
@@ -31,8 +33,12 @@ const STREAM: u8 = 2;
 const WALK: u8 = 3;
 /// The older half of the pages on probation.
 const AGED: u8 = 4;
-/// Hot pages that were not yet said to stay, younger than all of [`HOT`].
+/// Hot pages that came lately.
 const NEW: u8 = 5;
+/// Those that are no longer new, and were not yet said to stay.
+const PROVEN: u8 = 6;
+/// Queues.
+const LISTS: usize = 7;
 
 /// One page in so many may be of a stream, while one in so many that come is.
 const STREAM_SHARE: u32 = 16;
@@ -40,8 +46,10 @@ const STREAM_SHARE: u32 = 16;
 const PROBATION_SHARE: u32 = 24;
 /// For each so many hot pages another one on probation is enough.
 const ENOUGH_SHARE: u32 = 16;
-/// One hot page in so many is not said to stay.
+/// One hot page in so many is new.
 const NEW_SHARE: u32 = 32;
+/// Pages that become proven at a time.
+const PROVEN_BATCH: usize = 64;
 /// Room for the kept walk is what pages on probation have beyond one in so many of DRAM, those
 /// of streams beyond their share, and a margin of one in so many.
 const WALK_ROOM_SHARE: u32 = 40;
@@ -55,7 +63,7 @@ const VICTIM_SHARES: (u32, u32) = (32, 4);
 #[derive(Debug)]
 pub struct Default2Q {
     host: Host,
-    pages: Lists<6>,
+    pages: Lists<LISTS>,
     walk: KeptWalk,
     /// Pages that the kept walk owes to those on probation.
     owed_pages: u32,
@@ -77,7 +85,7 @@ impl Default2Q {
     }
 
     fn hot_pages(&self) -> u32 {
-        self.pages.len(HOT) + self.pages.len(NEW)
+        self.pages.len(HOT) + self.pages.len(PROVEN) + self.pages.len(NEW)
     }
 
     fn oldest_on_probation(&mut self) -> Option<u32> {
@@ -124,7 +132,7 @@ impl Default2Q {
         order.into_iter().find_map(|list| {
             let page = match list {
                 WALK => self.give_up_walk(),
-                HOT => self.call_oldest_hot(),
+                HOT => self.call_hot(),
                 PROBATION => self.oldest_on_probation(),
                 _ => self.pages.pop_oldest(list),
             };
@@ -132,28 +140,82 @@ impl Default2Q {
         })
     }
 
-    /// The oldest hot page gives up its place: of the new ones, while hot pages are trusted,
-    /// for what the others had in the compressed tier is gone.
+    /// A hot page gives up its place: the oldest, or the oldest of the new ones while hot pages
+    /// are trusted.
+    fn call_hot(&mut self) -> Option<u32> {
+        if self.trial.trusts_next()
+            && let Some(page) = self.pages.pop_oldest(NEW)
+        {
+            self.trial.doubt(page);
+            return Some(page);
+        }
+        self.call_oldest_hot()
+    }
+
     fn call_oldest_hot(&mut self) -> Option<u32> {
-        let order = if self.trial.trusts_next() {
-            [NEW, HOT]
-        } else {
-            [HOT, NEW]
-        };
-        let oldest = order
+        let oldest = [HOT, PROVEN, NEW]
             .into_iter()
             .find_map(|list| self.pages.pop_oldest(list))?;
         self.trial.call(oldest);
         Some(oldest)
     }
 
-    /// The oldest hot page goes on probation, unless hot pages are trusted and others are there.
-    fn put_on_trial(&mut self) {
-        if self.probation_pages() > self.hot_pages() / ENOUGH_SHARE && self.trial.trusts_next() {
-            return;
-        }
+    fn put_oldest_on_trial(&mut self) {
         if let Some(oldest) = self.call_oldest_hot() {
             self.pages.push(PROBATION, oldest);
+        }
+    }
+
+    /// A page came back soon, or was wanted in the victim cache: where it belongs. Another hot
+    /// one goes on probation for it.
+    fn list_for_hot(&mut self, was: Was, cached: bool) -> u8 {
+        if !self.trial.is_trusted() {
+            if !cached {
+                self.put_oldest_on_trial();
+            }
+            return NEW;
+        }
+        match was {
+            // It proved itself for the rest.
+            Was::OnTrial => PROVEN,
+            // It is hot. Is the one that has been so for longest?
+            Was::Doubted => {
+                self.put_oldest_on_trial();
+                PROVEN
+            }
+            // There is much to learn.
+            Was::Other if cached && self.victims.is_large() => NEW,
+            Was::Other => {
+                if self.trial.trusts_next_new() {
+                    self.put_oldest_on_trial();
+                } else if (self.has_new(1)
+                    || self.probation_pages() <= self.hot_pages() / ENOUGH_SHARE)
+                    && let Some(oldest) = self.call_hot()
+                {
+                    self.pages.push(PROBATION, oldest);
+                }
+                NEW
+            }
+        }
+    }
+
+    /// Whether more hot pages are new than one in [`NEW_SHARE`], or so many times that.
+    fn has_new(&self, times: u32) -> bool {
+        self.pages.len(NEW) > self.hot_pages() / NEW_SHARE * times
+    }
+
+    /// The oldest page that has been hot for long enough, of those that are new.
+    fn pop_proven(&mut self) -> Option<u32> {
+        let many = self.trial.is_trusted() && self.has_new(2);
+        many.then(|| self.pages.pop_oldest(NEW)).flatten()
+    }
+
+    fn prove_oldest(&mut self) {
+        for _ in 0..PROVEN_BATCH {
+            let Some(page) = self.pop_proven() else {
+                return;
+            };
+            self.pages.push(PROVEN, page);
         }
     }
 
@@ -193,7 +255,7 @@ impl Algorithm for Default2Q {
 
     fn memory_bytes(host: &Host, options: &str) -> Option<usize> {
         options.is_empty().then(|| {
-            Lists::<6>::memory_bytes(host.arena_pages())
+            Lists::<LISTS>::memory_bytes(host.arena_pages())
                 + KeptWalk::memory_bytes(host.arena_pages())
                 + HotTrial::memory_bytes(host.arena_pages())
         })
@@ -220,21 +282,21 @@ impl Algorithm for Default2Q {
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
             self.victims.arrived(arrival);
-            self.trial.arrived(arrival);
+            let was = self.trial.arrived(arrival);
             let soon = self.host.dram_pages() / SOON_SHARE;
+            let comes_soon = arrival.distance != NEVER && arrival.distance < soon;
             let list = if arrival.source == VICTIM_CACHE {
-                NEW
+                self.list_for_hot(was, true)
             } else if arrival.flags & STREAMING != 0 {
                 self.unstreamed_pages = self.unstreamed_pages.saturating_sub(STREAM_SHARE);
                 self.list_for_stream(arrival.page)
-            } else if arrival.distance != NEVER && arrival.distance < soon {
-                self.put_on_trial();
-                NEW
+            } else if comes_soon {
+                self.list_for_hot(was, false)
             } else {
                 if arrival.distance != NEVER {
                     self.owed_pages = (self.owed_pages + 1).min(self.pages.len(WALK));
                     for _ in 0..self.trial.due() {
-                        self.put_on_trial();
+                        self.put_oldest_on_trial();
                     }
                     if self.trial.is_stale() {
                         self.victims.begin_anew();
@@ -247,6 +309,7 @@ impl Algorithm for Default2Q {
     }
 
     fn choose(&mut self, victims: &mut [u32]) -> usize {
+        self.prove_oldest();
         let mut count = 0;
         while count < victims.len() {
             let Some((list, page)) = self.next() else {
@@ -308,8 +371,7 @@ impl Algorithm for Default2Q {
         }
         let mut count = 0;
         while let Some(place) = pages.get_mut(count)
-            && self.pages.len(NEW) > self.hot_pages() / NEW_SHARE
-            && let Some(page) = self.pages.pop_oldest(NEW)
+            && let Some(page) = (self.pages.pop_oldest(PROVEN)).or_else(|| self.pop_proven())
         {
             self.pages.push(HOT, page);
             *place = page;

@@ -28,7 +28,7 @@ pub use default::Default2Q;
 pub use fifo::Fifo;
 pub use lists::{ListId, Lists};
 pub use page_set::PageSet;
-pub use trial::HotTrial;
+pub use trial::{HotTrial, Was};
 pub use victim_size::VictimSize;
 pub use walk::KeptWalk;
 

@@ -229,6 +229,9 @@ impl Pattern {
 const TOUCHES: u32 = 30 * PAGES;
 /// Those after which a policy should know its program.
 const SETTLED: Range<u32> = TOUCHES / 2..TOUCHES;
+/// Those of a long run.
+#[cfg(test)]
+const LONG: u32 = 16 * TOUCHES;
 /// Those before: every page of a hot set comes some five times.
 #[cfg(test)]
 const SETTLING: Range<u32> = 0..6 * PAGES;
@@ -260,13 +263,26 @@ fn ideal_misses_in(pattern: Pattern, counted: Range<u32>) -> f64 {
 }
 
 fn run(model: &mut dyn Model, pattern: Pattern, counted: Range<u32>) -> f64 {
+    let mut missed = 0;
+    watch(model, pattern, counted.end, |turn, _, miss| {
+        missed += u32::from(miss && counted.contains(&turn));
+    });
+    f64::from(missed) / f64::from(counted.end - counted.start)
+}
+
+/// So many touches, each of them told.
+fn watch<M: Model + ?Sized>(
+    model: &mut M,
+    pattern: Pattern,
+    touches: u32,
+    mut tell: impl FnMut(u32, &M, bool),
+) {
     let mut state = 88_172_645_463_325_252;
     (0..PAGES).for_each(|page| {
         model.touch(page, false);
     });
-    let mut missed = 0;
     let mut walk = 0;
-    for turn in 0..counted.end {
+    for turn in 0..touches {
         let scrambled = |page: u32| (page * 7919 + 13) % PAGES;
         let (page, stream) = match pattern {
             Pattern::Uniform => (random(&mut state) % PAGES, false),
@@ -312,9 +328,8 @@ fn run(model: &mut dyn Model, pattern: Pattern, counted: Range<u32>) -> f64 {
             Pattern::PageRank => (PAGES / 4 * 3 + random(&mut state) % (PAGES / 4), false),
         };
         let miss = model.touch(page, stream);
-        missed += u32::from(miss && counted.contains(&turn));
+        tell(turn, model, miss);
     }
-    f64::from(missed) / f64::from(counted.end - counted.start)
 }
 
 /// Memory for a policy, never given back.
@@ -356,6 +371,40 @@ mod tests {
             let default = misses_in::<Default2Q>(pattern, when);
             println!("modelled misses while settling, {pattern:?}: {default:.4}, {ideal:.4}");
             assert!(default < ideal * most, "{default} against {ideal}");
+        }
+    }
+
+    /// Pages that come back soon by chance must not push out those that are known to be hot,
+    /// which would be learnt anew, each by a fault.
+    #[test]
+    fn what_is_known_to_be_hot_stays_so() {
+        const WINDOW: u32 = 8 * DRAM;
+        for (pattern, most_waves) in [(Pattern::HotSet, 6), (Pattern::LargeHotSet, u32::MAX)] {
+            let ideal = ideal_misses(pattern);
+            let mut pager = Pager::<Default2Q>::new();
+            pager.policy.mapped(0, PAGES);
+            let (mut waves, mut missed, mut before) = (0, 0, (0, 0));
+            watch(&mut pager, pattern, LONG, |turn, pager, miss| {
+                missed += u32::from(miss);
+                if turn % WINDOW == WINDOW - 1 {
+                    let faults = missed + pager.detours - before.0 - before.1;
+                    before = (missed, pager.detours);
+                    waves += u32::from(f64::from(faults) > f64::from(WINDOW) * ideal * 1.5);
+                }
+            });
+            let missed = f64::from(missed) / f64::from(LONG);
+            println!(
+                "modelled misses of long, {pattern:?}: {missed:.4}, {ideal:.4}; {waves} waves"
+            );
+            assert!(
+                missed < ideal * 1.02,
+                "{pattern:?}: {missed} against {ideal}"
+            );
+            assert!(
+                waves <= most_waves,
+                "{pattern:?}: {waves} waves of {}",
+                LONG / WINDOW
+            );
         }
     }
 

@@ -9,14 +9,20 @@ const MEMORY_SHARE: u32 = 64;
 /// But not after fewer: of a hundred pages used at random, of which a fourth is wanted again,
 /// so many are once in some thousand times that hot pages would be trusted.
 const LEAST_MEMORY: u32 = 512;
+/// What is known of new ones is halved after so many: where others are hot now, that must be
+/// seen soon.
+const NEW_MEMORY: u32 = 128;
 /// A page that comes back before one in so many pages of DRAM was evicted was wanted.
 const SOON_SHARE: u32 = 4;
 /// Where as many pages on trial are wanted again, hot pages are left alone, in permille.
 const TRUSTED_PERMILLE: u32 = 400;
+/// Where as many new ones are, others are hot now.
+const NEW_TRUSTED_PERMILLE: u32 = 600;
 /// Where only as many are, the hot pages are other ones now.
 const STALE_PERMILLE: u32 = 200;
 /// Where they are trusted, one in so many is tried all the same.
 const PROOF_SHARE: u32 = 32;
+const NEW_PROOF_SHARE: u32 = 8;
 /// Pages put on trial for each that comes back, if so, in permille.
 const MOST_PERMILLE: u32 = 2000;
 /// Where pages that were never hot are wanted again nearly as often, having been hot says
@@ -57,6 +63,17 @@ impl Tally {
     }
 }
 
+/// What a page that comes was before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Was {
+    /// Hot for long, and put on trial.
+    OnTrial,
+    /// New among the hot ones, and doubted.
+    Doubted,
+    /// None of these.
+    Other,
+}
+
 /// Pages that are hot give up their place one by one, and whether they are wanted again
 /// tells of the rest: the fewer are, the more others are put on trial, so that a set of hot
 /// pages that is not used any more makes room for another.
@@ -68,11 +85,16 @@ pub struct HotTrial {
     on_trial: PageSet,
     /// Were not, and are watched.
     watched: PageSet,
+    /// Were new among hot ones, and gave up their place to newer ones.
+    doubted: PageSet,
     soon: u32,
-    /// What became of pages that were hot, and of others.
+    /// What became of pages that were hot, of others, and of those that were new.
     hot: Tally,
     others: Tally,
+    new: Tally,
     due_permille: u32,
+    /// New ones left alone since one was not.
+    undoubted: u32,
     /// Pages left alone since one was not.
     spared: u32,
     /// Others named since one was watched.
@@ -82,7 +104,7 @@ pub struct HotTrial {
 impl HotTrial {
     /// Bytes of tables.
     pub fn memory_bytes(pages: u32) -> usize {
-        3 * PageSet::memory_bytes(pages)
+        4 * PageSet::memory_bytes(pages)
     }
 
     /// Nothing is known.
@@ -92,10 +114,13 @@ impl HotTrial {
             called: PageSet::new(pages, memory)?,
             on_trial: PageSet::new(pages, memory)?,
             watched: PageSet::new(pages, memory)?,
+            doubted: PageSet::new(pages, memory)?,
             soon: dram_pages / SOON_SHARE,
             hot: unknown,
             others: unknown,
+            new: Tally::new(NEW_MEMORY),
             due_permille: 0,
+            undoubted: 0,
             spared: 0,
             unwatched: 0,
         })
@@ -106,8 +131,16 @@ impl HotTrial {
         self.called.insert(page);
     }
 
+    /// A page that is new among the hot ones gives up its place. It says nothing of the rest.
+    pub fn doubt(&mut self, page: u32) {
+        self.doubted.insert(page);
+    }
+
     /// A page is named as victim.
     pub fn begin(&mut self, page: u32) {
+        if self.doubted.contains(page) {
+            return;
+        }
         if self.called.remove(page) {
             self.on_trial.insert(page);
             return;
@@ -121,23 +154,30 @@ impl HotTrial {
 
     /// A page left DRAM. It may still be found to be wanted.
     pub fn left(&mut self, page: u32) {
-        if self.on_trial.contains(page) {
+        if self.doubted.contains(page) {
+            self.new.end();
+        } else if self.on_trial.contains(page) {
             self.hot.end();
         } else if self.watched.contains(page) {
             self.others.end();
         }
     }
 
-    /// A page came to DRAM, or was wanted while it lay in the victim cache.
-    pub fn arrived(&mut self, arrival: &Arrival) {
+    /// A page came to DRAM, or was wanted while it lay in the victim cache. Whether it was
+    /// doubted.
+    pub fn arrived(&mut self, arrival: &Arrival) -> Was {
         self.called.remove(arrival.page);
+        let was_doubted = self.doubted.remove(arrival.page);
+        let was_on_trial = self.on_trial.remove(arrival.page);
         let was_watched = self.watched.remove(arrival.page);
-        let tally = if self.on_trial.remove(arrival.page) {
+        let tally = if was_doubted {
+            &mut self.new
+        } else if was_on_trial {
             &mut self.hot
         } else if was_watched {
             &mut self.others
         } else {
-            return;
+            return Was::Other;
         };
         if arrival.source == VICTIM_CACHE {
             tally.end();
@@ -145,6 +185,21 @@ impl HotTrial {
         } else if arrival.distance < self.soon {
             tally.wanted = (tally.wanted + 1).min(tally.ended);
         }
+        if was_doubted {
+            Was::Doubted
+        } else if was_on_trial {
+            Was::OnTrial
+        } else {
+            Was::Other
+        }
+    }
+
+    /// Whether the next page that becomes hot counts as hot: most lately did so once more, for
+    /// others are hot now, and this one is not to prove it.
+    pub fn trusts_next_new(&mut self) -> bool {
+        let wanted_permille = self.new.wanted_permille().unwrap_or(0);
+        self.undoubted = (self.undoubted + 1) % NEW_PROOF_SHARE;
+        wanted_permille >= NEW_TRUSTED_PERMILLE && self.undoubted != 0
     }
 
     /// A page came back that is not known to be hot: how many hot pages should be put on
@@ -189,6 +244,7 @@ impl HotTrial {
         self.called.remove_range(first, pages);
         self.on_trial.remove_range(first, pages);
         self.watched.remove_range(first, pages);
+        self.doubted.remove_range(first, pages);
     }
 }
 

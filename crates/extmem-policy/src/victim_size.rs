@@ -230,6 +230,11 @@ impl VictimSize {
         }
     }
 
+    /// Whether it teaches enough to be larger than it must be.
+    pub fn is_large(&self) -> bool {
+        self.pages > self.least
+    }
+
     /// What it should have now.
     pub fn pages(&self) -> u32 {
         if self.rest > 1 { 0 } else { self.pages }
