@@ -39,6 +39,13 @@ struct Faults {
     swap: u64,
 }
 
+/// What the evictor knows since it last learnt.
+#[derive(Default)]
+struct Settled {
+    at_ns: u64,
+    faults: Faults,
+}
+
 impl Pager {
     /// Starts the evictor and the prefetchers, once. Signals must be blocked.
     ///
@@ -334,6 +341,30 @@ impl Pager {
         }
     }
 
+    /// Every tenth of a second: gauges, and what is learnt from the time since.
+    fn settle(&self, settled: &mut Settled) {
+        let now_ns = crate::clock::now_ns();
+        if now_ns - settled.at_ns <= u64::from(SAMPLE_NS) {
+            return;
+        }
+        settled.at_ns = now_ns;
+        let operation = self.enter_masked();
+        self.sample();
+        self.budget.relax_reserve();
+        self.budget.settle_share();
+        self.most_pinned_bytes
+            .store(most_pinned_bytes(&self.budget), Ordering::Relaxed);
+        if let Some(tier) = &self.tier {
+            tier.settle(|bytes| self.budget.share_of(bytes as u64) as usize);
+        }
+        let target_pages = self.victim_cache_target_pages(&mut settled.faults);
+        self.victims.set_target_pages(target_pages);
+        drop(operation);
+        self.counters()
+            .evict_cpu_ns
+            .set(crate::clock::thread_cpu_ns());
+    }
+
     /// Brings gauges and history up to date.
     pub fn sample(&self) {
         let gauges = &self.statistics.block().gauges;
@@ -381,31 +412,10 @@ fn this_pager() -> &'static Pager {
 
 extern "C" fn evictor(_seat: usize) -> ! {
     let pager = this_pager();
-    let mut sampled_ns = 0;
-    let mut faults = Faults::default();
+    let mut settled = Settled::default();
     loop {
         pager.wait_for_eviction();
-        let now_ns = crate::clock::now_ns();
-        if now_ns - sampled_ns > u64::from(SAMPLE_NS) {
-            sampled_ns = now_ns;
-            let operation = pager.enter_masked();
-            pager.sample();
-            pager.budget.relax_reserve();
-            pager.budget.settle_share();
-            pager
-                .most_pinned_bytes
-                .store(most_pinned_bytes(&pager.budget), Ordering::Relaxed);
-            if let Some(tier) = &pager.tier {
-                tier.settle(|bytes| pager.budget.share_of(bytes as u64) as usize);
-            }
-            let target_pages = pager.victim_cache_target_pages(&mut faults);
-            pager.victims.set_target_pages(target_pages);
-            drop(operation);
-            pager
-                .counters()
-                .evict_cpu_ns
-                .set(crate::clock::thread_cpu_ns());
-        }
+        pager.settle(&mut settled);
         // Frames come first: a bounded part of the mending at a time.
         for _ in 0..TIER_ROUNDS {
             if !pager.tier.as_ref().is_some_and(|tier| tier.wants_drain()) {
@@ -419,10 +429,8 @@ extern "C" fn evictor(_seat: usize) -> ! {
             }
         }
         pager.evict_wanted.store(0, Ordering::SeqCst);
-        // Twice the reserve: a little ahead, so that it is not woken for each page.
-        while pager
-            .budget
-            .is_short_of(2 * pager.budget.reserve_pages(), false)
+        // A little ahead of the reserve, so that it is not woken for each page.
+        while pager.budget.is_short_of(pager.budget.ahead_pages(), false)
             && (pager.budget.owes_pages() || !pager.inline_eviction.now().is_second())
         {
             let mut operation = pager.enter_masked();
@@ -432,6 +440,8 @@ extern "C" fn evictor(_seat: usize) -> ! {
             }
             let done = pager.evict(EVICTION_BATCH, &mut operation.context);
             drop(operation);
+            // Who never has enough free frames must learn, too.
+            pager.settle(&mut settled);
             pager.budget.settle_share();
             if done == 0 {
                 pause(NOTHING_EVICTABLE_NS);

@@ -38,6 +38,8 @@ struct Reserve {
 
 /// The smallest reserve: two batches of first touches.
 const LEAST_RESERVE_PAGES: i64 = 64;
+/// Frames beyond the reserve that are made once the evictor is awake.
+const MOST_AHEAD_PAGES: i64 = 256;
 /// A program makes progress with a few pages, whatever else there is.
 const LEAST_PAGES: i64 = 512;
 /// The largest is one page of DRAM in so many.
@@ -65,6 +67,12 @@ impl Budget {
     pub fn reserve_pages(&self) -> i64 {
         let most = self.limit_pages() / MOST_RESERVE_SHARE;
         self.reserve.pages.load(Ordering::Relaxed).min(most)
+    }
+
+    /// Frames that the evictor makes once it is at it, so that it is not woken for each page.
+    pub fn ahead_pages(&self) -> i64 {
+        let reserve = self.reserve_pages();
+        reserve + reserve.min(MOST_AHEAD_PAGES)
     }
 
     /// A thread found no free frame.
@@ -254,7 +262,7 @@ mod tests {
         (0..3).for_each(|_| budget.stalled());
         assert_eq!(budget.reserve_pages(), 8 * LEAST_RESERVE_PAGES);
         (0..30).for_each(|_| budget.stalled());
-        assert_eq!(budget.reserve_pages(), 1000);
+        assert_eq!((budget.reserve_pages(), budget.ahead_pages()), (1000, 1256));
         // The period of the stalls themselves does not count.
         budget.relax_reserve();
         assert_eq!(budget.reserve_pages(), 1000);

@@ -90,6 +90,7 @@ impl Pager {
     fn take_frames_for(&self, pages: usize, steps: u32, context: &mut Context) {
         let turns = self.inline_eviction.among(self.store.readers());
         let inline = turns.step(steps, crate::clock::now_ns);
+        let mut stalled = inline;
         loop {
             if self.budget.try_take(pages as i64) {
                 if self.budget.may_owe() {
@@ -101,8 +102,11 @@ impl Pager {
                 }
                 return;
             }
-            if !inline {
+            // Once for all that are missing. While the victim cache fills no frame is freed,
+            // however many were kept free.
+            if !stalled && !self.victims.is_filling() {
                 self.budget.stalled();
+                stalled = true;
             }
             // Whoever evicts, a full tier is emptied by the evictor.
             if !inline || self.tier.as_ref().is_some_and(|tier| tier.is_full()) {
