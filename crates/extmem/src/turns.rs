@@ -50,6 +50,8 @@ pub struct Turns {
     usual_ns: AtomicU64,
     /// Turns in a row that took another time.
     changed: AtomicU32,
+    /// The program is another one: the next comparison counts alone.
+    forgets: AtomicBool,
     /// The last turn of either way; 0 is not known.
     last_ns: [AtomicU64; 2],
     /// What a turn of the second way takes, in permille of the first; 0 is not known.
@@ -70,6 +72,7 @@ impl Turns {
             since_probe: AtomicU64::new(0),
             usual_ns: AtomicU64::new(0),
             changed: AtomicU32::new(0),
+            forgets: AtomicBool::new(false),
             last_ns: [AtomicU64::new(0), AtomicU64::new(0)],
             ratio_permille: AtomicU64::new(0),
         }
@@ -167,13 +170,17 @@ impl Turns {
         let least_permille = ratio_permille.clamp(1, 1000);
         let loss_permille = ratio_permille.abs_diff(1000) * 1000 / least_permille;
         let turns = (1 + u64::from(self.settles)) * loss_permille * PROBE_COST_SHARE / 1000;
-        let interval = if changed >= CHANGED_TURNS {
+        let is_another = changed >= CHANGED_TURNS;
+        let interval = if is_another {
             PROBE_TURNS.0
         } else {
             turns.clamp(PROBE_TURNS.0, PROBE_TURNS.1)
         };
         if self.since_probe.fetch_add(1, RELAXED) + 1 < interval {
             return false;
+        }
+        if is_another {
+            self.forgets.store(true, RELAXED);
         }
         self.since_probe.store(0, RELAXED);
         self.usual_ns.store(took_ns, RELAXED);
@@ -186,7 +193,7 @@ impl Turns {
         let seen =
             (second.saturating_mul(1000) / first.max(1)).clamp(LEAST_PERMILLE, MOST_PERMILLE);
         let before = self.ratio_permille.load(RELAXED);
-        let now = if before == 0 {
+        let now = if before == 0 || self.forgets.swap(false, RELAXED) {
             seen
         } else {
             (before * (WEIGHT - 1) + seen) / WEIGHT
@@ -285,6 +292,27 @@ mod tests {
             last += u32::from(second && step >= soon * STEPS);
         }
         assert!(last > soon * STEPS / 4 * 3, "{last}");
+    }
+
+    /// What was far better for the program before says nothing of this one.
+    #[test]
+    fn another_program_is_compared_anew() {
+        let turns = Turns::new(STEPS, true, 900);
+        let way_ns = [160_000, 60_000];
+        let program = Program {
+            way_ns,
+            ..Program::default()
+        };
+        assert!(second(&turns, program) > 0.9);
+        let mut now_ns = turns.began_ns.load(RELAXED);
+        let mut seconds = 0;
+        let soon = 2 * PROBE_TURNS.0 as u32 * STEPS;
+        for step in 0..3 * soon {
+            let second = turns.step(1, || now_ns);
+            now_ns += if second { 250_000 } else { 260_000 };
+            seconds += u32::from(second && step >= soon);
+        }
+        assert!(seconds < soon / 2, "{seconds} of {}", 2 * soon);
     }
 
     #[test]

@@ -114,6 +114,8 @@ impl Look<'_> {
     fn next_at(&self, now_ns: u64) -> Wait {
         if now_ns.saturating_sub(self.last_ns.replace(now_ns)) > ASIDE_NS {
             self.polling.rest.store(REST_READS, Ordering::Relaxed);
+            // The time of those is nobody's turn.
+            self.turns.interrupt();
         }
         if now_ns >= self.end_ns {
             Wait::Sleep
