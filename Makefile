@@ -91,8 +91,9 @@ soak: build lab ## ten thousand random operations on real guests under one daemo
 	SOAK_OPERATIONS=$(or $(SOAK_OPERATIONS),10000) SOAK_GUESTS=$(or $(SOAK_GUESTS),6) \
 		SOAK_SEED=$(or $(SOAK_SEED),$$(date +%s)) SOAK_LOG=out/soak tests/suites/soak
 
-bench-extmem: build lab ## the user-space pager against Linux swap at its best (root, half an hour a run: EXTMEM_RUNS)
+bench-extmem: build lab ## the user-space pager against Linux swap at its best (root; half an hour a run: EXTMEM_RUNS; then programs, half an hour)
 	lab/experiments/extmem.sh --runs $(or $(EXTMEM_RUNS),1) --out out/extmem
+	lab/experiments/extmem-locality.sh
 
 experiments: build lab ## the other tables: seven workloads, touch, redis, liblinear, uniform access, losses, vCPUs, parameters
 	for experiment in seven seven-cxl draws touch redis liblinear uniform loss loss-touch spread vcpus sensitivity sensitivity-cxl; do lab/experiments/run.sh $$experiment || exit 1; done

@@ -382,15 +382,14 @@ class Bench:
         mark: float | None,
         programs: tuple[Program, dict[bool, Program]],
         rounds: int,
-        setting: linux.Setting | None = None,
+        repetitions: int = 2,
     ) -> None:
         """Measure one cell: slices in turn, the order changing every round.
 
-        Linux has the ``setting`` that is given, if it still lives under that, or the best.
+        Linux has the setting that is best, after so many repetitions of each.
         """
         managed, others = programs
-        if setting is None or setting.zswap not in others:
-            setting = self.best_setting(name, line, threads, programs)
+        setting = self.best_setting(name, line, threads, programs, repetitions)
         other = others[setting.zswap]
         cell = Cell(name, threads, str(setting), mark, [], [])
 
@@ -413,7 +412,7 @@ class Bench:
                     slice_of(program, system, into)
             except KilledError as error:
                 self.reject(name, setting, others, error)
-                self.compare(name, threads, line, mark, programs, rounds)
+                self.compare(name, threads, line, mark, programs, rounds, repetitions)
                 return
         self.cells.append(cell)
         self.write_summary()
@@ -434,7 +433,6 @@ class Bench:
         if family.huge:
             arguments.append("--huge")
         work = 2 if family.stress == "cpu" else 0
-        tune_threads = family.threads[len(family.threads) // 2]
         family_name = family.suffix.strip("/") or "plain"
         with (
             self.programs(
@@ -450,11 +448,6 @@ class Bench:
                 name = pattern + family.suffix
                 # A first touch takes as long as the memory is large, and needs no warming.
                 once = pattern == "first-touch"
-                setting = (
-                    self.best_setting(name, line(tune_threads), tune_threads, programs, 1)
-                    if once
-                    else None
-                )
                 for threads in family.threads:
                     self.compare(
                         name,
@@ -463,7 +456,7 @@ class Bench:
                         family.mark(pattern),
                         programs,
                         min(3, self.plan.rounds) if once else self.plan.rounds,
-                        setting,
+                        1 if once else 2,
                     )
 
     @contextlib.contextmanager

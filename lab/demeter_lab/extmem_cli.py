@@ -112,9 +112,9 @@ def locality(
         "/var/tmp/demeter-extmem"
     ),
     rounds: Annotated[int, typer.Option(min=1, help="pairs of runs")] = 3,
-    only: Annotated[list[str] | None, typer.Option(help="sort, xz or 'hash table'")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="sort, xz, redis")] = None,
 ) -> None:
-    """Compare programs whose accesses are no stream with Linux swap, without zswap."""
+    """Compare programs whose accesses are no stream with Linux swap at its best."""
     try:
         table = extmem_locality.measure(binaries / "demeter", swap, rounds, set(only or []))
         typer.echo(table)

@@ -359,6 +359,7 @@ class Patience(Attendant):
 
     def _run(self) -> None:
         while not self.end.wait(self.LENT_S):
+            self.charge()
             if "under_oom 1" in self.control.read_text():
                 self.lent += 1
                 began = time.monotonic()
@@ -373,6 +374,9 @@ class Patience(Attendant):
                 if self.end.is_set():
                     # Who is tried again begins with what it should have.
                     self.group.limit(self.limit_bytes)
+
+    def charge(self) -> None:
+        """Have the group pay for what else is memory of the program's; here for nothing."""
 
     def __enter__(self) -> Self:
         """Begin helping, where the kernel lets us."""
@@ -409,3 +413,25 @@ class ZswapBill(Attendant):
             # Refused while the kernel finds nothing to evict: tried again.
             if abs(held - charged) >= MIB and self.group.limit(self.limit_bytes - held):
                 charged = held
+
+
+class PatientBill(Patience):
+    """Both in one: the group is charged for zswap's memory, and nothing is killed."""
+
+    def __init__(self, group: Group, limit_bytes: int) -> None:
+        """Note whom to help, and to charge."""
+        super().__init__(group, limit_bytes)
+        self.bill = ZswapBill(group, limit_bytes)
+        self.charged_bytes = 0
+        #: Looks, and those at which the group could not be charged for all.
+        self.looks = 0
+        self.unpaid = 0
+
+    def charge(self) -> None:
+        """Lower the limit by what zswap holds."""
+        self.looks += 1
+        self.unpaid += not self.bill.is_paid()
+        held_bytes = min(zswap_bytes(), self.bill.most_bytes())
+        limit_bytes = self.bill.limit_bytes - held_bytes
+        if abs(held_bytes - self.charged_bytes) >= MIB and self.group.limit(limit_bytes):
+            self.charged_bytes, self.limit_bytes = held_bytes, limit_bytes

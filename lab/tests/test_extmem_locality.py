@@ -105,3 +105,21 @@ def test_memory_is_lent_for_a_moment(tmp_path: Path) -> None:
     assert seen[3:] in ([], [64])
     assert patience.lent == 1
     assert patience.lent_s > 0
+
+
+def test_zswap_is_paid_for_and_what_cannot_be_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mib = extmem_linux.MIB
+    held = iter([4 * mib] * 4 + [900 * mib] * 2)
+    monkeypatch.setattr(extmem_linux, "zswap_bytes", lambda: next(held))
+    (tmp_path / "group").mkdir()
+    group = extmem_linux.Group("v1", tmp_path, "group", None)
+    seen = []
+    monkeypatch.setattr(group, "limit", lambda limit_bytes: not seen.append(limit_bytes))
+    bill = extmem_linux.PatientBill(group, 64 * mib)
+    for _ in range(3):
+        bill.charge()
+    # Charged once for what it holds; the third time for as much as can be, which is not all.
+    assert seen == [60 * mib, 16 * mib]
+    assert (bill.looks, bill.unpaid) == (3, 1)
