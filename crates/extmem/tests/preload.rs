@@ -74,6 +74,32 @@ fn system_calls_on_evicted_memory() {
 }
 
 #[test]
+fn what_paged_memory_does_not_know_is_refused() {
+    in_every_mode("refused", &["paged"]);
+}
+
+/// Signals that are blocked behind the pager's back end a program, and only that.
+#[test]
+fn signals_blocked_by_assembly_end_the_program() {
+    use std::os::unix::process::ExitStatusExt;
+    in_every_mode("masks", &["none"]);
+    let bench = Bench::new();
+    let program = bench.compile("masks", &[]);
+    let output = bench
+        .paged(&program)
+        .env("DEMETER_EXTMEM_MODE", "inline")
+        .output()
+        .unwrap();
+    let signal = output.status.signal();
+    assert!(
+        matches!(signal, Some(libc::SIGBUS | libc::SIGSYS)),
+        "{signal:?} {}",
+        text(&output)
+    );
+    bench.assert_left_with(&["masks"]);
+}
+
+#[test]
 fn reservations_cost_nothing() {
     in_every_mode("reserve", &["paged"]);
 }

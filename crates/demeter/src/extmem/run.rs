@@ -175,6 +175,11 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     {
         eprintln!("demeter extmem: {line}");
     }
+    if !summary.processes.is_empty()
+        && let Some(line) = ended_by(status.signal())
+    {
+        eprintln!("demeter extmem: {line}");
+    }
     if !arguments.quiet
         && let Some(line) = escaped(&escaped_before, tree.board.departures().escaped())
     {
@@ -184,6 +189,18 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
         (Some(code), _) => code as u8,
         (None, signal) => 128 + signal.unwrap_or(0) as u8,
     })
+}
+
+/// A line about a program that ended by a signal which the pager needs.
+fn ended_by(signal: Option<i32>) -> Option<String> {
+    let name = match signal? {
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGSYS => "SIGSYS",
+        _ => return None,
+    };
+    Some(format!(
+        "the program was ended by {name}, as one is that blocks signals by system calls of its own (not the C library's); next: if it runs by itself, see the limits in docs/extmem.md"
+    ))
 }
 
 /// A line about memory that was refused.
