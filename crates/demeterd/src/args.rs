@@ -324,7 +324,7 @@ fn wrong_file(path: &Path, text: &str, error: &toml::de::Error) -> Error {
     let words = error.message().replace('\n', " ");
     Error::Usage {
         cause: format!("{}: line {line}: {words}", path.display()),
-        next: "see the configuration file in docs/balloon.md".into(),
+        next: "see the configuration file in docs/balloon-operation.md".into(),
     }
 }
 

@@ -39,7 +39,7 @@ const MAX_BODY_BYTES: usize = 64 << 10;
 /// Newest decisions that are shown.
 const DECISIONS: usize = 256;
 /// Where all of this is described.
-const SEE: &str = "see the control interface in docs/balloon.md, or GET /v1/openapi.json";
+const SEE: &str = "see the control interface in docs/balloon-operation.md, or GET /v1/openapi.json";
 
 /// Of a call.
 pub type Answer<T> = Result<T, Failure>;
@@ -111,7 +111,7 @@ impl From<FleetError> for Failure {
             ),
             FleetError::Spec(_) => (
                 StatusCode::BAD_REQUEST,
-                "see the machine's keys in docs/balloon.md".to_owned(),
+                "see the configuration file in docs/balloon-operation.md".to_owned(),
             ),
             FleetError::Configured(_) => (
                 StatusCode::CONFLICT,

@@ -102,7 +102,7 @@ impl Error {
     pub fn next(&self) -> String {
         match self {
             Self::Usage { next, .. } => next.clone(),
-            Self::Spec(_) => "see the machine's keys in docs/balloon.md".into(),
+            Self::Spec(_) => "see the configuration file in docs/balloon-operation.md".into(),
             Self::Policy(error) => error.next(),
             Self::File { .. } if self.is_silence() => {
                 "look after the state directory and its disk".into()

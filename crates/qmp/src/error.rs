@@ -120,7 +120,9 @@ impl QmpError {
             Self::Missing { what, .. } => {
                 format!("say {what} as it was when the guest was started")
             }
-            Self::Stuck { .. } => "put the device behind a PCIe root port (docs/balloon.md)".into(),
+            Self::Stuck { .. } => {
+                "put the device behind a PCIe root port (docs/balloon-vmms.md)".into()
+            }
             Self::Kept { .. } => "check that no other device uses it".into(),
             Self::Connect { path, cause } if cause.kind() == io::ErrorKind::PermissionDenied => {
                 format!(

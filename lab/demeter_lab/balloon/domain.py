@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A guest that libvirt starts, by the description in ``docs/balloon.md``.
+"""A guest that libvirt starts, by the description in ``docs/balloon-vmms.md``.
 
 libvirt and its QEMU live in a root directory of their own (``testbed/libvirt-root.sh``), which
 ``tests/suites/libvirt`` mounts: what is below ``/run`` has the same path inside and outside.
@@ -118,10 +118,10 @@ class Libvirt(Started):
 
 def description(settings: Settings, name: str, files: Path) -> str:
     """Return the document's, for a guest of that size."""
-    text = (TREE / "docs/balloon.md").read_text()
+    text = (TREE / "docs/balloon-vmms.md").read_text()
     found = re.search(r"```xml\n(<domain.*?</domain>)\n```", text, re.DOTALL)
     if found is None:
-        raise GuestError("docs/balloon.md describes no guest of libvirt")
+        raise GuestError("docs/balloon-vmms.md describes no guest of libvirt")
     domain = ElementTree.fromstring(found[1].replace("…", ""))
     domain.set("type", "qemu")
     fields = {"name": name, "memory": str(sum(settings.node_mib))}

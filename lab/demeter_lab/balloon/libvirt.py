@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A guest of libvirt with a double balloon, as ``docs/balloon.md`` says that it is started.
+"""A guest of libvirt with a double balloon, as ``docs/balloon-vmms.md`` says that it is started.
 
 Run by ``tests/suites/libvirt``, which mounts what it needs.
 """

@@ -61,7 +61,9 @@ fn kvm() -> Check {
 
 /// Of the package; a monitor elsewhere is for its owner to look at.
 fn qemu() -> Check {
-    let next = "install QEMU 10.2 or later, or use a monitor with a generic vhost-user device (docs/balloon.md)";
+    let next = "install QEMU 10.2 or later: `apt install -t trixie-backports qemu-system-x86` on Debian 13; \
+                Debian 12 has none, run Debian 13's QEMU in a container (docs/balloon.md); \
+                or use another monitor with a generic vhost-user device (docs/balloon-vmms.md)";
     let Some(path) = program(QEMU) else {
         return Check::limited("QEMU", format!("no {QEMU} in $PATH"), next);
     };
@@ -149,7 +151,7 @@ fn guests() -> Checks {
             Check::limited(
                 &format!("guest {}", vm.name),
                 problem,
-                "see `demeter balloon get` and docs/balloon.md",
+                "see `demeter balloon get` and docs/balloon-operation.md",
             )
         })
     }));
