@@ -11,10 +11,16 @@ check kernel "$(uname -r)"
 check nodes "$(find /sys/devices/system/node -maxdepth 1 -name 'node[0-9]*' | wc -l)"
 check off_before "$(systemctl is-active demeter-tmm demeterd | tr '\n' ' ')"
 
+# What the doctor finds of something: "ok demeter.ko loaded, version …".
+doctor() { demeter doctor "$1" | tr -s ' ' | sed -n "s/^ \([a-z]* $2 .*\)/\1/p"; }
+check doctor_unloaded "$(doctor guest demeter.ko)"
+check doctor_stopped "$(doctor host daemon)"
+
 # The guest's side: load, manage, see, unload.
 systemctl start demeter-tmm || journalctl -u demeter-tmm --no-pager | tail
 check tmm "$(systemctl is-active demeter-tmm)"
 check enabled "$(cat $sysfs/enabled)"
+check doctor_loaded "$(doctor guest demeter.ko); $(doctor guest 'NUMA balancing')"
 check sampler "$(cat $sysfs/sampler)"
 perl -e 'my $held = "x" x (192 << 20); $| = 1; print "held\n"; sleep 1000' >/tmp/held &
 held=$!
@@ -72,6 +78,7 @@ for _ in $(seq 30); do
 done
 check daemon "$(systemctl is-active demeterd)"
 [ "$(systemctl is-active demeterd)" = active ] || journalctl -u demeterd --no-pager | tail
+check doctor_runs "$(doctor host daemon)"
 check listed "$(grep -c '^web' /tmp/guests)"
 grep -q '^web' /tmp/guests || cat /tmp/guests
 # A monitor of another user, in the sockets' group, reaches them.
@@ -128,6 +135,34 @@ if [ -x /root/machine ]; then
 		find /var/lib/systemd /etc /usr -name '*demeterd*' ! -name demeterd.toml
 	) | tr '\n' ' ')"
 else
+	systemctl stop demeterd
+	# Metrics and page, as their drop-ins say; without them the service has no network.
+	cat >>/etc/demeter/demeterd.toml <<-TOML
+		[metrics]
+		listen = "127.0.0.1:9464"
+		[web]
+		listen = "127.0.0.1:9465"
+		token-file = "/run/credentials/demeterd.service/web-token"
+	TOML
+	(umask 077 && head -c 32 /dev/urandom | base64 >/etc/demeter/web-token)
+	mkdir -p /etc/systemd/system/demeterd.service.d
+	cp /usr/share/doc/demeterd/monitoring/demeterd-*.conf /etc/systemd/system/demeterd.service.d
+	systemctl daemon-reload
+	systemctl start demeterd || journalctl -u demeterd --no-pager | tail
+	# The status of an answer, or what was got of a body.
+	status() { # status PORT PATH [TOKEN]
+		perl -MIO::Socket::INET -e '
+			my $to = IO::Socket::INET->new("127.0.0.1:$ARGV[0]") or die "$ARGV[0]: $!\n";
+			print $to "GET $ARGV[1] HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
+				$ARGV[2] ? "Authorization: Bearer $ARGV[2]\r\n" : "", "\r\n";
+			my ($first) = <$to> =~ / (\d+)/; my $named = grep { /demeter_balloon_|"web"/ } <$to>;
+			print "$first ", $named > 0 ? "told" : "silent"' "$@" 2>&1
+	}
+	check metrics "$(status 9464 /metrics) $(status 9464 /v1/vms)"
+	check page "$(status 9465 /v1/vms) $(status 9465 /v1/vms "$(cat /etc/demeter/web-token)")"
+	rm -r /etc/systemd/system/demeterd.service.d
+	sed -i '/^\[metrics\]/,$d' /etc/demeter/demeterd.toml
+	systemctl daemon-reload
 	systemctl stop demeterd
 	# systemd holds the control interface: a call starts the daemon, waits for one that is restarted,
 	# and for one that was killed.
