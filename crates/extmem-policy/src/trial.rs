@@ -163,8 +163,7 @@ impl HotTrial {
         }
     }
 
-    /// A page came to DRAM, or was wanted while it lay in the victim cache. Whether it was
-    /// doubted.
+    /// A page came to DRAM, or was wanted while it lay in the victim cache. What it was before.
     pub fn arrived(&mut self, arrival: &Arrival) -> Was {
         self.called.remove(arrival.page);
         let was_doubted = self.doubted.remove(arrival.page);
