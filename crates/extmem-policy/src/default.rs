@@ -204,7 +204,7 @@ impl Default2Q {
         self.pages.len(NEW) > self.hot_pages() / NEW_SHARE * times
     }
 
-    /// The oldest page that has been hot for long enough, of those that are new.
+    /// The oldest of those that are new, if they are so many that it has been hot for long.
     fn pop_proven(&mut self) -> Option<u32> {
         let many = self.trial.is_trusted() && self.has_new(2);
         many.then(|| self.pages.pop_oldest(NEW)).flatten()
@@ -333,6 +333,7 @@ impl Algorithm for Default2Q {
         // They are in use. On probation they might be all that is left there, and be named
         // again and again.
         for &page in pages {
+            self.trial.forget(page, 1);
             self.pages.push(NEW, page);
         }
     }

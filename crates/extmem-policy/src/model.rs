@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn what_is_known_to_be_hot_stays_so() {
         const WINDOW: u32 = 8 * DRAM;
-        for (pattern, most_waves) in [(Pattern::HotSet, 6), (Pattern::LargeHotSet, u32::MAX)] {
+        for (pattern, most_waves) in [(Pattern::HotSet, 6), (Pattern::LargeHotSet, 116)] {
             let ideal = ideal_misses(pattern);
             let mut pager = Pager::<Default2Q>::new();
             pager.policy.mapped(0, PAGES);

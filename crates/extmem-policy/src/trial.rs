@@ -128,6 +128,7 @@ impl HotTrial {
 
     /// A hot page gives up its place.
     pub fn call(&mut self, page: u32) {
+        self.doubted.remove(page);
         self.called.insert(page);
     }
 
@@ -193,12 +194,14 @@ impl HotTrial {
         }
     }
 
-    /// Whether the next page that becomes hot counts as hot: most lately did so once more, for
-    /// others are hot now, and this one is not to prove it.
+    /// Whether the next page that becomes hot counts as hot: most lately did so once more, and
+    /// more than others, for others are hot now; and this one is not to prove it.
     pub fn trusts_next_new(&mut self) -> bool {
-        let wanted_permille = self.new.wanted_permille().unwrap_or(0);
+        let new = self.new.wanted_permille().unwrap_or(0);
+        let others = self.others.wanted_permille().unwrap_or(1000);
         self.undoubted = (self.undoubted + 1) % NEW_PROOF_SHARE;
-        wanted_permille >= NEW_TRUSTED_PERMILLE && self.undoubted != 0
+        let are_hot = new >= NEW_TRUSTED_PERMILLE && new * 1000 >= others * BETTER_PERMILLE;
+        are_hot && self.undoubted != 0
     }
 
     /// A page came back that is not known to be hot: how many hot pages should be put on

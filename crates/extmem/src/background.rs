@@ -440,6 +440,7 @@ extern "C" fn evictor(_seat: usize) -> ! {
             }
             let done = pager.evict(EVICTION_BATCH, &mut operation.context);
             drop(operation);
+            pager.budget.made_frames();
             // Who never has enough free frames must learn, too.
             pager.settle(&mut settled);
             pager.budget.settle_share();

@@ -28,12 +28,14 @@ pub struct Budget {
 }
 
 /// How many frames are kept free, so that nobody has to wait for one. Each is one page
-/// less for the program, so it is as few as will do: twice as many each time that a
-/// thread had to evict by itself, a quarter less for each period in which none had to.
+/// less for the program, so it is as few as will do: twice as many each time that
+/// threads had to evict by themselves, a quarter less for each period in which none had to.
 #[derive(Debug)]
 struct Reserve {
     pages: AtomicI64,
     stalled: AtomicBool,
+    /// It has grown since the evictor last made frames.
+    grown: AtomicBool,
 }
 
 /// The smallest reserve: two batches of first touches.
@@ -59,6 +61,7 @@ impl Budget {
             reserve: Reserve {
                 pages: AtomicI64::new(LEAST_RESERVE_PAGES),
                 stalled: AtomicBool::new(false),
+                grown: AtomicBool::new(false),
             },
         }
     }
@@ -75,13 +78,22 @@ impl Budget {
         reserve + reserve.min(MOST_AHEAD_PAGES)
     }
 
-    /// A thread found no free frame.
+    /// The evictor has made frames.
+    pub fn made_frames(&self) {
+        self.reserve.grown.store(false, Ordering::Relaxed);
+    }
+
+    /// A thread found no free frame. However many find none, it is one shortage until the
+    /// evictor has made some.
     pub fn stalled(&self) {
+        self.reserve.stalled.store(true, Ordering::Relaxed);
+        if self.reserve.grown.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let most = self.dram_pages / MOST_RESERVE_SHARE;
         let pages = self.reserve.pages.load(Ordering::Relaxed);
         let more = (2 * pages).min(most.max(LEAST_RESERVE_PAGES));
         self.reserve.pages.store(more, Ordering::Relaxed);
-        self.reserve.stalled.store(true, Ordering::Relaxed);
     }
 
     /// A period ends: a reserve that was not used up may be smaller.
@@ -259,9 +271,16 @@ mod tests {
     fn the_reserve_follows_those_who_had_to_wait() {
         let budget = Budget::new(32_000, 1, None);
         assert_eq!(budget.reserve_pages(), LEAST_RESERVE_PAGES);
-        (0..3).for_each(|_| budget.stalled());
+        assert_eq!(budget.ahead_pages(), 2 * LEAST_RESERVE_PAGES);
+        let shortages = |count| {
+            (0..count).for_each(|_| {
+                (0..4).for_each(|_| budget.stalled());
+                budget.made_frames();
+            });
+        };
+        shortages(3);
         assert_eq!(budget.reserve_pages(), 8 * LEAST_RESERVE_PAGES);
-        (0..30).for_each(|_| budget.stalled());
+        shortages(30);
         assert_eq!((budget.reserve_pages(), budget.ahead_pages()), (1000, 1256));
         // The period of the stalls themselves does not count.
         budget.relax_reserve();

@@ -102,19 +102,22 @@ impl Pager {
                 }
                 return;
             }
-            // Once for all that are missing. While the victim cache fills no frame is freed,
-            // however many were kept free.
-            if !stalled && !self.victims.is_filling() {
-                self.budget.stalled();
-                stalled = true;
-            }
             // Whoever evicts, a full tier is emptied by the evictor.
             if !inline || self.tier.as_ref().is_some_and(|tier| tier.is_full()) {
                 self.want_eviction();
             }
+            let fill_pages = self.victims.fill_pages();
             match self.evict(INLINE_BATCH, context) {
                 0 => futex::yield_now(),
                 pages => self.counters().evictions_inline_pages.add(pages as u64),
+            }
+            // Once for all that are missing. What the victim cache lacks frees no frame, however
+            // many were kept free.
+            let fills = fill_pages < u64::from(self.victims.target_pages())
+                && self.victims.fill_pages() > fill_pages;
+            if !stalled && !fills {
+                self.budget.stalled();
+                stalled = true;
             }
         }
     }

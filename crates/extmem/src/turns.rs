@@ -124,6 +124,8 @@ impl Turns {
         self.began_ns.store(0, RELAXED);
         self.steps.store(0, RELAXED);
         self.changed.store(0, RELAXED);
+        self.forgets.store(false, RELAXED);
+        self.last_ns.iter().for_each(|last| last.store(0, RELAXED));
         if self.settles || self.kind.load(RELAXED) != SAME {
             self.kind.store(SETTLING, RELAXED);
         }
@@ -190,6 +192,9 @@ impl Turns {
 
     fn compare(&self) {
         let [first, second] = [0, 1].map(|way| self.last_ns[way].load(RELAXED));
+        if first == 0 || second == 0 {
+            return;
+        }
         let seen =
             (second.saturating_mul(1000) / first.max(1)).clamp(LEAST_PERMILLE, MOST_PERMILLE);
         let before = self.ratio_permille.load(RELAXED);
@@ -344,6 +349,26 @@ mod tests {
         // Tried, each time for a few steps.
         assert!(seconds > TURNS / PROBE_TURNS.1 as u32, "{seconds}");
         assert!(seconds < TURNS / PROBE_TURNS.1 as u32 * 8, "{seconds}");
+    }
+
+    /// Who looks at the clock after an interruption ends no turn, and begins none: what lies
+    /// between is in no turn.
+    #[test]
+    fn what_interrupts_is_in_no_turn() {
+        let turns = Turns::new(STEPS, false, 1000);
+        let (mut now_ns, mut longest_ns) = (1, 0);
+        for step in 0..2 * STEPS * PROBE_TURNS.1 as u32 {
+            let second = turns.step(1, || now_ns);
+            now_ns += if second { 600 } else { 1000 };
+            if step % (STEPS * 7) == 5 {
+                turns.interrupt();
+                turns.cut_short(now_ns);
+                now_ns += 1_000_000_000;
+            }
+            let last = turns.last_ns.each_ref().map(|last| last.load(RELAXED));
+            longest_ns = longest_ns.max(last[0]).max(last[1]);
+        }
+        assert!(longest_ns > 0 && longest_ns <= 1000 * u64::from(STEPS));
     }
 
     #[test]

@@ -177,11 +177,6 @@ impl VictimCache {
         span.tail - span.head
     }
 
-    /// Whether it has fewer pages than it should.
-    pub fn is_filling(&self) -> bool {
-        self.idle_pages() < u64::from(self.target_pages())
-    }
-
     /// Positions in all.
     pub fn capacity(&self) -> u64 {
         self.mask + 1
