@@ -353,13 +353,13 @@ class Patience(Attendant):
         """Note whom to help."""
         super().__init__(group, limit_bytes)
         self.control = group.path / "memory.oom_control"
+        self.whole_bytes = limit_bytes
         #: How often memory was lent, and for how long in all.
         self.lent = 0
         self.lent_s = 0.0
 
     def _run(self) -> None:
         while not self.end.wait(self.LENT_S):
-            self.charge()
             if "under_oom 1" in self.control.read_text():
                 self.lent += 1
                 began = time.monotonic()
@@ -371,9 +371,9 @@ class Patience(Attendant):
                         more_bytes += self.LENT_BYTES
                         self.group.limit(self.limit_bytes + more_bytes)
                 self.lent_s += time.monotonic() - began
-                if self.end.is_set():
-                    # Who is tried again begins with what it should have.
-                    self.group.limit(self.limit_bytes)
+            self.charge()
+        # Who is tried again begins with what it should have.
+        self.group.limit(self.whole_bytes)
 
     def charge(self) -> None:
         """Have the group pay for what else is memory of the program's; here for nothing."""
@@ -394,6 +394,8 @@ class ZswapBill(Attendant):
     compressed pages count as DRAM. Version 2 groups are charged by the kernel.
     """
 
+    LOOK_S = 0.05
+
     def most_bytes(self) -> int:
         """Return what can be charged: the program needs some of its limit itself."""
         return self.limit_bytes * 3 // 4
@@ -408,7 +410,7 @@ class ZswapBill(Attendant):
 
     def _run(self) -> None:
         charged = 0
-        while not self.end.wait(0.05):
+        while not self.end.wait(self.LOOK_S):
             held = min(zswap_bytes(), self.most_bytes())
             # Refused while the kernel finds nothing to evict: tried again.
             if abs(held - charged) >= MIB and self.group.limit(self.limit_bytes - held):
@@ -421,17 +423,23 @@ class PatientBill(Patience):
     def __init__(self, group: Group, limit_bytes: int) -> None:
         """Note whom to help, and to charge."""
         super().__init__(group, limit_bytes)
-        self.bill = ZswapBill(group, limit_bytes)
         self.charged_bytes = 0
+        self.charged_at = 0.0
         #: Looks, and those at which the group could not be charged for all.
         self.looks = 0
         self.unpaid = 0
 
     def charge(self) -> None:
-        """Lower the limit by what zswap holds."""
+        """Lower the limit by what zswap holds, as often as :class:`ZswapBill` does."""
+        now = time.monotonic()
+        if now - self.charged_at < ZswapBill.LOOK_S:
+            return
+        self.charged_at = now
         self.looks += 1
-        self.unpaid += not self.bill.is_paid()
-        held_bytes = min(zswap_bytes(), self.bill.most_bytes())
-        limit_bytes = self.bill.limit_bytes - held_bytes
+        wanted_bytes = zswap_bytes()
+        # The program needs some of its limit itself.
+        held_bytes = min(wanted_bytes, self.whole_bytes * 3 // 4)
+        limit_bytes = self.whole_bytes - held_bytes
         if abs(held_bytes - self.charged_bytes) >= MIB and self.group.limit(limit_bytes):
             self.charged_bytes, self.limit_bytes = held_bytes, limit_bytes
+        self.unpaid += wanted_bytes - self.charged_bytes >= MIB

@@ -21,7 +21,7 @@ def test_a_row_says_rates_of_pairs_and_medians() -> None:
     ]
     line = extmem_locality.table([row]).splitlines()[-1]
     assert line == (
-        "| sort | 64 | 1.00 (0.50\u20132.00) | 2.0, 1.0 | 20, 6 "
+        "| sort | 64, 0 | 1.00 (0.50\u20132.00) | 2.0, 1.0 | 20, 6 "
         "| page-cluster=5,zswap=off, killed 3 times, lent memory 4 times (0.5 s) |"
     )
 
@@ -111,7 +111,8 @@ def test_zswap_is_paid_for_and_what_cannot_be_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mib = extmem_linux.MIB
-    held = iter([4 * mib] * 4 + [900 * mib] * 2)
+    held = iter([4 * mib, 4 * mib, 900 * mib])
+    monkeypatch.setattr(extmem_linux.ZswapBill, "LOOK_S", 0.0)
     monkeypatch.setattr(extmem_linux, "zswap_bytes", lambda: next(held))
     (tmp_path / "group").mkdir()
     group = extmem_linux.Group("v1", tmp_path, "group", None)
