@@ -186,7 +186,7 @@ const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 11] = [
     }),
     (
         "troubled",
-        "something is wrong with its memory",
+        "something is wrong with it or with how it is served: its view says what (problem)",
         None,
         |vm| Some(f64::from(vm.problem.is_some())),
     ),
