@@ -43,6 +43,20 @@ fn until<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+fn is_root() -> bool {
+    // SAFETY: asks for a number.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The kernel has it, and was started with it. Its version is asked for, since the list under
+/// /sys/kernel/security is not there for everybody.
+fn has_landlock() -> bool {
+    const VERSION: libc::c_uint = 1;
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: a question; nothing is read from a null pointer of length zero.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0_usize, VERSION) > 0 }
+}
+
 #[test]
 fn a_worker_has_no_privileges() {
     let daemon = Daemon::start(&["a", "b"], &[]);
@@ -57,6 +71,18 @@ fn a_worker_has_no_privileges() {
     for worker in [&a, &b] {
         let confinement = &worker["confinement"];
         assert_eq!(confinement["seccomp"], true, "{confinement}");
+        if has_landlock() {
+            assert_eq!(confinement["landlock"], true, "{confinement}");
+        }
+        if is_root() {
+            assert!(confinement["uid"].as_u64() > Some(0), "{confinement}");
+            // Left out when it is empty. A kernel without landlock cannot be blamed on us.
+            let missing = confinement["missing"].as_array().into_iter().flatten();
+            let missing: Vec<&str> = (missing.filter_map(serde_json::Value::as_str))
+                .filter(|what| has_landlock() || !what.starts_with("landlock: "))
+                .collect();
+            assert_eq!(missing, [""; 0]);
+        }
         let path = format!("/proc/{}/status", worker["pid"]);
         let status = std::fs::read_to_string(path).unwrap();
         let of = |key: &str| {
