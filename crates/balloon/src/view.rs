@@ -74,7 +74,8 @@ pub struct VmView {
     pub name: String,
     /// Where it stands.
     pub stage: Stage,
-    /// What is wrong with its memory table, if something is.
+    /// What is wrong with it or with how it is served, if something is: its memory, its socket,
+    /// a disk, its monitor.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub problem: Option<String>,
     /// Its tiers, fastest first.

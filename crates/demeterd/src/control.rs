@@ -25,6 +25,7 @@ use crate::args::Arguments;
 use crate::fleet::{Fleet, FleetError, SetPolicyError, Steering};
 use crate::history::HistoryView;
 use crate::ledger::What;
+use crate::refusals::{Interface, counted};
 use crate::spec::Description;
 use crate::spec::SpecError;
 use crate::vm::{Vm, same_account};
@@ -145,9 +146,10 @@ impl From<SetPolicyError> for Failure {
 
 /// What is served on TCP: metrics, and nothing that changes anything.
 pub fn public_routes(fleet: Arc<Fleet>) -> Router {
-    Router::new()
+    let routes = Router::new()
         .route("/metrics", get(prometheus))
-        .with_state(fleet)
+        .with_state(fleet.clone());
+    counted(routes, fleet, Interface::Metrics)
 }
 
 /// What changes nothing and ends: served to whoever may look.
@@ -174,9 +176,10 @@ pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
         .route("/v1/watch", get(watch))
         .route("/v1/policy", put(put_policy))
         .route("/metrics", get(prometheus));
-    with_refusals(routes)
+    let routes = with_refusals(routes)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(fleet)
+        .with_state(fleet.clone());
+    counted(routes, fleet, Interface::Control)
 }
 
 /// Refuses calls that there are not, in JSON.
@@ -507,6 +510,8 @@ async fn prometheus(State(fleet): State<Arc<Fleet>>) -> Response {
         deciding: steering.deciding,
         disk_silent: fleet.disk_silent_for(),
         unwritten_entries: fleet.unwritten_entries(),
+        refused_calls: fleet.refusals.calls(),
+        wrong_tokens: fleet.refusals.wrong_tokens(),
     });
     match metrics::text(&fleet.views().await, decided) {
         Ok(text) => (

@@ -22,6 +22,7 @@ use crate::keeper::{self, Keeper, Keeping, Listener};
 use crate::ledger::Ledger;
 use crate::measuring::Measuring;
 use crate::policy::{self, Policy, PolicyError};
+use crate::refusals::Refusals;
 use crate::silent::Silent;
 use crate::sockets::Access;
 use crate::spec::{self, Description, Entitlement, SpecError};
@@ -114,6 +115,8 @@ pub struct Fleet {
     pub history: History,
     /// What they may have beyond their shares, for the next start.
     pub accounts: Arc<Accounts>,
+    /// Which calls of others were refused.
+    pub refusals: Refusals,
     /// What the next start shall know; held over every change of the fleet.
     stored: Mutex<Stored>,
     members: RwLock<BTreeMap<String, Member>>,
@@ -208,6 +211,7 @@ impl Fleet {
         let fleet = Self {
             accounts: Arc::new(Accounts::open(directory, policy.clock)),
             history: History::new(settings.parameters.instance, settings.history_interval),
+            refusals: Refusals::default(),
             members: RwLock::default(),
             tries: AtomicUsize::new(0),
             steering: Mutex::new(Steering {

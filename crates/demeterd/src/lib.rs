@@ -27,6 +27,7 @@ mod metrics;
 #[cfg(any(test, fuzzing))]
 mod pair;
 mod quota;
+mod refusals;
 mod replug;
 mod ring;
 mod scrape;

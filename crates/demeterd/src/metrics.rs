@@ -2,6 +2,7 @@
 //! Prometheus metrics, made anew at every scrape from what the control
 //! interface shows: there is one truth.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
+
+use crate::refusals::Interface;
 
 #[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct VmLabel {
@@ -29,6 +32,12 @@ struct TierLabel {
 struct ViolationLabel {
     vm: String,
     reason: String,
+}
+
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RefusalLabel {
+    interface: &'static str,
+    status: u16,
 }
 
 type Gauges<Label> = Family<Label, Gauge<u64, AtomicU64>>;
@@ -186,7 +195,7 @@ const VM_GAUGES: [(&str, &str, Option<Unit>, OfVm); 11] = [
     }),
     (
         "troubled",
-        "something is wrong with its memory",
+        "something is wrong with it or with how it is served: its view says what (problem)",
         None,
         |vm| Some(f64::from(vm.problem.is_some())),
     ),
@@ -262,7 +271,7 @@ const CHURN: [(&str, &str, OfChurn); 3] = [
     }),
 ];
 
-/// What the policy has done so far.
+/// What the policy has done so far, and what is of no machine.
 pub struct Decided {
     /// Its name.
     pub policy: &'static str,
@@ -276,6 +285,10 @@ pub struct Decided {
     pub disk_silent: Duration,
     /// Entries of ledgers that are to be written and are not.
     pub unwritten_entries: u64,
+    /// Calls that were refused, by interface and status.
+    pub refused_calls: BTreeMap<(Interface, u16), u64>,
+    /// Of the page, those with a token that is none.
+    pub wrong_tokens: u64,
 }
 
 /// The exposition of all machines, and of what the policy has `decided`.
@@ -330,6 +343,7 @@ pub fn text(vms: &[VmView], decided: Decided) -> Result<String, std::fmt::Error>
     for (family, (name, help, _)) in churn.into_iter().zip(CHURN) {
         registry.register(name, help, family);
     }
+    register_refusals(&mut registry, &decided);
     let policy = Counter::<u64, AtomicU64>::default();
     policy.inc_by(decided.decisions);
     registry.register("decisions", "of the policy", policy);
@@ -356,6 +370,22 @@ pub fn text(vms: &[VmView], decided: Decided) -> Result<String, std::fmt::Error>
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
+}
+
+/// What others sent wrongly.
+fn register_refusals(registry: &mut Registry, decided: &Decided) {
+    let refused = Counters::<RefusalLabel>::default();
+    for (&(interface, status), &count) in &decided.refused_calls {
+        let interface = interface.name();
+        let label = RefusalLabel { interface, status };
+        refused.get_or_create(&label).inc_by(count);
+    }
+    let help = "answers to calls with a status of 400 or more";
+    registry.register("refused_calls", help, refused);
+    let wrong = Counter::<u64, AtomicU64>::default();
+    wrong.inc_by(decided.wrong_tokens);
+    let help = "calls of the page with a token that is not its own";
+    registry.register("wrong_tokens", help, wrong);
 }
 
 /// The most that a gauge of whole numbers can show: a larger one would cost all metrics.
@@ -489,6 +519,8 @@ mod tests {
             deciding: Duration::from_millis(5),
             disk_silent: Duration::ZERO,
             unwritten_entries: 4,
+            refused_calls: [((Interface::Control, 409), 5)].into(),
+            wrong_tokens: 6,
         }
     }
 
@@ -545,6 +577,11 @@ mod tests {
             ("deciding_seconds_total", "0.005"),
             ("fmem_pool_bytes", "1073741824"),
             ("state_unwritten_entries", "4"),
+            (
+                "refused_calls_total{interface=\"control\",status=\"409\"}",
+                "5",
+            ),
+            ("wrong_tokens_total", "6"),
             ("policy_info{policy=\"working-set\"}", "1"),
         ] {
             let line = format!("{prefix}{name} {value}");

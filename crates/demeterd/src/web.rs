@@ -6,7 +6,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -21,6 +20,7 @@ use crate::address::{Address, Settings};
 use crate::control::{self, Failure};
 use crate::error::Error;
 use crate::fleet::Fleet;
+use crate::refusals::{Interface, counted};
 use crate::sockets;
 use crate::token::Token;
 use crate::visits::Few;
@@ -94,7 +94,7 @@ impl Page {
 
 struct Door {
     token: Token,
-    refused: AtomicU64,
+    fleet: Arc<Fleet>,
 }
 
 /// A file of the page: path, type, content.
@@ -126,16 +126,17 @@ const ASSETS: [Asset; 4] = [
 fn routes(fleet: Arc<Fleet>, token: Token) -> Router {
     let door = Arc::new(Door {
         token,
-        refused: AtomicU64::new(0),
+        fleet: fleet.clone(),
     });
     let mut routes = control::views().route_layer(from_fn_with_state(door, admit));
     for (path, kind, content) in ASSETS {
         let asset = move || async move { ([(header::CONTENT_TYPE, kind)], content) };
         routes = routes.route(path, get(asset));
     }
-    control::with_refusals(routes)
+    let routes = control::with_refusals(routes)
         .layer(map_response(strict))
-        .with_state(fleet)
+        .with_state(fleet.clone());
+    counted(routes, fleet, Interface::Page)
 }
 
 /// Those who offer the token.
@@ -150,10 +151,7 @@ async fn admit(
         return next.run(request).await;
     }
     if offered.is_some() {
-        let refused = door
-            .refused
-            .fetch_add(1, Ordering::Relaxed)
-            .saturating_add(1);
+        let refused = door.fleet.refusals.wrong_token();
         if TOLD(refused) {
             tracing::warn!(refused, "the page was asked with a wrong token");
         }

@@ -101,3 +101,63 @@ fn it_is_off_by_default_and_leaves_no_socket_behind() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Whoever guesses the token, or uses the interface wrongly, is seen.
+#[test]
+fn what_others_send_wrong_is_counted() {
+    let directory = directory();
+    let path = directory.path().join("web");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = port.local_addr().unwrap().to_string();
+    drop(port);
+    let options = [
+        "--web-listen",
+        &path.display().to_string(),
+        "--web-token-file",
+        &token_file(directory.path(), TOKEN, 0o640),
+        "--metrics-listen",
+        &address,
+    ];
+    let daemon = Daemon::start(&["a"], &options);
+    let wrong_tokens = || daemon.counter("demeter_balloon_wrong_tokens_total");
+    assert_eq!(wrong_tokens(), 0);
+    let with = |word: &str| format!("Authorization: Bearer {word}\r\n");
+    // Without one nobody has guessed.
+    assert_eq!(status(&path, "/v1/vms", ""), 401);
+    assert_eq!(wrong_tokens(), 0);
+    for word in ["guess", "another"] {
+        assert_eq!(status(&path, "/v1/vms", &with(word)), 401);
+    }
+    assert_eq!(wrong_tokens(), 2);
+    assert_eq!(status(&path, "/v1/vms", &with(TOKEN)), 200);
+    assert_eq!(status(&path, "/v1/vms/none", &with(TOKEN)), 404);
+    assert_eq!(status(&path, "/nothing", ""), 404);
+    assert_eq!(daemon.status("GET /v1/vms/none", "").0, 404);
+    assert_eq!(daemon.status("PATCH /v1/vms", "").0, 405);
+    // Of a machine that no monitor has.
+    let size = r#"{"size_bytes": 4096}"#;
+    assert_eq!(daemon.status("PUT /v1/vms/a/tiers/fmem", size).0, 409);
+    assert_eq!(daemon.status("PUT /v1/vms/a/tiers/fmem", "{").0, 400);
+    let mut stranger = std::net::TcpStream::connect(&address).unwrap();
+    write!(
+        stranger,
+        "GET /v1/vms HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stranger.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    for (interface, status, count) in [
+        ("page", 401, 3),
+        ("page", 404, 2),
+        ("control", 404, 1),
+        ("control", 405, 1),
+        ("control", 409, 1),
+        ("control", 400, 1),
+        ("metrics", 404, 1),
+    ] {
+        let labels = format!("{{interface=\"{interface}\",status=\"{status}\"}}");
+        let counted = daemon.counter(&format!("demeter_balloon_refused_calls_total{labels}"));
+        assert_eq!(counted, count, "{labels}");
+    }
+}

@@ -169,7 +169,18 @@ def check_command(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     daemon.wait_still(name)
     done = daemon.command("get", name)
     checks.that("demeter balloon get", done.stdout.count("400.0") >= 4, done.stdout)
+    check_top(checks, daemon, [name], "asked for 400.0 MiB")
     checks.that("data intact after the commands", intact(guest))
+
+
+def check_top(checks: Checks, daemon: Daemon, names: list[str], told: str) -> None:
+    """See a line for each guest that is driven, and ``told`` of the first one."""
+    done = daemon.command("top", "--once", "--size", "120x40")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    driven = [line[0] for line in lines if line[1:2] == ["driven"] and line[0] in names]
+    holds = done.returncode == 0 and driven == sorted(names) and told in done.stdout
+    shown = "" if holds else done.stdout + done.stderr
+    checks.that(f"demeter balloon top: {told.strip()}", holds, shown)
 
 
 def check_module(checks: Checks, daemon: Daemon, guest: Guest) -> None:
@@ -656,6 +667,11 @@ def check_policy(checks: Checks, daemon: Daemon, names: list[str]) -> None:
     checks.that("and is at rest then", again == 0, f"({again} more requests in ten rounds)")
     status, _ = daemon.call("PUT", f"/v1/vms/{names[0]}/tiers/fmem", {"size_bytes": pool})
     checks.that("nobody else may decide meanwhile", status == 409, status)
+    daemon.command("policy", "working-set")
+    limit = time.monotonic() + 60 * PATIENCE
+    while "sizing" not in daemon.view(names[0]) and time.monotonic() < limit:
+        time.sleep(0.2)
+    check_top(checks, daemon, names, "\n  memory ")
     done = daemon.command("policy", "external")
     tier = daemon.resize(names[0], 0, 192 * MIB)
     checks.that("external decides again", tier["size_bytes"] == 192 * MIB, tier["last"])

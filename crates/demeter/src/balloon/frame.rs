@@ -2,7 +2,7 @@
 //! What `demeter balloon top` shows, drawn on any terminal, also one that is only text.
 
 use demeter_balloon::statistics::Statistics;
-use demeter_balloon::view::{PolicyView, TierView, VmView};
+use demeter_balloon::view::{PolicyView, Short, Sizing, Stage, TierView, VmView};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
@@ -10,10 +10,10 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 use serde::Serialize;
 
-use super::{credit, last, stage};
+use super::{credit, last, marked_stage, reasons};
 use crate::table;
 
-const HEADER: [&str; 8] = [
+const HEADER: [&str; 9] = [
     "guest",
     "stage",
     "FMEM MiB",
@@ -22,6 +22,7 @@ const HEADER: [&str; 8] = [
     "stalled %",
     "refaults/s",
     "OOM kills",
+    "short",
 ];
 /// Characters of a tier's bar.
 const BAR: usize = 8;
@@ -97,7 +98,7 @@ impl View {
         let rates = self.rates(vm);
         vec![
             vm.name.clone(),
-            stage(vm).to_owned(),
+            marked_stage(vm),
             tier(0),
             tier(1),
             table::number(
@@ -108,6 +109,7 @@ impl View {
             table::percent(rates.map(|rates| rates.stalled), 1),
             table::number(rates.map(|rates| rates.refaults_per_s), 0),
             table::number(now.map(|now| now.oom_kills as f64), 0),
+            short(vm.sizing.as_ref()).to_owned(),
         ]
     }
 
@@ -121,7 +123,8 @@ impl View {
     fn head(&self) -> String {
         let policy = &self.fleet.policy;
         let guests = self.fleet.guests.len();
-        let driven = self.fleet.guests.iter().filter(|vm| stage(vm) == "driven");
+        // One that has a problem is driven even so.
+        let driven = (self.fleet.guests.iter()).filter(|vm| vm.stage == Stage::Driven);
         format!(
             "{guests} guests, {} driven; policy {}, {:.0} MiB of FMEM shared, every {} ms",
             driven.count(),
@@ -149,12 +152,15 @@ impl View {
         let Some(vm) = self.guest() else {
             return "no guests: add one with POST /v1/vms, or in the configuration".to_owned();
         };
-        let mut text = format!("{}: {}\n", vm.name, stage(vm));
+        let mut text = format!("{}: {}\n", vm.name, marked_stage(vm));
+        if let Some(problem) = &vm.problem {
+            text.push_str(&format!("  problem: {problem}\n"));
+        }
         for tier in &vm.tiers {
             text.push_str(&asked(tier));
         }
-        if let Some(problem) = &vm.problem {
-            text.push_str(&format!("  problem: {problem}\n"));
+        if let Some(sizing) = &vm.sizing {
+            text.push_str(&format!("  {}\n", reasons(sizing)));
         }
         if let Some(account) = &vm.account {
             text.push_str(&format!("  {}\n", credit(account)));
@@ -177,7 +183,7 @@ impl View {
 
     /// Draws it.
     pub fn draw(&self, frame: &mut Frame<'_>) {
-        let detail = self.detail();
+        let detail = fold(&self.detail(), usize::from(frame.area().width));
         let areas = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),
@@ -239,6 +245,43 @@ fn bar(tier: &TierView) -> String {
         }
         _ => format!("{bar} {size:.0}/{total:.0}"),
     }
+}
+
+/// Why a guest has less FMEM than it has a use for, in a word.
+fn short(sizing: Option<&Sizing>) -> &'static str {
+    match sizing.and_then(|sizing| sizing.fmem_short) {
+        Some(Short::Pool) => "pool",
+        Some(Short::Credit) => "credit",
+        Some(Short::Ceiling) => "ceiling",
+        None => "-",
+    }
+}
+
+/// Lines of at most so many characters, which begin further in where one goes on: a terminal
+/// would show the first of it only.
+fn fold(text: &str, width: usize) -> String {
+    let mut folded = String::new();
+    for line in text.lines() {
+        let own = line.len() - line.trim_start_matches(' ').len();
+        let further = own + 2;
+        // Where nothing fits there is nothing to see.
+        let width = if width <= further { usize::MAX } else { width };
+        let mut rest: Vec<char> = line.chars().collect();
+        let mut indent = own;
+        while rest.len() > width {
+            let blank = (indent + 1..=width).rev().find(|&at| rest[at] == ' ');
+            let end = blank.unwrap_or(width);
+            folded.extend(&rest[..end]);
+            folded.push('\n');
+            let next = rest.split_off(end);
+            rest = vec![' '; further];
+            indent = further;
+            rest.extend(next.into_iter().skip_while(|&letter| letter == ' '));
+        }
+        folded.extend(rest);
+        folded.push('\n');
+    }
+    folded
 }
 
 fn asked(tier: &TierView) -> String {
@@ -334,6 +377,70 @@ mod tests {
         assert!(text.contains("violations: order: 4"), "{text}");
         let credit = "credit 1.5 s (spent), borrows 64.0 MiB beyond its share of 64.0 MiB";
         assert!(text.contains(credit), "{text}");
+    }
+
+    /// Whoever looks at the live view wants to know why a guest has less than it has a use for.
+    #[test]
+    fn why_a_guest_is_short_is_told_on_any_width() {
+        let mut short = fleet(1, 0);
+        short.guests[0].sizing = serde_json::from_value(json!({
+            "memory_bytes": 512 << 20, "why": "waits", "fmem_useful_bytes": 200 << 20,
+            "fmem_bytes": 128 << 20, "fmem_short": "pool",
+        }))
+        .unwrap();
+        let mut view = View::new(short);
+        let wide = picture(|frame| view.draw(frame), (160, 20)).unwrap();
+        let reasons = "memory 512.0: it has suffered, and is left alone for a while; \
+                       FMEM 128.0 of 200.0: the pool has no more for it";
+        assert!(wide.contains(reasons), "{wide}");
+        let row = |text: &str, name: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect()
+        };
+        assert_eq!(row(&wide, "guest ").last().unwrap(), "short");
+        assert_eq!(row(&wide, "web ").last().unwrap(), "pool");
+        assert_eq!(row(&wide, "db ").last().unwrap(), "-");
+        // Nothing of it is cut off where there is less room.
+        let narrow = picture(|frame| view.draw(frame), (60, 30)).unwrap();
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words(&narrow).contains(reasons), "{narrow}");
+        for asked in ["asked for 64.0 MiB", "7 pages in, 3 out"] {
+            assert!(words(&narrow).contains(asked), "{narrow}");
+        }
+        view.choose(true);
+        assert!(!view.detail().contains("memory "), "{}", view.detail());
+    }
+
+    /// A problem is no stage: a guest that is driven is so with a problem, too.
+    #[test]
+    fn a_problem_is_marked_beside_the_stage() {
+        let mut troubled = fleet(1, 0);
+        let problem = "the disk under its memory does not answer; next: look after that disk";
+        troubled.guests[0].problem = Some(problem.to_owned());
+        troubled.guests[1].stage = Stage::Waiting;
+        let problem = "not plugged in anew: Permission denied (os error 13)";
+        troubled.guests[1].problem = Some(problem.to_owned());
+        let mut view = View::new(troubled);
+        let text = picture(|frame| view.draw(frame), (120, 20)).unwrap();
+        assert!(text.starts_with("2 guests, 1 driven; "), "{text}");
+        let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(row("web ").contains(" driven ! "), "{text}");
+        assert!(row("db ").contains(" waiting ! "), "{text}");
+        assert!(text.contains("\nweb: driven !\n"), "{text}");
+        assert!(text.contains("  problem: the disk under"), "{text}");
+        assert!(!text.contains("wrong memory"), "{text}");
+        view.choose(true);
+        assert!(view.detail().contains(problem), "{}", view.detail());
+    }
+
+    #[test]
+    fn lines_are_folded_between_words() {
+        assert_eq!(fold("a\n  be see\n", 20), "a\n  be see\n");
+        assert_eq!(fold("  one two three", 10), "  one two\n    three\n");
+        // A word without end is cut, and what follows is not.
+        assert_eq!(fold("xxxxxxxxxxxx y", 10), "xxxxxxxxxx\n  xx y\n");
+        assert_eq!(fold("  xxxxxxxxxx y", 8), "  xxxxxx\n    xxxx\n    y\n");
+        assert_eq!(fold("one two", 0), "one two\n");
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn rows(vm: &VmView) -> Vec<Vec<String>> {
                 known(tier.wanted_size_bytes),
                 known(tier.backing_bytes),
                 last(tier),
-                stage(vm).to_owned(),
+                marked_stage(vm),
             ]
         })
         .collect()
@@ -121,16 +121,17 @@ fn last(tier: &TierView) -> String {
     )
 }
 
-fn stage(vm: &VmView) -> &'static str {
-    if vm.problem.is_some() {
-        return "wrong memory";
-    }
-    match vm.stage {
+/// Where a guest stands, with a mark if it has a problem besides: each of them may be one of
+/// its memory, of a disk, of a socket, whatever its stage.
+fn marked_stage(vm: &VmView) -> String {
+    let stage = match vm.stage {
         Stage::Waiting => "waiting",
         Stage::Connected => "no driver",
         Stage::Driven => "driven",
         Stage::Disabled => "disabled",
-    }
+    };
+    let mark = if vm.problem.is_some() { " !" } else { "" };
+    format!("{stage}{mark}")
 }
 
 /// Prints guests as a table, and says what is wrong with them.

@@ -242,6 +242,22 @@ impl Daemon {
         self.procs("fd").into_iter().filter_map(count).sum()
     }
 
+    /// Processes that it has started and that have not ended: also a worker of this moment, which
+    /// has not said a word.
+    pub fn started(&self) -> Vec<u32> {
+        let numbers = (std::fs::read_dir("/proc").unwrap().flatten())
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers
+            .filter(|pid: &u32| {
+                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                let (_, rest) = stat.rsplit_once(") ").unwrap_or_default();
+                let mut words = rest.split(' ');
+                let runs = words.next().is_some_and(|state| !"ZX".contains(state));
+                runs && words.next().and_then(|parent| parent.parse().ok()) == Some(self.child.id())
+            })
+            .collect()
+    }
+
     /// The process that serves that machine's device.
     pub fn worker(&self, vm: &str) -> Option<u32> {
         let pid = self.view(vm)["worker"]["pid"].as_u64()?;

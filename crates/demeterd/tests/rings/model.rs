@@ -45,6 +45,9 @@ const USED: u64 = 8192;
 const BUFFERS: u64 = 16384;
 pub const LIMIT: Duration = Duration::from_secs(20);
 
+/// Of a connection that may be cut at any time.
+pub type Done<T> = Result<T, Box<dyn std::error::Error>>;
+
 fn mark_of(page: u64) -> [u8; 8] {
     (page | 0xa5 << 56).to_le_bytes()
 }
@@ -110,26 +113,31 @@ impl Guest {
 
     /// Of a daemon that somebody else started.
     pub fn at(name: &str, socket: &Path, memory: &[PathBuf; 2]) -> Self {
+        Self::try_at(name, socket, memory).unwrap()
+    }
+
+    /// As [`Self::at`]; whoever serves it may end meanwhile.
+    fn try_at(name: &str, socket: &Path, memory: &[PathBuf; 2]) -> Done<Self> {
         let open = |path: &PathBuf| {
             let mut options = File::options();
             options.read(true).write(true).open(path).unwrap()
         };
         let memory = memory.each_ref().map(open);
         let count = QUEUE_REPORT + 2;
-        let stream = bounded(socket).unwrap();
+        let stream = bounded(socket)?;
         let mut frontend = Frontend::from_stream(stream, count as u64);
-        frontend.set_owner().unwrap();
-        let features = frontend.get_features().unwrap();
+        frontend.set_owner()?;
+        let features = frontend.get_features()?;
         // [DEV-1]
         assert_eq!(features & 0xff_ffff, 0);
         assert_eq!(features & RING_FEATURES, RING_FEATURES);
-        frontend.set_features(RING_FEATURES).unwrap();
+        frontend.set_features(RING_FEATURES)?;
         let wanted = VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::RESET_DEVICE;
-        let offered = frontend.get_protocol_features().unwrap();
+        let offered = frontend.get_protocol_features()?;
         assert!(offered.contains(wanted));
-        frontend.set_protocol_features(wanted).unwrap();
+        frontend.set_protocol_features(wanted)?;
         let regions: Vec<VhostUserMemoryRegionInfo> = (0..2)
             .map(|node| VhostUserMemoryRegionInfo {
                 guest_phys_addr: BEGINS[node],
@@ -139,7 +147,7 @@ impl Guest {
                 mmap_handle: memory[node].as_raw_fd(),
             })
             .collect();
-        frontend.set_mem_table(&regions).unwrap();
+        frontend.set_mem_table(&regions)?;
         let mut guest = Self {
             name: name.to_owned(),
             memory,
@@ -153,10 +161,18 @@ impl Guest {
                 available: 0,
                 used: 0,
             });
-            guest.start_queue(queue);
+            guest.try_start_queue(queue)?;
         }
         guest.offer_request();
-        guest
+        Ok(guest)
+    }
+
+    /// A new connection in the place of this one, if whoever is there lives for long enough.
+    pub fn try_reconnect(&mut self, daemon: &Daemon) -> Done<()> {
+        let memory = ["fmem", "smem"].map(|node| daemon.path(&format!("{}.{node}", self.name)));
+        let socket = daemon.path(&format!("{}.sock", self.name));
+        *self = Self::try_at(&self.name, &socket, &memory)?;
+        Ok(())
     }
 
     pub fn reconnect(self, daemon: &Daemon) -> Self {
@@ -166,10 +182,13 @@ impl Guest {
     }
 
     fn start_queue(&mut self, queue: usize) {
+        self.try_start_queue(queue).unwrap();
+    }
+
+    fn try_start_queue(&mut self, queue: usize) -> vhost::Result<()> {
         let base = queue as u64 * QUEUE_BYTES;
         self.write(base, &vec![0; QUEUE_BYTES as usize]);
         self.start_queue_at(queue, SIZE, base, base + AVAILABLE)
-            .unwrap();
     }
 
     /// With its table and what is available there.
