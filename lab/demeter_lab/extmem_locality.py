@@ -180,8 +180,8 @@ class Row:
 def table(rows: list[Row]) -> str:
     """Return the table in Markdown."""
     head = [
-        "| program | DRAM, MiB: of extmem's, charged | rate | CPU s: extmem, Linux | pages read: extmem, Linux "
-        "| Linux setting |",
+        "| program | DRAM, MiB: given, charged | rate | CPU s: extmem, Linux "
+        "| pages read: extmem, Linux | Linux setting |",
         "|---|---|---|---|---|---|",
     ]
     return "\n".join(head + [row.line() for row in rows])
@@ -192,9 +192,7 @@ def _pages_swapped_in() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("pswpin "))
 
 
-def _run(
-    command: list[str], folder: Path, outside: str = "/dev/null"
-) -> tuple[int, Run, str]:
+def _run(command: list[str], folder: Path, outside: str = "/dev/null") -> tuple[int, Run, str]:
     """Run a command to its end; its status, what it took, what it said on standard error.
 
     ``outside`` is the file that takes a process of its out of its control group.
@@ -266,6 +264,33 @@ class Locality:
         read_bytes = sum(process["counters"]["read_bytes"] for process in processes)
         return replace(run, pages_read=read_bytes // 4096, peak_bytes=peak_bytes)
 
+    def best_setting(self, program: Program, digest: str, limit_bytes: int) -> linux.Setting:
+        """Try every setting, those that are near the best once more, and return the best."""
+        tried: dict[linux.Setting, list[float]] = {}
+        refused = None
+        settings = [one for one in SETTINGS if not one.zswap or linux.ZSWAP.exists()]
+        for repetition in range(2):
+            fastest = min((min(known) for known in tried.values()), default=0.0)
+            for setting in settings:
+                if repetition and fastest / min(tried.get(setting, [math.inf])) < NEAR:
+                    continue
+                try:
+                    run = self.linux(program, setting, limit_bytes)
+                except LocalityError as error:
+                    refused = error
+                    continue
+                if run.digest != digest:
+                    raise LocalityError(
+                        f"{program.name} wrote something else with {setting}; next: report it"
+                    )
+                if run.is_over:
+                    refused = LocalityError(f"{program.name}: {setting} had more than its DRAM")
+                else:
+                    tried.setdefault(setting, []).append(run.seconds)
+        if not tried:
+            raise refused or LocalityError(f"{program.name}: nothing to compare with")
+        return min(tried, key=lambda setting: statistics.mean(tried[setting]))
+
     def linux(self, program: Program, setting: linux.Setting, limit_bytes: int = 0) -> Run:
         """Run a program in a control group, once more where the kernel kills it.
 
@@ -331,33 +356,6 @@ class Locality:
             if run.digest != plain.digest:
                 raise LocalityError(f"{program.name} wrote something else; next: report it")
         return row
-
-    def best_setting(self, program: Program, digest: str, limit_bytes: int) -> linux.Setting:
-        """Try every setting, those that are near the best once more, and return the best."""
-        tried: dict[linux.Setting, list[float]] = {}
-        refused = None
-        settings = [one for one in SETTINGS if not one.zswap or linux.ZSWAP.exists()]
-        for repetition in range(2):
-            fastest = min((min(known) for known in tried.values()), default=0.0)
-            for setting in settings:
-                if repetition and fastest / min(tried.get(setting, [math.inf])) < NEAR:
-                    continue
-                try:
-                    run = self.linux(program, setting, limit_bytes)
-                except LocalityError as error:
-                    refused = error
-                    continue
-                if run.digest != digest:
-                    raise LocalityError(
-                        f"{program.name} wrote something else with {setting}; next: report it"
-                    )
-                if run.is_over:
-                    refused = LocalityError(f"{program.name}: {setting} had more than its DRAM")
-                else:
-                    tried.setdefault(setting, []).append(run.seconds)
-        if not tried:
-            raise refused or LocalityError(f"{program.name}: nothing to compare with")
-        return min(tried, key=lambda setting: statistics.mean(tried[setting]))
 
 
 def measure(demeter: Path, swap: Path, rounds: int, only: set[str]) -> str:
