@@ -146,10 +146,11 @@ impl From<SetPolicyError> for Failure {
 
 /// What is served on TCP: metrics, and nothing that changes anything.
 pub fn public_routes(fleet: Arc<Fleet>) -> Router {
+    let refusals = fleet.refusals.clone();
     let routes = Router::new()
         .route("/metrics", get(prometheus))
-        .with_state(fleet.clone());
-    counted(routes, fleet, Interface::Metrics)
+        .with_state(fleet);
+    counted(routes, refusals, Interface::Metrics)
 }
 
 /// What changes nothing and ends: served to whoever may look.
@@ -166,6 +167,7 @@ pub fn views() -> Router<Arc<Fleet>> {
 
 /// All routes. `arguments` are read anew when somebody asks for that.
 pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
+    let refusals = fleet.refusals.clone();
     let again = move |State(fleet): State<Arc<Fleet>>| reload(fleet, arguments.clone());
     let routes = views()
         .route("/v1/vms", post(add))
@@ -178,8 +180,8 @@ pub fn routes(fleet: Arc<Fleet>, arguments: Arc<Arguments>) -> Router {
         .route("/metrics", get(prometheus));
     let routes = with_refusals(routes)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(fleet.clone());
-    counted(routes, fleet, Interface::Control)
+        .with_state(fleet);
+    counted(routes, refusals, Interface::Control)
 }
 
 /// Refuses calls that there are not, in JSON.

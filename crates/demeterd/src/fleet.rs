@@ -116,7 +116,7 @@ pub struct Fleet {
     /// What they may have beyond their shares, for the next start.
     pub accounts: Arc<Accounts>,
     /// Which calls of others were refused.
-    pub refusals: Refusals,
+    pub refusals: Arc<Refusals>,
     /// What the next start shall know; held over every change of the fleet.
     stored: Mutex<Stored>,
     members: RwLock<BTreeMap<String, Member>>,
@@ -211,7 +211,7 @@ impl Fleet {
         let fleet = Self {
             accounts: Arc::new(Accounts::open(directory, policy.clock)),
             history: History::new(settings.parameters.instance, settings.history_interval),
-            refusals: Refusals::default(),
+            refusals: Arc::default(),
             members: RwLock::default(),
             tries: AtomicUsize::new(0),
             steering: Mutex::new(Steering {

@@ -12,8 +12,6 @@ use axum::http::StatusCode;
 use axum::middleware::map_response;
 use axum::response::Response;
 
-use crate::fleet::Fleet;
-
 /// Where somebody called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interface {
@@ -73,9 +71,9 @@ impl Refusals {
 }
 
 /// The same routes, whose refusals are counted.
-pub fn counted(routes: Router, fleet: Arc<Fleet>, interface: Interface) -> Router {
+pub fn counted(routes: Router, refusals: Arc<Refusals>, interface: Interface) -> Router {
     routes.layer(map_response(move |response: Response| {
-        fleet.refusals.answered(interface, response.status());
+        refusals.answered(interface, response.status());
         std::future::ready(response)
     }))
 }

@@ -20,7 +20,7 @@ use crate::address::{Address, Settings};
 use crate::control::{self, Failure};
 use crate::error::Error;
 use crate::fleet::Fleet;
-use crate::refusals::{Interface, counted};
+use crate::refusals::{Interface, Refusals, counted};
 use crate::sockets;
 use crate::token::Token;
 use crate::visits::Few;
@@ -94,7 +94,7 @@ impl Page {
 
 struct Door {
     token: Token,
-    fleet: Arc<Fleet>,
+    refusals: Arc<Refusals>,
 }
 
 /// A file of the page: path, type, content.
@@ -124,9 +124,10 @@ const ASSETS: [Asset; 4] = [
 ];
 
 fn routes(fleet: Arc<Fleet>, token: Token) -> Router {
+    let refusals = fleet.refusals.clone();
     let door = Arc::new(Door {
         token,
-        fleet: fleet.clone(),
+        refusals: refusals.clone(),
     });
     let mut routes = control::views().route_layer(from_fn_with_state(door, admit));
     for (path, kind, content) in ASSETS {
@@ -135,8 +136,8 @@ fn routes(fleet: Arc<Fleet>, token: Token) -> Router {
     }
     let routes = control::with_refusals(routes)
         .layer(map_response(strict))
-        .with_state(fleet.clone());
-    counted(routes, fleet, Interface::Page)
+        .with_state(fleet);
+    counted(routes, refusals, Interface::Page)
 }
 
 /// Those who offer the token.
@@ -151,7 +152,7 @@ async fn admit(
         return next.run(request).await;
     }
     if offered.is_some() {
-        let refused = door.fleet.refusals.wrong_token();
+        let refused = door.refusals.wrong_token();
         if TOLD(refused) {
             tracing::warn!(refused, "the page was asked with a wrong token");
         }
