@@ -346,7 +346,11 @@ fn a_hundred_kills_lose_no_page() {
         });
         let mut wanted = None;
         while !driver.guest.is_cut() {
-            moved += driver.go_on(&daemon, &mut wanted);
+            let done = driver.go_on(&daemon, &mut wanted);
+            if done == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            moved += done;
         }
         killer.join().unwrap();
         driver.check();
@@ -384,7 +388,9 @@ fn kills_of_workers_that_have_just_begun_lose_no_page() {
                 killed.push(pid);
             }
         });
-        while !killer.is_finished() {
+        let began = std::time::Instant::now();
+        // Where each died before it could do a thing the last one shows that something was going on.
+        while !killer.is_finished() || (moved == 0 && began.elapsed() < LIMIT) {
             if driver.guest.is_cut() {
                 driver.check();
                 if driver.guest.try_reconnect(&daemon).is_err() {

@@ -28,7 +28,10 @@ fn command() -> PathBuf {
         return named.into();
     }
     let path = PathBuf::from(env!("CARGO_BIN_EXE_demeterd")).with_file_name("demeter");
-    assert!(path.exists(), "{path:?} is missing: build the workspace");
+    assert!(
+        path.exists(),
+        "{path:?} is missing; next: cargo build --release --workspace, and test that"
+    );
     path
 }
 
@@ -36,7 +39,7 @@ fn command() -> PathBuf {
 fn top(daemon: &Daemon, tenants: &mut [Tenant], now: &mut u64) -> String {
     let mut child: Child = Command::new(command())
         .args(["balloon", "top", "--once", "--looks", "3", "--interval"])
-        .args(["0.5", "--size", "100x40", "--control"])
+        .args(["2", "--size", "100x40", "--control"])
         .arg(daemon.path("control"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

