@@ -155,11 +155,11 @@ else
 			my $to = IO::Socket::INET->new("127.0.0.1:$ARGV[0]") or die "$ARGV[0]: $!\n";
 			print $to "GET $ARGV[1] HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
 				$ARGV[2] ? "Authorization: Bearer $ARGV[2]\r\n" : "", "\r\n";
-			my ($first) = <$to> =~ / (\d+)/; my $named = grep { /demeter_balloon_|"web"/ } <$to>;
+			my ($first) = <$to> =~ / (\d+)/; my $named = grep { /\{[^}]*vm="web"|"name": ?"web"/ } <$to>;
 			print "$first ", $named > 0 ? "told" : "silent"' "$@" 2>&1
 	}
 	check metrics "$(status 9464 /metrics) $(status 9464 /v1/vms)"
-	check page "$(status 9465 /v1/vms) $(status 9465 /v1/vms "$(cat /etc/demeter/web-token)")"
+	check page "$(status 9465 /v1/vms) $(status 9465 /v1/vms "$(printf %032d 0)") $(status 9465 /v1/vms "$(cat /etc/demeter/web-token)")"
 	rm -r /etc/systemd/system/demeterd.service.d
 	sed -i '/^\[metrics\]/,$d' /etc/demeter/demeterd.toml
 	systemctl daemon-reload

@@ -223,15 +223,26 @@ impl News {
     }
 }
 
-/// A worker's text may go to logs and ledgers: one line of bounded length.
+/// A worker's text may go to logs, ledgers and terminals: one line of bounded length, that reads
+/// in the order in which it is written.
 pub fn harmless(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let turns = |c: char| matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let plain = |c: char| if c.is_control() || turns(c) { ' ' } else { c };
     text.chars().take(MAX_TEXT).map(plain).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_one_line_that_reads_as_it_is_written() {
+        assert_eq!(harmless("a\u{1b}[2Jb\nc"), "a [2Jb c");
+        assert_eq!(
+            harmless("ok \u{202e}dlrow\u{2066} \u{fc}\u{20ac}"),
+            "ok  dlrow  \u{fc}\u{20ac}"
+        );
+    }
 
     fn news() -> News {
         News {
