@@ -395,6 +395,8 @@ class ZswapBill(Attendant):
     """
 
     LOOK_S = 0.05
+    #: What the limit is lowered by.
+    charged_bytes = 0
 
     def most_bytes(self) -> int:
         """Return what can be charged: the program needs some of its limit itself."""
@@ -408,13 +410,19 @@ class ZswapBill(Attendant):
         """
         return self.group.version != "v1" or zswap_bytes() <= self.most_bytes()
 
+    def charge(self) -> int:
+        """Lower the limit by what zswap holds, as far as can be; return what it holds."""
+        held_bytes = zswap_bytes()
+        wanted_bytes = min(held_bytes, self.most_bytes())
+        changed_bytes = abs(wanted_bytes - self.charged_bytes)
+        # Refused while the kernel finds nothing to evict: tried again.
+        if changed_bytes >= MIB and self.group.limit(self.limit_bytes - wanted_bytes):
+            self.charged_bytes = wanted_bytes
+        return held_bytes
+
     def _run(self) -> None:
-        charged = 0
         while not self.end.wait(self.LOOK_S):
-            held = min(zswap_bytes(), self.most_bytes())
-            # Refused while the kernel finds nothing to evict: tried again.
-            if abs(held - charged) >= MIB and self.group.limit(self.limit_bytes - held):
-                charged = held
+            self.charge()
 
 
 class PatientBill(Patience):
@@ -423,7 +431,7 @@ class PatientBill(Patience):
     def __init__(self, group: Group, limit_bytes: int) -> None:
         """Note whom to help, and to charge."""
         super().__init__(group, limit_bytes)
-        self.charged_bytes = 0
+        self.bill = ZswapBill(group, limit_bytes)
         self.charged_at = 0.0
         #: Looks, and those at which the group could not be charged for all.
         self.looks = 0
@@ -436,10 +444,6 @@ class PatientBill(Patience):
             return
         self.charged_at = now
         self.looks += 1
-        wanted_bytes = zswap_bytes()
-        # The program needs some of its limit itself.
-        held_bytes = min(wanted_bytes, self.whole_bytes * 3 // 4)
-        limit_bytes = self.whole_bytes - held_bytes
-        if abs(held_bytes - self.charged_bytes) >= MIB and self.group.limit(limit_bytes):
-            self.charged_bytes, self.limit_bytes = held_bytes, limit_bytes
-        self.unpaid += wanted_bytes - self.charged_bytes >= MIB
+        held_bytes = self.bill.charge()
+        self.limit_bytes = self.whole_bytes - self.bill.charged_bytes
+        self.unpaid += held_bytes - self.bill.charged_bytes >= MIB

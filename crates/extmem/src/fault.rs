@@ -106,18 +106,20 @@ impl Pager {
             if !inline || self.tier.as_ref().is_some_and(|tier| tier.is_full()) {
                 self.want_eviction();
             }
-            let fill_pages = self.victims.fill_pages();
+            let fill_pages = (!stalled).then(|| self.victims.fill_pages());
             match self.evict(INLINE_BATCH, context) {
                 0 => futex::yield_now(),
                 pages => self.counters().evictions_inline_pages.add(pages as u64),
             }
             // Once for all that are missing. What the victim cache lacks frees no frame, however
             // many were kept free.
-            let fills = fill_pages < u64::from(self.victims.target_pages())
-                && self.victims.fill_pages() > fill_pages;
-            if !stalled && !fills {
-                self.budget.stalled();
-                stalled = true;
+            if let Some(before) = fill_pages {
+                let fills = before < u64::from(self.victims.target_pages())
+                    && self.victims.fill_pages() > before;
+                if !fills {
+                    self.budget.stalled();
+                    stalled = true;
+                }
             }
         }
     }

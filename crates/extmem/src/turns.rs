@@ -195,10 +195,10 @@ impl Turns {
         if first == 0 || second == 0 {
             return;
         }
-        let seen =
-            (second.saturating_mul(1000) / first.max(1)).clamp(LEAST_PERMILLE, MOST_PERMILLE);
+        let seen = (second.saturating_mul(1000) / first).clamp(LEAST_PERMILLE, MOST_PERMILLE);
+        let forgets = self.forgets.swap(false, RELAXED);
         let before = self.ratio_permille.load(RELAXED);
-        let now = if before == 0 || self.forgets.swap(false, RELAXED) {
+        let now = if before == 0 || forgets {
             seen
         } else {
             (before * (WEIGHT - 1) + seen) / WEIGHT

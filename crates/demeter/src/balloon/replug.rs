@@ -68,15 +68,11 @@ pub fn unplug(arguments: &Out) -> Result<u8, Error> {
         ..Place::default()
     };
     let plug = Plug::look(&mut qmp, &place)?;
-    plug.take_out(&mut qmp)?;
-    eprintln!(
-        "demeter: {} is out; the guest keeps its pages for a minute",
-        plug.id
-    );
-    let qmp = arguments.qmp.to_string_lossy();
+    // Before it is out: who could not be told how it comes back keeps it.
+    let path = arguments.qmp.to_string_lossy();
     let mut command = "demeter balloon replug".to_owned();
     for (option, value) in [
-        ("qmp", qmp.as_ref()),
+        ("qmp", path.as_ref()),
         ("id", &plug.id),
         ("chardev", &plug.chardev),
         ("socket", &plug.socket),
@@ -84,6 +80,11 @@ pub fn unplug(arguments: &Out) -> Result<u8, Error> {
     ] {
         command.push_str(&format!(" --{option} {}", word(value)?));
     }
+    plug.take_out(&mut qmp)?;
+    eprintln!(
+        "demeter: {} is out; the guest keeps its pages for a minute",
+        plug.id
+    );
     println!("{command}");
     Ok(0)
 }
