@@ -60,6 +60,8 @@ class Program:
         """Start it; ``greets``: it prints a row before the first line it is given."""
         self.name, self.command, self.greets = name, command, greets
         self.may_restart, self.restarts = restarts, 0
+        # How often it was killed under ways of swapping that are left out since.
+        self.forgiven = 0
         self.greeting = self.start()
 
     def start(self) -> dict[str, float]:
@@ -104,6 +106,12 @@ class Program:
                 self.restarts += 1
                 self.start()
                 self.warm(line)
+
+    def revive(self) -> None:
+        """Start it anew for another way of swapping, under which it may be killed as often."""
+        self.forgiven += self.restarts
+        self.restarts = 0
+        self.start()
 
     def warm(self, line: str) -> None:
         """Do some work that does not count; that it is killed once more is for who asks next."""
@@ -158,8 +166,8 @@ class Cell:
     # What the programs said of each slice.
     extmem_rows: list[dict[str, float]] = field(default_factory=list)
     linux_rows: list[dict[str, float]] = field(default_factory=list)
-    # Slices in which zswap had more DRAM than the group could be charged for.
-    unpaid: int = 0
+    # Of each slice of Linux: whether zswap had more DRAM than the group was charged for.
+    over: list[bool] = field(default_factory=list)
 
     def profile(self) -> dict[str, float]:
         """Return why a cell is as it is, medians over its slices; empty for applications.
@@ -182,9 +190,15 @@ class Cell:
             "linux_cpu_us_per_touch": per_touch(self.linux_rows, "cpu_seconds", 1e6),
         }
 
+    def pairs(self) -> list[tuple[float, float]]:
+        """Return neighbouring slices, of them those in which Linux had its share, if any."""
+        pairs = list(zip(self.extmem, self.linux, strict=True))
+        over = self.over or [False] * len(pairs)
+        return [pair for pair, more in zip(pairs, over, strict=True) if not more] or pairs
+
     def summary(self) -> dict[str, object]:
         """Return medians and spread; ratios are of neighbouring slices."""
-        ratios = [a / b for a, b in zip(self.extmem, self.linux, strict=True) if b > 0]
+        ratios = [a / b for a, b in self.pairs() if b > 0]
         if not ratios:
             raise BenchError(f"{self.pattern}: Linux did nothing in any slice")
         median = statistics.median(ratios)
@@ -197,8 +211,8 @@ class Cell:
             "linux_setting": self.setting,
             "rounds": len(ratios),
         }
-        if self.unpaid:
-            row["linux_slices_over_dram"] = self.unpaid
+        if any(self.over):
+            row["linux_slices_over_dram"] = sum(self.over)
         if self.mark is not None:
             row |= {"mark": self.mark, "met": median >= self.mark}
         return row | self.profile()
@@ -217,6 +231,8 @@ class Bench:
         self.cells: list[Cell] = []
         self.killed = 0
         self.rejected: list[str] = []
+        # Settings under which a program of the family that is measured cannot live.
+        self.left_out: set[linux.Setting] = set()
         self.bill: linux.ZswapBill | None = None
         self.peaks: dict[str, dict[str, int]] = {}
         self.file = (out / "series.csv").open("w", newline="")
@@ -272,6 +288,7 @@ class Bench:
         if policy:
             managed += ["--policy", policy]
         groups = {"extmem": self.group("extmem", None), "off": self.group("off", dram)}
+        self.left_out.clear()
         self.bill = None
         if zswap and linux.ZSWAP.exists():
             groups["on"] = self.group("on", dram)
@@ -300,7 +317,7 @@ class Bench:
                 program.finish()
             self.peaks[name] = {key: group.peak_bytes() for key, group in groups.items()}
             self.peaks[name]["dram"] = dram
-            self.killed += sum(program.restarts for program in started.values())
+            self.killed += sum(one.restarts + one.forgiven for one in started.values())
 
     def best_setting(
         self,
@@ -321,17 +338,17 @@ class Bench:
             linux.Setting(cluster, zswap): []
             for cluster in self.plan.page_clusters
             for zswap in others
+            if linux.Setting(cluster, zswap) not in self.left_out
         }
         for repetition in range(repetitions):
             best = max((statistics.mean(known) for known in rates.values() if known), default=0.0)
             tried = [
                 setting
                 for setting, known in rates.items()
-                if not known or statistics.mean(known) >= best * NEAR
+                if setting not in self.left_out
+                and (not known or statistics.mean(known) >= best * NEAR)
             ]
             for setting in tried[::-1] if repetition % 2 else tried:
-                if setting.zswap not in others:
-                    continue
                 linux.Knobs.apply(setting)
                 try:
                     row = rated(others[setting.zswap].ask(line), line)
@@ -349,11 +366,11 @@ class Bench:
         known = {
             setting: statistics.mean(rates[setting])
             for setting in rates
-            if rates[setting] and setting.zswap in others
+            if rates[setting] and setting not in self.left_out
         }
         if not known:
             # All that is left has more DRAM than it should: to Linux's advantage.
-            return linux.Setting(self.plan.page_clusters[0], next(iter(others)))
+            return next(setting for setting in rates if setting not in self.left_out)
         return max(known, key=lambda setting: known[setting])
 
     def is_paid(self, setting: linux.Setting) -> bool:
@@ -367,12 +384,22 @@ class Bench:
         others: dict[bool, Program],
         error: KilledError,
     ) -> None:
-        """Go on without a way of swapping under which the program cannot live."""
+        """Go on without a setting under which the program cannot live."""
         self.rejected.append(f"{pattern}: {setting}: {error}")
         print(f"{pattern}: {setting} is left out: {error}", flush=True)
-        del others[setting.zswap]
-        if not others:
+        self.left_out.add(setting)
+        settings = (
+            linux.Setting(cluster, zswap)
+            for zswap in (setting.zswap, not setting.zswap)
+            for cluster in self.plan.page_clusters
+            if zswap in others
+        )
+        other = next((one for one in settings if one not in self.left_out), None)
+        if other is None:
             raise BenchError(f"{pattern}: no setting of Linux keeps the program alive") from error
+        if other.zswap is setting.zswap:
+            linux.Knobs.apply(other)
+            others[other.zswap].revive()
 
     def compare(
         self,
@@ -398,7 +425,8 @@ class Bench:
             row = rated(program.ask(line), line)
             if row.get("wrong_words", 0) != 0:
                 raise BenchError(f"{name}: {system} returned wrong data; next: report it")
-            cell.unpaid += system == "linux" and not self.is_paid(setting)
+            if system == "linux":
+                cell.over.append(not self.is_paid(setting))
             into.append(self.note(name, threads, system, str(setting), "measure", row))
             (cell.extmem_rows if system == "extmem" else cell.linux_rows).append(row)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from demeter_lab import extmem_figures, extmem_linux, extmem_matrix
-from demeter_lab.extmem_bench import Cell, rated
+from demeter_lab.extmem_bench import Bench, BenchError, Cell, KilledError, rated
 from demeter_lab.results import ResultError
 
 
@@ -15,6 +15,75 @@ def test_ratios_are_of_neighbouring_slices() -> None:
     row = cell.summary()
     assert (row["ratio_min"], row["ratio_median"], row["ratio_max"]) == (1.0, 2.0, 3.0)
     assert row["met"] is True
+
+
+def test_slices_in_which_linux_had_more_dram_do_not_count() -> None:
+    cell = Cell("hot-read", 1, "page-cluster=0,zswap=on", 1.0, [2.0, 9.0, 4.0], [10.0, 3.0, 4.0])
+    cell.over = [True, False, False]
+    row = cell.summary()
+    assert (row["ratio_min"], row["ratio_max"], row["rounds"]) == (1.0, 3.0, 2)
+    assert row["linux_slices_over_dram"] == 1
+    # Where it had in all of them they are what there is.
+    cell.over = [True] * 3
+    assert cell.summary()["rounds"] == 3
+
+
+class Living:
+    """A program under Linux that is killed with some page-clusters."""
+
+    def __init__(self, rates: dict[extmem_linux.Setting, float]) -> None:
+        self.rates = rates
+        self.revived: list[extmem_linux.Setting] = []
+
+    def ask(self, _: str) -> dict[str, float]:
+        if now[0] not in self.rates:
+            raise KilledError("killed")
+        return {"per_s": self.rates[now[0]]}
+
+    def revive(self) -> None:
+        self.revived.append(now[0])
+
+
+now = [extmem_linux.Setting(0, False)]
+
+
+def test_only_the_setting_that_kills_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extmem_linux.Knobs, "apply", lambda setting: now.__setitem__(0, setting))
+    monkeypatch.setattr(Bench, "is_paid", lambda *_: True)
+    monkeypatch.setattr(Bench, "note", lambda *given: given[-1]["per_s"])
+    bench = object.__new__(Bench)
+    bench.plan = extmem_matrix.quick(1 << 30)
+    bench.rejected, bench.left_out = [], set()
+    best = extmem_linux.Setting(0, zswap=True)
+    plain = Living({extmem_linux.Setting(cluster, zswap=False): 1.0 for cluster in (0, 3)})
+    packed = Living({best: 5.0})
+    everybody = (
+        {now[0]: 1.0}
+        | plain.rates
+        | dict.fromkeys((extmem_linux.Setting(cluster, zswap=True) for cluster in (0, 3)), 1.0)
+    )
+    programs = (Living(everybody), {False: plain, True: packed})
+    assert bench.best_setting("xsbench", "2", 2, programs) == best  # type: ignore[arg-type]
+    assert bench.left_out == {extmem_linux.Setting(3, zswap=True)}
+    assert packed.revived == [best]
+    assert not plain.revived
+    # Nothing is left at last.
+    plain.rates.clear()
+    packed.rates.clear()
+    with pytest.raises(BenchError, match="keeps the program alive"):
+        bench.best_setting("xsbench", "2", 2, programs)  # type: ignore[arg-type]
+
+
+def test_what_zswap_holds_is_paid_for_once_it_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "group").mkdir()
+    group = extmem_linux.Group("v1", tmp_path, "group", None)
+    bill = extmem_linux.ZswapBill(group, 100 * extmem_linux.MIB)
+    monkeypatch.setattr(extmem_linux, "zswap_bytes", lambda: 30 * extmem_linux.MIB)
+    assert not bill.is_paid()
+    bill.charged_bytes = 28 * extmem_linux.MIB
+    assert bill.is_paid()
 
 
 def test_a_missed_mark_is_said(tmp_path: Path) -> None:
