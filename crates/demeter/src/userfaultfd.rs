@@ -11,8 +11,13 @@ const API: u64 = 0xaa;
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 /// `UFFD_USER_MODE_ONLY`: what a process without privileges may have.
 const USER_MODE_ONLY: libc::c_int = 1;
-/// Faults raise a signal in the thread, and first writes to clean pages are seen.
-const NEEDED: [(u64, &str); 2] = [(1 << 0, "write protection"), (1 << 7, "SIGBUS")];
+/// First writes to clean pages are seen, faults raise a signal in the thread, and pages are moved
+/// out of sight. The last came with Linux 6.8.
+const NEEDED: [(u64, &str); 3] = [
+    (1 << 0, "write protection"),
+    (1 << 7, "SIGBUS"),
+    (1 << 16, "UFFDIO_MOVE"),
+];
 
 #[repr(C)]
 struct UffdioApi {
@@ -35,7 +40,7 @@ pub fn check() -> Result<(), Error> {
         return Err(match error.raw_os_error() {
             Some(libc::ENOSYS) => refuse(
                 "this kernel has no userfaultfd",
-                "run a kernel with CONFIG_USERFAULTFD (5.11 or later)",
+                "run a kernel with CONFIG_USERFAULTFD (6.8 or later)",
             ),
             Some(libc::EPERM) => refuse(
                 "userfaultfd is refused (a container's seccomp filter?)",
@@ -61,13 +66,17 @@ pub fn check() -> Result<(), Error> {
                 "userfaultfd does not answer: {}",
                 std::io::Error::last_os_error()
             ),
-            "run a kernel of 5.11 or later",
+            "run a kernel of 6.8 or later",
         ));
     }
-    match NEEDED.iter().find(|(bit, _)| api.features & bit == 0) {
+    judge(api.features)
+}
+
+fn judge(features: u64) -> Result<(), Error> {
+    match NEEDED.iter().find(|(bit, _)| features & bit == 0) {
         Some((_, name)) => Err(refuse(
             format!("this kernel's userfaultfd has no {name}"),
-            "run a kernel of 5.11 or later",
+            "run a kernel of 6.8 or later",
         )),
         None => Ok(()),
     }
@@ -75,6 +84,16 @@ pub fn check() -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_kernel_before_6_8_is_refused() {
+        let all = super::NEEDED.iter().fold(0, |all, (bit, _)| all | bit);
+        assert!(super::judge(all | 1 << 40).is_ok());
+        for (bit, name) in super::NEEDED {
+            let error = super::judge(all & !bit).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("6.8"), "{error}");
+        }
+    }
+
     #[test]
     fn the_probe_answers() {
         // Either way it must say so in a line and not fall over.

@@ -16,6 +16,13 @@ impl Counter {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
+    /// Takes one back, if there is one.
+    pub fn take_one(&self) {
+        let _ = (self.0).fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sum| {
+            sum.checked_sub(1)
+        });
+    }
+
     /// Replaces the sum by one that is kept elsewhere.
     pub fn set(&self, sum: u64) {
         self.0.store(sum, Ordering::Relaxed);

@@ -68,14 +68,19 @@ impl Departures {
     pub fn stayed(&self, departure: Option<Departure>) {
         match departure {
             Some(Departure(at)) => self.notes[at % NOTES].state.store(FREE, Ordering::Release),
-            None => self.unnamed.set(self.unnamed.get().saturating_sub(1)),
+            None => self.unnamed.take_one(),
         }
     }
 
-    /// A process runs an image with a pager.
+    /// A process runs an image with a pager. If nothing is noted of it, it was one of those for
+    /// which there was no room. (Or it was started by a program without a pager, and then one too
+    /// few is counted.)
     pub fn arrived(&self, pid: u32) {
-        for note in self.of(pid) {
-            let _ = change(note, LEFT, FREE);
+        let struck = (self.of(pid))
+            .filter(|note| change(note, LEFT, FREE))
+            .count();
+        if struck == 0 {
+            self.unnamed.take_one();
         }
     }
 
@@ -151,5 +156,15 @@ mod tests {
         }
         let (names, more) = departures.escaped();
         assert_eq!((names["static"], more), (NOTES as u64, 5));
+        // With no room for a note, too, it is seen who has a pager.
+        for pid in 1000..1010 {
+            departures.leave(pid, b"sort");
+            departures.arrived(pid);
+        }
+        assert_eq!(departures.escaped().1, 5);
+        // The first program of a run comes from nowhere.
+        let departures = self::departures();
+        departures.arrived(7);
+        assert_eq!(departures.escaped(), (BTreeMap::new(), 0));
     }
 }
