@@ -89,8 +89,9 @@ mod tests {
         let all = super::NEEDED.iter().fold(0, |all, (bit, _)| all | bit);
         assert!(super::judge(all | 1 << 40).is_ok());
         for (bit, name) in super::NEEDED {
-            let error = super::judge(all & !bit).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains("6.8"), "{error}");
+            let error = super::judge(all & !bit).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+            assert!(error.next().contains("6.8"), "{}", error.next());
         }
     }
 

@@ -265,7 +265,7 @@ while not os.path.exists(os.environ[\"S\"] + \".over\"): time.sleep(0.05)' > \"$
          touch \"$S.over\"; wait $first; cat \"$S.1\" \"$S.2\"; echo $status; cat \"$S.told\""
     ));
     let (out, told) = text(&output);
-    let line = "demeter extmem: error: swap is full (129 MiB for all programs of the run)";
+    let line = "demeter extmem: error: swap is full (129 MiB for all programs of the run, and of others that swap there)";
     assert!(
         out.starts_with(&format!("{}70\n{line}", sum_of(100))) && out.lines().count() == 3,
         "{out}{told}"

@@ -568,7 +568,7 @@ impl Pager {
             None => {}
         }
         fatal!(
-            "swap is full ({} MiB for all programs of the run) while writing page {address:#x}; next: give more by --swap-size, or run fewer programs at a time",
+            "swap is full ({} MiB for all programs of the run, and of others that swap there) while writing page {address:#x}; next: give more by --swap-size, name another place, or run fewer programs at a time",
             self.store.capacity_slots() / 256
         );
     }
