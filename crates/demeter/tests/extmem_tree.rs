@@ -295,18 +295,45 @@ fn a_disk_that_somebody_else_fills_ends_the_program_with_a_line() {
     );
 }
 
-/// Entries of the ledger, of the statistics and parts of swap are used again and again, and no
-/// descriptors stay with the shell that starts all of them, nor with the runner.
+/// Holds 20 MiB until another one does, too.
+const TWO: &str = r#"import os, sys, time
+held = bytearray(20 << 20)
+pages = range(0, len(held), 4096)
+for page in pages: held[page] = 1 + page // 4096 % 251
+open(sys.argv[1], "w").close()
+while not os.path.exists(sys.argv[2]): time.sleep(0.02)
+assert all(held[page] == 1 + page // 4096 % 251 for page in pages)
+"#;
+
+/// Entries of the ledger (there are 1024) and of the statistics are used again and again: two
+/// that come after more processes than that still share the budget, where with one for each
+/// they would page nothing. No descriptors stay with the shell that starts all of them, nor with
+/// the runner.
 #[test]
 fn a_thousand_short_processes_leave_nothing() {
-    let output = on_a_small_disk(
-        r#""$D" extmem run -q --dram 32M --swap "$S" --json "$S/summary" -- sh -c '
-             count() { ls /proc/$$/fd | wc -l; ls /proc/$PPID/fd | wc -l; }
+    let output = on_a_small_disk(&format!(
+        r#"cat > "$S/two" << 'END'
+{TWO}
+END
+           cat > "$S/both" << 'END'
+rm -f "$S/1" "$S/2"
+python3 "$S/two" "$S/1" "$S/2" &
+python3 "$S/two" "$S/2" "$S/1"
+wait
+END
+           paged() {{ python3 -c 'import json, sys
+processes = json.load(open(sys.argv[1]))["processes"]
+print(int(sum(one["counters"]["write_bytes"] for one in processes) > 0))' "$S/summary"; }}
+           "$D" extmem run -q --dram 32M --compress off --swap "$S" --json "$S/summary" -- sh -c '
+             count() {{ ls /proc/$$/fd | wc -l; ls /proc/$PPID/fd | wc -l; }}
              /bin/true; count
-             seq 500 | xargs -P 4 -n 50 sh -c "for i; do /bin/true || echo failed; done" sh
-             for i in $(seq 500); do /bin/true || echo failed; done; count'
+             seq 600 | xargs -P 4 -n 50 sh -c "for i; do /bin/true || echo failed; done" sh
+             for i in $(seq 500); do /bin/true || echo failed; done; count; . "$S/both"'
+           paged
+           "$D" extmem run -q --dram-each 32M --compress off --swap "$S" --json "$S/summary" -- sh "$S/both"
+           paged; rm "$S/1" "$S/2"
            used"#,
-    );
+    ));
     let (out, told) = text(&output);
     let numbers: Vec<u64> = out
         .split_whitespace()
@@ -315,10 +342,11 @@ fn a_thousand_short_processes_leave_nothing() {
     // The pager's own are among them; of disk space what the summary takes.
     assert!(
         told.is_empty()
-            && numbers.len() == 5
+            && numbers.len() == 7
             && numbers[0] > 5
             && numbers[..2] == numbers[2..4]
-            && numbers[4] < 1000,
+            && numbers[4..6] == [1, 0]
+            && numbers[6] < 1000,
         "{out}{told}"
     );
 }
