@@ -60,8 +60,9 @@ class Program:
         """Start it; ``greets``: it prints a row before the first line it is given."""
         self.name, self.command, self.greets = name, command, greets
         self.may_restart, self.restarts = restarts, 0
-        # How often it was killed under ways of swapping that are left out since.
+        # How often it was killed under settings that are left out since.
         self.forgiven = 0
+        self.last_line = ""
         self.greeting = self.start()
 
     def start(self) -> dict[str, float]:
@@ -108,10 +109,11 @@ class Program:
                 self.warm(line)
 
     def revive(self) -> None:
-        """Start it anew for another way of swapping, under which it may be killed as often."""
+        """Start it anew for another setting, under which it may be killed as often."""
         self.forgiven += self.restarts
         self.restarts = 0
         self.start()
+        self.warm(self.last_line)
 
     def warm(self, line: str) -> None:
         """Do some work that does not count; that it is killed once more is for who asks next."""
@@ -125,6 +127,7 @@ class Program:
 
     def _ask(self, line: str) -> dict[str, float]:
         assert self.process.stdin is not None
+        self.last_line = line
         try:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: lab/experiments/extmem-locality.sh [--only NAME]… [--rounds N] [--swap DIR]
 # A sort, compressors, hash tables and redis under `demeter extmem` and under Linux swap at its
-# best, in turns: the table of docs/results/extmem.md; half an hour, quiet. Needs root
+# best, in turns: the table of docs/results/extmem.md; a quarter of an hour, quiet. Needs root
 # (control group, swap file). Everything it changes on the machine is put back.
 set -euo pipefail
 

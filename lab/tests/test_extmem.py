@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from demeter_lab import extmem_figures, extmem_linux, extmem_matrix
-from demeter_lab.extmem_bench import Bench, BenchError, Cell, KilledError, rated
+from demeter_lab.extmem_bench import Bench, BenchError, Cell, KilledError, Program, rated
 from demeter_lab.results import ResultError
 
 
@@ -72,6 +72,21 @@ def test_only_the_setting_that_kills_is_left_out(monkeypatch: pytest.MonkeyPatch
     packed.rates.clear()
     with pytest.raises(BenchError, match="keeps the program alive"):
         bench.best_setting("xsbench", "2", 2, programs)  # type: ignore[arg-type]
+
+
+def test_a_program_that_is_revived_is_warm() -> None:
+    script = 'while read -r line; do n=$((n + 1)); echo "{\\"per_s\\": $n}"; done'
+    program = Program("counter", ["sh", "-c", script], greets=False, restarts=True)
+    try:
+        assert program.ask("2 0.5") == {"per_s": 1}
+        program.kill()
+        program.restarts = 5
+        program.revive()
+        assert (program.restarts, program.forgiven) == (0, 5)
+        # Slices that do not count are behind it.
+        assert program.ask("2 0.5") == {"per_s": 1 + Program.COLD_SLICES}
+    finally:
+        program.kill()
 
 
 def test_what_zswap_holds_is_paid_for_once_it_is_charged(
