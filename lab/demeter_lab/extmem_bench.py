@@ -403,6 +403,9 @@ class Bench:
         if other.zswap is setting.zswap:
             linux.Knobs.apply(other)
             others[other.zswap].revive()
+        else:
+            # Dead, and nothing is left to start it for.
+            del others[setting.zswap]
 
     def compare(
         self,

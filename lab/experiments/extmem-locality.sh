@@ -3,7 +3,8 @@
 # usage: lab/experiments/extmem-locality.sh [--only NAME]… [--rounds N] [--swap DIR]
 # A sort, compressors, hash tables and redis under `demeter extmem` and under Linux swap at its
 # best, in turns: the table of docs/results/extmem.md; a quarter of an hour, quiet. Needs root
-# (control group, swap file). Everything it changes on the machine is put back.
+# (control group, swap file). Everything it changes on the machine is put back but what it
+# installs.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -18,23 +19,22 @@ for program in xz:xz-utils zstd:zstd perl:perl redis-server:redis-server; do
 done
 if [ -n "$missing" ]; then
 	echo "experiments: installing on this host:$missing" >&2
-	# No service is started by it: what runs here is measured.
-	rule=/usr/sbin/policy-rc.d
-	if [ ! -e $rule ]; then
-		trap 'rm -f /usr/sbin/policy-rc.d' EXIT
-		made=yes
-		printf '#!/bin/sh\nexit 101\n' >$rule
-		chmod +x $rule
-	fi
 	install() {
 		# shellcheck disable=SC2086 # a word list
 		DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends $missing >&2
 	}
-	if ! install && ! { apt-get -q update >&2 && install; }; then
+	(
+		# No service is started by it: what runs here is measured.
+		rule=/usr/sbin/policy-rc.d
+		if [ ! -e "$rule" ]; then
+			trap 'rm -f "$rule"' EXIT
+			printf '#!/bin/sh\nexit 101\n' >"$rule"
+			chmod +x "$rule"
+		fi
+		install || { apt-get -q update >&2 && install; }
+	) || {
 		echo "experiments: error: apt-get cannot install:$missing; next: see its words above" >&2
 		exit 2
-	fi
-	[ -z "${made:-}" ] || rm -f $rule
-	trap - EXIT
+	}
 fi
 PYTHONPATH=lab exec "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli extmem locality "$@"

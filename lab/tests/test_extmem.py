@@ -29,47 +29,47 @@ def test_slices_in_which_linux_had_more_dram_do_not_count() -> None:
 
 
 class Living:
-    """A program under Linux that is killed with some page-clusters."""
+    """A program that is killed with all settings but some; ``now`` has the one in force."""
 
-    def __init__(self, rates: dict[extmem_linux.Setting, float]) -> None:
-        self.rates = rates
+    def __init__(self, rates: dict[extmem_linux.Setting, float], now: list) -> None:
+        self.rates, self.now = rates, now
         self.revived: list[extmem_linux.Setting] = []
 
     def ask(self, _: str) -> dict[str, float]:
-        if now[0] not in self.rates:
+        if self.now[-1] not in self.rates:
             raise KilledError("killed")
-        return {"per_s": self.rates[now[0]]}
+        return {"per_s": self.rates[self.now[-1]]}
 
     def revive(self) -> None:
-        self.revived.append(now[0])
-
-
-now = [extmem_linux.Setting(0, False)]
+        self.revived.append(self.now[-1])
 
 
 def test_only_the_setting_that_kills_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extmem_linux.Knobs, "apply", lambda setting: now.__setitem__(0, setting))
+    now: list[extmem_linux.Setting] = []
+    monkeypatch.setattr(extmem_linux.Knobs, "apply", now.append)
     monkeypatch.setattr(Bench, "is_paid", lambda *_: True)
     monkeypatch.setattr(Bench, "note", lambda *given: given[-1]["per_s"])
     bench = object.__new__(Bench)
     bench.plan = extmem_matrix.quick(1 << 30)
     bench.rejected, bench.left_out = [], set()
-    best = extmem_linux.Setting(0, zswap=True)
-    plain = Living({extmem_linux.Setting(cluster, zswap=False): 1.0 for cluster in (0, 3)})
-    packed = Living({best: 5.0})
-    everybody = (
-        {now[0]: 1.0}
-        | plain.rates
-        | dict.fromkeys((extmem_linux.Setting(cluster, zswap=True) for cluster in (0, 3)), 1.0)
+    off, on = (
+        [extmem_linux.Setting(cluster, zswap) for cluster in bench.plan.page_clusters]
+        for zswap in (False, True)
     )
-    programs = (Living(everybody), {False: plain, True: packed})
-    assert bench.best_setting("xsbench", "2", 2, programs) == best  # type: ignore[arg-type]
-    assert bench.left_out == {extmem_linux.Setting(3, zswap=True)}
-    assert packed.revived == [best]
+    plain = Living(dict.fromkeys(off, 1.0), now)
+    packed = Living({on[0]: 5.0}, now)
+    others = {False: plain, True: packed}
+    programs = (Living(dict.fromkeys(off + on, 1.0), now), others)
+    assert bench.best_setting("xsbench", "2", 2, programs) == on[0]  # type: ignore[arg-type]
+    assert bench.left_out == {on[1]}
+    assert packed.revived == [on[0]]
     assert not plain.revived
+    # The other one, too: nobody starts the program again, nor asks it to end in order.
+    packed.rates.clear()
+    assert bench.best_setting("xsbench", "2", 2, programs) in off  # type: ignore[arg-type]
+    assert others == {False: plain}
     # Nothing is left at last.
     plain.rates.clear()
-    packed.rates.clear()
     with pytest.raises(BenchError, match="keeps the program alive"):
         bench.best_setting("xsbench", "2", 2, programs)  # type: ignore[arg-type]
 
