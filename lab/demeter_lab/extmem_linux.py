@@ -341,13 +341,21 @@ class Patience(Attendant):
     """Keeps the kernel from killing what finds no memory in a version 1 group.
 
     Where every page was used just now the kernel gives up, though swap is free. With its
-    killing off, whoever asks sleeps until there is room: a thread raises the limit for a
-    moment. Version 2 groups have no such switch.
+    killing off, whoever asks sleeps until there is room. A thread has the kernel look for it
+    once more, now that nobody uses pages, and if that is in vain lends a little. What is lent
+    is asked back bit by bit, for all of it at once the kernel refuses for long. Version 2
+    groups have no such switch.
     """
 
-    #: What is lent, and for how long at least.
+    LOOK_S = 0.005
+    #: What the kernel is asked for, or is lent, at a time; and to give back.
     LENT_BYTES = MIB // 4
-    LENT_S = 0.005
+    BACK_BYTES = LENT_BYTES // 4
+    BACK_S = 0.002
+    #: Of the limit, one part in so many is lent at most.
+    MOST_SHARE = 64
+    #: Who slept for so long in all is left to the kernel.
+    MOST_S = 20.0
 
     def __init__(self, group: Group, limit_bytes: int) -> None:
         """Note whom to help."""
@@ -357,23 +365,52 @@ class Patience(Attendant):
         #: How often memory was lent, and for how long in all.
         self.lent = 0
         self.lent_s = 0.0
+        #: For how long the program slept where it would have been killed.
+        self.waited_s = 0.0
+
+    def has_given_up(self) -> bool:
+        """Say whether it was left to be killed."""
+        return self.waited_s > self.MOST_S
 
     def _run(self) -> None:
-        while not self.end.wait(self.LENT_S):
-            if "under_oom 1" in self.control.read_text():
+        lent_bytes, began = 0, 0.0
+        while not self.end.wait(self.BACK_S if lent_bytes else self.LOOK_S):
+            before_bytes = lent_bytes
+            if self._is_short() and self.has_given_up():
+                self.control.write_text("0")
+            elif self._is_short():
+                lent_bytes = self._help(lent_bytes)
+            elif lent_bytes and self.group.limit(self.limit_bytes + lent_bytes - self.BACK_BYTES):
+                lent_bytes -= self.BACK_BYTES
+            if lent_bytes and not before_bytes:
                 self.lent += 1
                 began = time.monotonic()
-                self.group.limit(self.limit_bytes + self.LENT_BYTES)
-                # The kernel refuses to lower it while it finds nothing to evict.
-                more_bytes = self.LENT_BYTES
-                while not self.end.wait(self.LENT_S) and not self.group.limit(self.limit_bytes):
-                    if "under_oom 1" in self.control.read_text():
-                        more_bytes += self.LENT_BYTES
-                        self.group.limit(self.limit_bytes + more_bytes)
+            elif before_bytes and not lent_bytes:
                 self.lent_s += time.monotonic() - began
             self.charge()
+        if lent_bytes:
+            self.lent_s += time.monotonic() - began
         # Who is tried again begins with what it should have.
         self.group.limit(self.whole_bytes)
+
+    def _is_short(self) -> bool:
+        return "under_oom 1" in self.control.read_text()
+
+    def _help(self, lent_bytes: int) -> int:
+        """Find memory for who sleeps; return what is lent by then."""
+        began = time.monotonic()
+        most_bytes = max(self.whole_bytes // self.MOST_SHARE, self.LENT_BYTES)
+        while self._is_short() and not self.end.is_set():
+            if time.monotonic() - began + self.waited_s > self.MOST_S:
+                break
+            # A lower limit has the kernel evict, as far as it can; the old one wakes up who waits.
+            self.group.limit(self.limit_bytes + lent_bytes - self.LENT_BYTES)
+            self.group.limit(self.limit_bytes + lent_bytes)
+            if self._is_short() and lent_bytes + self.LENT_BYTES <= most_bytes:
+                lent_bytes += self.LENT_BYTES
+                self.group.limit(self.limit_bytes + lent_bytes)
+        self.waited_s += time.monotonic() - began
+        return lent_bytes
 
     def charge(self) -> None:
         """Have the group pay for what else is memory of the program's; here for nothing."""

@@ -24,23 +24,28 @@ from demeter_lab import extmem_linux as linux
 from demeter_lab.extmem_bench import commit
 
 MIB = 1 << 20
-SWAP_MIB = 2048
+SWAP_MIB = 4096
 # The kernel kills a group's program where every page was used just now: once more then.
 MOST_KILLS = 12
 LIMIT_S = 300
 DATA = """
 import base64, random
 chance = random.Random(7)
-with open("text", "wb") as out:
-    out.write(base64.encodebytes(chance.randbytes(48 << 20)))
+for name, pieces in (("text", 3), ("moretext", 12)):
+    with open(name, "wb") as out:
+        for _ in range(pieces):
+            out.write(base64.encodebytes(chance.randbytes(16 << 20)))
 words = [base64.b32encode(chance.randbytes(5)).decode().lower() for _ in range(6000)]
-lines = (" ".join(chance.choices(words, k=9)) for _ in range(48000))
-with open("words", "w") as out:
-    out.writelines(line + chr(10) for line in lines)
+for name, lines in (("words", 48000), ("morewords", 192000)):
+    with open(name, "w") as out:
+        for _ in range(lines):
+            out.write(" ".join(chance.choices(words, k=9)) + chr(10))
+for name, pieces in (("lines", 1), ("morelines", 4)):
+    with open(name, "wb") as out:
+        for _ in range(pieces):
+            out.write(base64.encodebytes(chance.randbytes(20 << 20)))
 with open("random", "wb") as out:
-    out.write(chance.randbytes(24 << 20))
-with open("lines", "wb") as out:
-    out.write(base64.encodebytes(chance.randbytes(20 << 20)))
+    out.write(chance.randbytes(96 << 20))
 with open("rows", "w") as out:
     for number in range(120000):
         out.write(f"{number},{chance.choice(words)},{chance.random()}" + chr(10))
@@ -49,10 +54,11 @@ with open("rows", "w") as out:
 PERL = 'for(split){$n{"$_$."}++} END{$s+=$n{$_}*unpack("%32C*",$_) for keys %n; print $s}'
 # Keys in the order in which they were put in: the table is gone through at random, twice.
 HASH = """
+import sys
 table, total = {}, 0
 for turn in range(2):
     key = 12345
-    for number in range(600000):
+    for number in range(int(sys.argv[1])):
         key = (key * 6364136223846793005 + 1442695040888963407) % (1 << 64)
         if turn == 0:
             table[key >> 20] = number
@@ -72,13 +78,13 @@ client() {
     sh -c 'echo $$ >"$OUTSIDE"; exec env -u LD_PRELOAD redis-cli "$@"' sh -s "$0" "$@"
 }
 until client ping 2>/dev/null | grep -q PONG; do kill -0 $server || exit 1; sleep 0.05; done
-client debug populate 250000 key 150 >/dev/null
+client debug populate "$1" key 150 >/dev/null
 client eval "local sum, at = 0, 1
-    for turn = 1, 500000 do
+    for turn = 1, 2 * ARGV[1] do
         at = (at * 69069 + 1) % 4294967296
-        sum = sum + #redis.call('GET', 'key:' .. math.floor(at / 16) % 250000)
+        sum = sum + #redis.call('GET', 'key:' .. math.floor(at / 16) % ARGV[1])
     end
-    return sum" 0
+    return sum" 0 "$1"
 client shutdown nosave >/dev/null 2>&1
 wait $server
 """
@@ -100,13 +106,22 @@ class Program:
 
 
 PROGRAMS = (
-    Program("sort", ("sort", "--parallel=1", "-S", "400M", "text"), 64),
+    Program("sort", ("sort", "--parallel=1", "-S", "1600M", "moretext"), 256),
     Program("xz", ("xz", "-T1", "-9e", "-k", "-c", "words"), 48),
     Program("zstd", ("zstd", "-q", "-15", "--single-thread", "-c", "rows"), 56),
+    Program("shuf", ("shuf", "--random-source=random", "morelines"), 88),
+    Program("perl", ("perl", "-ne", PERL, "morewords"), 240),
+    Program("hash table", ("python3", "-I", "-S", "-c", HASH, "2400000"), 160),
+    Program("redis", ("sh", "-c", REDIS, "socket", "1000000"), 192),
+)
+# The same with a quarter of the data: what the pager takes for itself, some 5 MiB with the
+# runner, is a larger part then.
+SMALL = (
+    Program("sort", ("sort", "--parallel=1", "-S", "400M", "text"), 64),
     Program("shuf", ("shuf", "--random-source=random", "lines"), 22),
     Program("perl", ("perl", "-ne", PERL, "words"), 60),
-    Program("hash table", ("python3", "-I", "-S", "-c", HASH), 40),
-    Program("redis", ("sh", "-c", REDIS, "socket"), 48),
+    Program("hash table", ("python3", "-I", "-S", "-c", HASH, "600000"), 40),
+    Program("redis", ("sh", "-c", REDIS, "socket", "250000"), 48),
 )
 # Linux with each of them once; then the best in turns with extmem.
 SETTINGS = tuple(linux.Setting(cluster, zswap) for zswap in (False, True) for cluster in (0, 3, 5))
@@ -128,6 +143,8 @@ class Run:
     kills: int = 0
     lent: int = 0
     lent_seconds: float = 0.0
+    #: How long it slept where it would have been killed; no part of ``seconds``.
+    waited_seconds: float = 0.0
     #: It had more DRAM than its share: zswap could not be charged for.
     is_over: bool = False
     #: The most memory that was charged for it, in bytes; 0 is not known.
@@ -160,15 +177,16 @@ class Row:
 
         rates, rate = self.rates(), self.rate()
         said = f"{rate:.2f}" if rate >= MARK else f"**{rate:.2f}**"
-        peak_mib = medians("peak_bytes")[0] / MIB
+        peaks = "{:.0f}, {:.0f}".format(*(peak / MIB for peak in medians("peak_bytes")))
         cpu, read = medians("cpu_seconds"), medians("pages_read")
         return (
-            f"| {self.program.name} | {self.program.dram_mib}, {peak_mib:.0f} | {said} "
+            f"| {self.program.name} | {self.program.dram_mib}, {peaks} | {said} "
             f"({min(rates):.2f}\u2013{max(rates):.2f}) | {cpu[0]:.1f}, {cpu[1]:.1f} | "
             f"{read[0]:.0f}, {read[1]:.0f} | {self.setting}, killed "
             f"{sum(run.kills for run in self.linux)} times, lent memory "
             f"{sum(run.lent for run in self.linux)} times "
-            f"({sum(run.lent_seconds for run in self.linux):.1f} s)"
+            f"({sum(run.lent_seconds for run in self.linux):.1f} s), waited "
+            f"{sum(run.waited_seconds for run in self.linux):.1f} s"
             f"{', over its DRAM' if any(run.is_over for run in self.linux) else ''} |"
         )
 
@@ -180,7 +198,7 @@ class Row:
 def table(rows: list[Row]) -> str:
     """Return the table in Markdown."""
     head = [
-        "| program | DRAM, MiB: given, charged | rate | CPU s: extmem, Linux "
+        "| program | DRAM, MiB: given, charged, Linux's most | rate | CPU s: extmem, Linux "
         "| pages read: extmem, Linux | Linux setting |",
         "|---|---|---|---|---|---|",
     ]
@@ -303,6 +321,7 @@ class Locality:
         try:
             for kills in range(MOST_KILLS + 1):
                 before = _pages_swapped_in()
+                group.reset_peak()
                 help_of = linux.PatientBill if setting.zswap else linux.Patience
                 with help_of(group, limit_bytes) as patience:
                     command = group.command(list(program.command))
@@ -315,11 +334,19 @@ class Locality:
                     )
                     return replace(
                         run,
+                        seconds=run.seconds - patience.waited_s,
                         pages_read=read,
                         kills=kills,
                         lent=patience.lent,
                         lent_seconds=patience.lent_s,
+                        waited_seconds=patience.waited_s,
+                        peak_bytes=group.peak_bytes(),
                         is_over=is_over,
+                    )
+                if patience.has_given_up():
+                    raise LocalityError(
+                        f"{program.name} found no memory for {patience.MOST_S:.0f} s with "
+                        f"{setting}; next: give the program more DRAM"
                     )
                 # Inside a system call nobody waits for memory: the call fails.
                 if status != -signal.SIGKILL and not (patience.lent or group.was_short()):
@@ -358,7 +385,9 @@ class Locality:
         return row
 
 
-def measure(demeter: Path, swap: Path, rounds: int, only: set[str]) -> str:
+def measure(
+    demeter: Path, swap: Path, rounds: int, only: set[str], programs: tuple[Program, ...]
+) -> str:
     """Compare the programs and return the table. Everything changed is put back."""
     if os.geteuid() != 0:
         raise LocalityError("control groups and swap need root; next: run it as root")
@@ -376,7 +405,7 @@ def measure(demeter: Path, swap: Path, rounds: int, only: set[str]) -> str:
         locality = Locality(demeter.absolute(), swap.absolute(), folder, groups)
         print(f"{commit()}, {json.dumps(settings)}", flush=True)
         rows = []
-        for program in PROGRAMS:
+        for program in programs:
             if only and program.name not in only:
                 continue
             rows.append(locality.compare(program, rounds))
