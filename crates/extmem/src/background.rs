@@ -132,7 +132,7 @@ impl Pager {
 
     /// Reads or unpacks the first `count` pages of scratch into the buffer, in order.
     fn read_claimed(&self, count: usize, context: &mut Context) {
-        let buffer = context.buffer();
+        let buffer = self.buffer(context, count);
         let scratch = context.scratch();
         let empty = Transfer::new(Direction::Read, Slot::NONE, std::ptr::null(), 0);
         let mut batch = [empty; MOST_RUN];
@@ -188,7 +188,7 @@ impl Pager {
         context: &mut Context,
     ) {
         let streams = wanted.is_none();
-        let buffer = context.buffer();
+        let buffer = self.buffer(context, count);
         let scratch = context.scratch();
         let forecast = self.forecast.of_stream();
         let keeps_objects = self.keeps_objects();
@@ -276,8 +276,7 @@ impl Pager {
             handle: Handle(0),
             advice: Advice::Relocate,
         }; MOST];
-        let found = tier.drain(&mut aged);
-        let buffer = context.buffer();
+        let found = tier.drain(&mut aged[..self.budget.batch_pages(MOST)]);
         let mut count = 0;
         for aged in &aged[..found] {
             let entry = self.table.load(aged.owner);
@@ -296,7 +295,7 @@ impl Pager {
                 continue;
             }
             // SAFETY: the buffer has BATCH_PAGES pages, as many as MOST.
-            let place = unsafe { buffer.add(count * PAGE_BYTES) };
+            let place = unsafe { self.buffer(context, count + 1).add(count * PAGE_BYTES) };
             self.unpack(aged.owner, aged.handle, place);
             let scratch = context.scratch();
             scratch.pages[count] = aged.owner;
@@ -304,6 +303,7 @@ impl Pager {
             scratch.positions[count] = count as u32;
             count += 1;
         }
+        let buffer = self.buffer(context, count);
         self.write_out(count, Packs::None, context, |_, at| {
             buffer as usize + at as usize * PAGE_BYTES
         });
@@ -360,6 +360,7 @@ impl Pager {
         let target_pages = self.victim_cache_target_pages(&mut settled.faults);
         self.victims.set_target_pages(target_pages);
         drop(operation);
+        self.contexts.trim(&self.budget);
         self.counters()
             .evict_cpu_ns
             .set(crate::clock::thread_cpu_ns());
@@ -438,7 +439,7 @@ extern "C" fn evictor(_seat: usize) -> ! {
             if pager.tier.as_ref().is_some_and(|tier| tier.is_full()) {
                 pager.drain_tier(&mut operation.context);
             }
-            let done = pager.evict(EVICTION_BATCH, &mut operation.context);
+            let done = pager.evict(pager.budget.batch_pages(EVICTION_BATCH), &mut operation.context);
             drop(operation);
             pager.budget.made_frames();
             // Who never has enough free frames must learn, too.

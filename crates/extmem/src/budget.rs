@@ -44,6 +44,9 @@ const LEAST_RESERVE_PAGES: i64 = 64;
 const MOST_AHEAD_PAGES: i64 = 256;
 /// A program makes progress with a few pages, whatever else there is.
 const LEAST_PAGES: i64 = 512;
+/// A batch has at most one page of DRAM in so many, and not less than so many.
+const BATCH_SHARE: usize = 256;
+const LEAST_BATCH_PAGES: usize = 32;
 /// The largest is one page of DRAM in so many.
 const MOST_RESERVE_SHARE: i64 = 32;
 
@@ -210,6 +213,12 @@ impl Budget {
     /// The whole of it.
     pub fn dram_pages(&self) -> i64 {
         self.dram_pages
+    }
+
+    /// As much of a batch of so many pages as its buffers are worth of this DRAM.
+    pub fn batch_pages(&self, most: usize) -> usize {
+        let fair = self.dram_pages.max(0) as usize / BATCH_SHARE;
+        fair.max(LEAST_BATCH_PAGES).min(most)
     }
 
     /// Promises that so many more pages can be kept, or refuses.

@@ -21,7 +21,7 @@ const BUFFER_BYTES: usize = BATCH_PAGES * PAGE_BYTES;
 /// Operations at one time. More wait.
 const CONTEXTS: usize = 512;
 /// Physical pages a context is expected to touch, charged when it is first used; of its buffer
-/// as many as lie in that, others by [`Contexts::charge_buffer`].
+/// as many as lie in that, others by [`Contexts::buffer`].
 const CHARGED_PAGES: i64 = 12;
 const CHARGED_BUFFER_PAGES: u32 = 8;
 
@@ -54,8 +54,12 @@ pub struct Contexts {
     base: *mut u8,
     stride_bytes: usize,
     in_use: [AtomicU64; CONTEXTS / 64],
-    /// Pages of its buffer that were charged, 0 before it is first used.
+    /// Borrowed since [`Contexts::trim`] looked last.
+    borrowed: [AtomicU64; CONTEXTS / 64],
+    /// Pages of its buffer that are charged, 0 while it has no memory.
     charged: [AtomicU32; CONTEXTS],
+    /// Pages of its buffer that were asked for since [`Contexts::trim`] looked last.
+    asked: [AtomicU32; CONTEXTS],
 }
 
 // SAFETY: a context belongs to one borrower at a time; the bitmap is atomic.
@@ -97,7 +101,9 @@ impl Contexts {
             base,
             stride_bytes: STRIDE_BYTES,
             in_use: [const { AtomicU64::new(0) }; CONTEXTS / 64],
+            borrowed: [const { AtomicU64::new(0) }; CONTEXTS / 64],
             charged: [const { AtomicU32::new(0) }; CONTEXTS],
+            asked: [const { AtomicU32::new(0) }; CONTEXTS],
         })
     }
 
@@ -126,6 +132,10 @@ impl Contexts {
                     self.charged[index].store(CHARGED_BUFFER_PAGES, Ordering::Relaxed);
                     budget.charge_overhead(CHARGED_PAGES);
                 }
+                let borrowed = &self.borrowed[word_index];
+                if borrowed.load(Ordering::Relaxed) & (1 << bit) == 0 {
+                    borrowed.fetch_or(1 << bit, Ordering::Relaxed);
+                }
                 return Some(Context {
                     index,
                     // SAFETY: inside the pool.
@@ -136,14 +146,81 @@ impl Contexts {
         None
     }
 
-    /// So many pages of a context's buffer are about to be used, and stay physical.
-    pub fn charge_buffer(&self, context: &Context, pages: usize, budget: &Budget) {
-        let before = self.charged[context.index].load(Ordering::Relaxed);
-        let now = pages as u32;
-        if now > before {
-            self.charged[context.index].store(now, Ordering::Relaxed);
-            budget.charge_overhead(i64::from(now - before));
+    /// The first pages of a context's buffer, at most `BATCH_PAGES`, for transfers. They are
+    /// charged while they have memory.
+    pub fn buffer(&self, context: &Context, pages: usize, budget: &Budget) -> *mut u8 {
+        let pages = pages as u32;
+        let asked = &self.asked[context.index];
+        if pages > asked.load(Ordering::Relaxed) {
+            asked.store(pages, Ordering::Relaxed);
         }
+        let before = self.charged[context.index].load(Ordering::Relaxed);
+        if pages > before {
+            self.charged[context.index].store(pages, Ordering::Relaxed);
+            budget.charge_overhead(i64::from(pages - before));
+        }
+        context.buffer()
+    }
+
+    /// Gives memory back that was not asked for since the last time: of contexts that nobody
+    /// borrowed all of it, of others the ends of their buffers.
+    pub fn trim(&self, budget: &Budget) {
+        for (word_index, borrowed) in self.borrowed.iter().enumerate() {
+            let borrowed = borrowed.swap(0, Ordering::Relaxed);
+            for bit in 0..64 {
+                let index = word_index * 64 + bit;
+                let charged = self.charged[index].load(Ordering::Relaxed);
+                let asked = self.asked[index].load(Ordering::Relaxed);
+                let idle = borrowed & (1 << bit) == 0;
+                if charged == 0 || (!idle && charged <= asked.max(CHARGED_BUFFER_PAGES)) {
+                    self.asked[index].store(0, Ordering::Relaxed);
+                    continue;
+                }
+                // Not while somebody works with it.
+                let mask = 1 << bit;
+                if self.in_use[word_index].fetch_or(mask, Ordering::Acquire) & mask == 0 {
+                    self.shrink(index, if idle { 0 } else { asked }, budget);
+                    self.in_use[word_index].fetch_and(!mask, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    /// Leaves a context that is ours so many pages of its buffer, at least those that all
+    /// have; or with 0 nothing at all.
+    fn shrink(&self, index: usize, pages: u32, budget: &Budget) {
+        let before = self.charged[index].load(Ordering::Relaxed);
+        let buffer_at = STRIDE_BYTES - BUFFER_BYTES;
+        let (from, now, freed) = if pages == 0 {
+            let freed = CHARGED_PAGES + i64::from(before - CHARGED_BUFFER_PAGES);
+            (PAGE_BYTES, 0, freed)
+        } else {
+            let now = pages.max(CHARGED_BUFFER_PAGES);
+            let from = buffer_at + now as usize * PAGE_BYTES;
+            (from, now, i64::from(before) - i64::from(now))
+        };
+        let end = buffer_at + before as usize * PAGE_BYTES;
+        if freed <= 0 {
+            return;
+        }
+        // SAFETY: memory of a context that nobody has, past its guard. It reads as zero next
+        // time, which is valid wherever something is kept there.
+        unsafe {
+            syscall::call(
+                libc::SYS_madvise,
+                [
+                    self.base.add(index * self.stride_bytes + from) as usize,
+                    end - from,
+                    libc::MADV_DONTNEED as usize,
+                    0,
+                    0,
+                    0,
+                ],
+            );
+        }
+        self.charged[index].store(now, Ordering::Relaxed);
+        self.asked[index].store(0, Ordering::Relaxed);
+        budget.charge_overhead(-freed);
     }
 
     /// Gives a context back.
@@ -173,8 +250,8 @@ impl Context {
         unsafe { &mut *self.base.add(PAGE_BYTES + STACK_BYTES).cast::<Scratch>() }
     }
 
-    /// `BATCH_PAGES` pages for transfers.
-    pub fn buffer(&self) -> *mut u8 {
+    /// `BATCH_PAGES` pages for transfers; [`Contexts::buffer`] charges them.
+    fn buffer(&self) -> *mut u8 {
         // SAFETY: inside the context.
         unsafe { self.base.add(PAGE_BYTES + STACK_BYTES + SCRATCH_BYTES) }
     }
@@ -240,5 +317,44 @@ mod tests {
         pool.give_back(&first);
         let again = pool.borrow(&budget);
         assert_eq!(again.stack_top(), first.stack_top());
+    }
+
+    #[test]
+    fn what_nobody_asks_for_any_more_goes_back() {
+        let region = Region::map_anonymous(Contexts::footprint_bytes()).unwrap();
+        let pool = Contexts::new(region).unwrap();
+        let budget = Budget::new(100_000, 1, None);
+        let fill = |context: &Context, pages: usize| {
+            let buffer = pool.buffer(context, pages, &budget);
+            // SAFETY: so many pages of a buffer that is borrowed here alone.
+            unsafe { buffer.write_bytes(7, pages * PAGE_BYTES) };
+        };
+        let first_of = |context: &Context, page: usize| {
+            // SAFETY: as above.
+            unsafe { *context.buffer().add(page * PAGE_BYTES) }
+        };
+        let (busy, idle) = (pool.borrow(&budget), pool.borrow(&budget));
+        fill(&busy, 100);
+        fill(&idle, 50);
+        assert_eq!(budget.overhead_pages(), 2 * CHARGED_PAGES + 92 + 42);
+        // Not what somebody works with, however long.
+        (0..3).for_each(|_| pool.trim(&budget));
+        assert_eq!(budget.overhead_pages(), 2 * CHARGED_PAGES + 92 + 42);
+        assert_eq!((first_of(&busy, 99), first_of(&idle, 49)), (7, 7));
+        pool.give_back(&busy);
+        pool.give_back(&idle);
+        // One is borrowed again and asks for less: its buffer's end goes, the other one whole.
+        let busy = pool.borrow(&budget);
+        fill(&busy, 20);
+        pool.give_back(&busy);
+        pool.trim(&budget);
+        assert_eq!(budget.overhead_pages(), CHARGED_PAGES + 12);
+        assert_eq!((first_of(&busy, 19), first_of(&busy, 20)), (7, 0));
+        assert_eq!(first_of(&idle, 0), 0);
+        pool.trim(&budget);
+        assert_eq!(budget.overhead_pages(), 0);
+        // And is charged again when it is used again.
+        pool.borrow(&budget);
+        assert_eq!(budget.overhead_pages(), CHARGED_PAGES);
     }
 }

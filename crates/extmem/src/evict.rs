@@ -228,7 +228,7 @@ impl Pager {
                 yield_now();
             }
         };
-        let spare = context.buffer();
+        let spare = self.buffer(context, 1);
         let scratch = context.scratch();
         let mut copies = Copies {
             pages: [0; COPIES],
@@ -517,12 +517,10 @@ impl Pager {
         if count == 0 {
             return;
         }
-        let buffer = context.buffer();
         let mut blocks = Blocks::new();
         let entries = &context.scratch().entries[..count];
-        if let Some(last) = (entries.iter()).rposition(|entry| entry.state() == State::Dirty) {
-            self.contexts.charge_buffer(context, last + 1, &self.budget);
-        }
+        let last_dirty = (entries.iter()).rposition(|entry| entry.state() == State::Dirty);
+        let buffer = self.buffer(context, last_dirty.map_or(0, |last| last + 1));
         let marks = self.protect_blocks(context.scratch(), count, &mut blocks);
         self.copy_marked(&marks, count, context);
         let scratch = context.scratch();

@@ -258,7 +258,7 @@ impl Pager {
         let entry = self
             .foreseen(entry, writable, writable)
             .with_state(State::Clean);
-        let buffer = context.buffer();
+        let buffer = self.buffer(context, 1);
         self.read_slot(page, Slot(entry.payload()), buffer, |waits| {
             self.arrive(page, abi::SWAP, access, streams);
             if waits {
@@ -415,7 +415,7 @@ impl Pager {
         }
         let entry = entry.with(Flag::Stream, streams);
         let written = access.write || self.forecast.expects_write(entry);
-        let buffer = context.buffer();
+        let buffer = self.buffer(context, 1);
         self.unpack(page, Handle(entry.payload()), buffer);
         let writable = written || !self.keeps_objects();
         let entry = self

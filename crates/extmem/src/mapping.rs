@@ -575,7 +575,7 @@ impl Pager {
             match entry.state() {
                 State::Victim => self.victims.rename(entry.payload(), to),
                 State::Compressed => {
-                    let buffer = context.buffer();
+                    let buffer = self.buffer(context, 1);
                     self.unpack(from, Handle(entry.payload()), buffer);
                     self.fill(to, buffer, 1, false);
                     landed = self.without_copy(carried);
@@ -587,7 +587,7 @@ impl Pager {
                         landed = self.without_copy(carried);
                     }
                     if !moved {
-                        let buffer = context.buffer();
+                        let buffer = self.buffer(context, 1);
                         if entry.state() == State::Dirty {
                             let _ = self.uffd.protect(source, 1, true);
                         }

@@ -188,6 +188,11 @@ impl Pager {
         }
     }
 
+    /// The first pages of a context's buffer, for transfers.
+    pub fn buffer(&self, context: &Context, pages: usize) -> *mut u8 {
+        self.contexts.buffer(context, pages, &self.budget)
+    }
+
     /// Promises that so many more pages can be kept, or refuses. The end of the run tells how often.
     pub fn promise(&self, pages: u64) -> bool {
         let promised = self.budget.promise(pages);

@@ -237,7 +237,7 @@ impl Pager {
     /// Copies protected pages among the first `count` of scratch into the context's buffer,
     /// each to its position there.
     pub fn copy_marked(&self, marks: &Marks, count: usize, context: &mut Context) {
-        let buffer = context.buffer();
+        let buffer = self.buffer(context, count);
         let scratch = context.scratch();
         let mut pieces = [libc::iovec {
             iov_base: std::ptr::null_mut(),

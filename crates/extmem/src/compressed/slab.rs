@@ -14,7 +14,7 @@ use demeter_extmem_policy::fetch_line;
 use super::CompressedError;
 use super::class::{CLASSES, HEADER_BYTES, MOST_SLOTS, SPAN_BYTES, class_for, slot_bytes, slots};
 use crate::lock::Lock;
-use crate::region::{Region, carved_bytes};
+use crate::region::{PAGE_BYTES, Region, carved_bytes};
 use crate::syscall;
 
 /// Handles have 30 bits.
@@ -83,6 +83,8 @@ struct Span {
     group: AtomicU32,
     previous: AtomicU32,
     next: AtomicU32,
+    /// Its first pages that have memory: no more than its slots have ever reached.
+    touched_pages: AtomicU32,
     taken: [AtomicU64; MOST_SLOTS / 64],
 }
 
@@ -115,8 +117,9 @@ pub struct Slab {
     pool: Lock<Pool>,
     /// Spans that have a class.
     used: AtomicUsize,
-    spares: AtomicUsize,
     limit: AtomicUsize,
+    /// Pages that have memory, of spans with and without a class.
+    touched_pages: AtomicUsize,
     /// Bytes of slots with an object, with their part of what is behind the last slot.
     taken_bytes: AtomicUsize,
     /// Bytes of the objects.
@@ -168,8 +171,8 @@ impl Slab {
                 fresh: 0,
             }),
             used: AtomicUsize::new(0),
-            spares: AtomicUsize::new(0),
             limit: AtomicUsize::new(count),
+            touched_pages: AtomicUsize::new(0),
             taken_bytes: AtomicUsize::new(0),
             live_bytes: AtomicUsize::new(0),
         })
@@ -184,10 +187,11 @@ impl Slab {
         }
     }
 
-    /// Memory in use.
+    /// Memory in use: a span that is new takes what its slots have reached.
     pub fn resident_bytes(&self) -> usize {
-        let spans = self.used.load(RELAXED) + self.spares.load(RELAXED);
-        spans * (SPAN_BYTES + size_of::<Span>()) + size_of_val(self.classes)
+        self.touched_pages.load(RELAXED) * PAGE_BYTES
+            + self.used.load(RELAXED) * size_of::<Span>()
+            + size_of_val(self.classes)
     }
 
     /// Bytes of the objects.
@@ -382,6 +386,7 @@ impl Slab {
             .find(|(_, word)| *word != u64::MAX)?;
         let bit = word.trailing_ones() as usize;
         let handle = Handle::new(index, at * 64 + bit);
+        self.touch(span, (handle.slot() + 1) * slot_bytes(number));
         let header = self.header_at(handle, number);
         header.owner.store(owner, RELAXED);
         header.length.store(length, RELAXED);
@@ -393,6 +398,17 @@ impl Slab {
         self.taken_bytes
             .fetch_add(SPAN_BYTES / slots(number), RELAXED);
         Some(handle)
+    }
+
+    /// Counts the pages of a span up to its byte `end`, which are about to be written to.
+    fn touch(&self, span: &Span, end: usize) {
+        let pages = end.div_ceil(PAGE_BYTES) as u32;
+        let before = span.touched_pages.load(RELAXED);
+        if pages > before {
+            span.touched_pages.store(pages, RELAXED);
+            self.touched_pages
+                .fetch_add((pages - before) as usize, RELAXED);
+        }
     }
 
     /// Gives a slot back.
@@ -476,7 +492,6 @@ impl Slab {
             let index = pool.spare;
             pool.spare = self.spans[index as usize].next.load(RELAXED);
             pool.spares -= 1;
-            self.spares.store(pool.spares, RELAXED);
             index
         } else if pool.empty != NONE {
             let index = pool.empty;
@@ -502,7 +517,6 @@ impl Slab {
                 span.next.store(pool.spare, RELAXED);
                 pool.spare = index;
                 pool.spares += 1;
-                self.spares.store(pool.spares, RELAXED);
                 return;
             }
         }
@@ -523,7 +537,6 @@ impl Slab {
                 }
                 pool.spare = self.spans[index as usize].next.load(RELAXED);
                 pool.spares -= 1;
-                self.spares.store(pool.spares, RELAXED);
                 index
             };
             self.drop_span(index);
@@ -546,8 +559,11 @@ impl Slab {
                 ],
             );
         }
+        let span = &self.spans[index as usize];
+        let pages = span.touched_pages.swap(0, RELAXED);
+        self.touched_pages.fetch_sub(pages as usize, RELAXED);
         let mut pool = self.pool.lock();
-        self.spans[index as usize].next.store(pool.empty, RELAXED);
+        span.next.store(pool.empty, RELAXED);
         pool.empty = index;
     }
 }

@@ -115,6 +115,41 @@ fn a_full_tier_drains_oldest_first() {
     }
 }
 
+/// Small DRAM has objects of many sizes, and a span of each of them that is hardly begun: what
+/// was never written to takes none, and is not counted.
+#[test]
+fn what_counts_is_what_has_memory() {
+    let options = CompressedOptions {
+        pool_bytes: 16 << 20,
+        always_on: false,
+    };
+    let bytes = CompressedTier::footprint_bytes(&options);
+    let mut region = Region::map_anonymous(PAGE_BYTES + bytes).unwrap();
+    // SAFETY: zero is a u8.
+    let before = unsafe { region.carve::<u8>(PAGE_BYTES) }.unwrap();
+    let base = before.as_ptr() as usize + PAGE_BYTES;
+    let tier = CompressedTier::new(&options, region).unwrap();
+    let present_bytes = || {
+        let mut present = vec![0u8; bytes.div_ceil(PAGE_BYTES)];
+        // SAFETY: the region is never given back; a byte for each of its pages.
+        let status = unsafe { libc::mincore(base as *mut _, bytes, present.as_mut_ptr()) };
+        assert_eq!(status, 0);
+        present.iter().filter(|&&page| page & 1 != 0).count() * PAGE_BYTES
+    };
+    let slack = 16 * PAGE_BYTES;
+    let mut handles = vec![];
+    for owner in 0..600 {
+        handles.push(store(&tier, owner, owner as usize % 68 + 2).unwrap());
+    }
+    let used = handles.len() * 1500;
+    assert!(present_bytes() < 3 * used, "a span of each size is begun");
+    assert!(tier.resident_bytes().abs_diff(present_bytes()) < slack);
+    handles.drain(..).for_each(|handle| tier.free(handle));
+    assert!(tier.resident_bytes().abs_diff(present_bytes()) < slack);
+    tier.set_limit_bytes(0);
+    assert!(tier.resident_bytes().abs_diff(present_bytes()) < slack);
+}
+
 /// Told to rest, it gives all back, whatever happens to be free, and takes nothing more.
 #[test]
 fn spare_spans_go_with_the_limit() {
