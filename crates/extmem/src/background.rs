@@ -439,7 +439,10 @@ extern "C" fn evictor(_seat: usize) -> ! {
             if pager.tier.as_ref().is_some_and(|tier| tier.is_full()) {
                 pager.drain_tier(&mut operation.context);
             }
-            let done = pager.evict(pager.budget.batch_pages(EVICTION_BATCH), &mut operation.context);
+            let done = pager.evict(
+                pager.budget.batch_pages(EVICTION_BATCH),
+                &mut operation.context,
+            );
             drop(operation);
             pager.budget.made_frames();
             // Who never has enough free frames must learn, too.
