@@ -318,10 +318,10 @@ impl Pager {
         found
     }
 
-    /// How large the victim cache should be, from what happened since `before`. The policy
-    /// says; but where evicted pages come back from the tier, the cache spares next to
-    /// nothing, and what it holds faults more often than it would in its place.
-    fn victim_cache_target_pages(&self, before: &mut Faults) -> u32 {
+    /// How large the victim cache may be, from what happened since `before`: where evicted
+    /// pages come back from the tier, the cache spares next to nothing, and what it holds
+    /// faults more often than it would in its place.
+    fn most_victim_cache_pages(&self, before: &mut Faults) -> u32 {
         /// Of faults, one in so many may read from swap.
         const MOST_SWAP_SHARE: u64 = 8;
         const LEAST_SHARE: u32 = 64;
@@ -332,13 +332,19 @@ impl Pager {
         };
         let (tier, swap) = (now.tier - before.tier, now.swap - before.swap);
         *before = now;
-        let wanted = self.policy.victim_cache_pages();
-        let wanted = self.budget.share_of(wanted.into()) as u32;
         if tier > swap * MOST_SWAP_SHARE {
-            wanted.min(self.budget.dram_pages() as u32 / LEAST_SHARE)
+            self.budget.dram_pages() as u32 / LEAST_SHARE
         } else {
-            wanted
+            u32::MAX
         }
+    }
+
+    /// The victim cache is to have what the policy says. It changes its mind after some
+    /// hundred pages, and counts on being heard.
+    pub fn size_victim_cache(&self) {
+        let wanted = self.policy.victim_cache_pages();
+        self.victims
+            .set_target_pages(self.budget.share_of(wanted.into()) as u32);
     }
 
     /// Every tenth of a second: gauges, and what is learnt from the time since.
@@ -357,8 +363,9 @@ impl Pager {
         if let Some(tier) = &self.tier {
             tier.settle(|bytes| self.budget.share_of(bytes as u64) as usize);
         }
-        let target_pages = self.victim_cache_target_pages(&mut settled.faults);
-        self.victims.set_target_pages(target_pages);
+        let most_pages = self.most_victim_cache_pages(&mut settled.faults);
+        self.victims.set_most_pages(most_pages);
+        self.size_victim_cache();
         drop(operation);
         self.contexts.trim(&self.budget);
         self.counters()

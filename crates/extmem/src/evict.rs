@@ -370,6 +370,7 @@ impl Pager {
             self.table.publish(page, departed(entry));
         }
         self.policy.evicted(&scratch.pages[..live]);
+        self.size_victim_cache();
         self.drop_memory(self.victims.address(first), count);
         self.victims.emptied(number, count);
         self.budget.give(physical as i64);
@@ -548,6 +549,7 @@ impl Pager {
                 .publish(scratch.pages[at], departed(scratch.entries[at]));
         }
         self.policy.evicted(&scratch.pages[..count]);
+        self.size_victim_cache();
         self.budget.give(count as i64);
     }
 

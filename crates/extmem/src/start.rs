@@ -214,11 +214,7 @@ fn start(config: &Config) -> Result<(), Error> {
         uffd,
         store,
     };
-    pager.victims.set_target_pages(
-        pager
-            .budget
-            .share_of(pager.policy.victim_cache_pages().into()) as u32,
-    );
+    pager.size_victim_cache();
     // Code, tables of the store, ring tables: a fixed share.
     pager
         .budget

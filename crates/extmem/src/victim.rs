@@ -70,6 +70,7 @@ pub struct VictimCache {
     /// Counts ranges that were emptied: who waits for that sleeps on it.
     drains: AtomicU32,
     target_pages: AtomicU32,
+    most_pages: AtomicU32,
     /// Position that was entered last.
     newest: AtomicU32,
 }
@@ -103,6 +104,7 @@ impl VictimCache {
             deserted: Lock::new(Deserted::default()),
             drains: AtomicU32::new(0),
             target_pages: AtomicU32::new(most_pages),
+            most_pages: AtomicU32::new(most_pages),
             newest: AtomicU32::new(0),
         })
     }
@@ -112,11 +114,17 @@ impl VictimCache {
         self.target_pages.load(Ordering::Relaxed)
     }
 
-    /// Steers the size.
+    /// Steers the size, up to what was said to be the most.
     pub fn set_target_pages(&self, pages: u32) {
-        let most = self.owners.len() - 2 * crate::context::BATCH_PAGES;
-        self.target_pages
-            .store(pages.min(most as u32), Ordering::Relaxed);
+        let most = self.most_pages.load(Ordering::Relaxed);
+        self.target_pages.store(pages.min(most), Ordering::Relaxed);
+    }
+
+    /// Sizes to come are at most this.
+    pub fn set_most_pages(&self, pages: u32) {
+        let room = self.owners.len() - 2 * crate::context::BATCH_PAGES;
+        self.most_pages
+            .store(pages.min(room as u32), Ordering::Relaxed);
     }
 
     /// Takes the oldest positions that nobody empties yet, at most `want` and in one piece:
@@ -281,6 +289,24 @@ mod tests {
         assert_eq!(ring.age_permille(9), 0);
         (10..60).for_each(|position| ring.enter(position, 2, 7));
         assert_eq!(ring.age_permille(last), 1000);
+    }
+
+    #[test]
+    fn it_has_no_more_than_was_said_to_be_the_most() {
+        let ring = ring();
+        let sizes = |wanted: [u32; 2]| {
+            wanted.map(|pages| {
+                ring.set_target_pages(pages);
+                ring.target_pages()
+            })
+        };
+        assert_eq!(sizes([40, 1000]), [40, 64]);
+        ring.set_most_pages(20);
+        assert_eq!(sizes([10, 40]), [10, 20]);
+        ring.set_most_pages(u32::MAX);
+        // As many as lie in it beside what is on its way in and out.
+        let room = ring.capacity() as u32 - 2 * crate::context::BATCH_PAGES as u32;
+        assert_eq!(sizes([64, u32::MAX]), [64, room]);
     }
 
     #[test]
