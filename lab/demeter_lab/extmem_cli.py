@@ -112,15 +112,11 @@ def locality(
         "/var/tmp/demeter-extmem"
     ),
     rounds: Annotated[int, typer.Option(min=1, help="pairs of runs")] = 3,
-    only: Annotated[list[str] | None, typer.Option(help="sort, xz, redis")] = None,
-    small: Annotated[bool, typer.Option(help="a quarter of the data and of the DRAM")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="sort, xz, 'sort, small'")] = None,
 ) -> None:
     """Compare programs whose accesses are no stream with Linux swap at its best."""
-    programs = extmem_locality.SMALL if small else extmem_locality.PROGRAMS
     try:
-        table = extmem_locality.measure(
-            binaries / "demeter", swap, rounds, set(only or []), programs
-        )
+        table = extmem_locality.measure(binaries / "demeter", swap, rounds, set(only or []))
         typer.echo(table)
     except (extmem_locality.LocalityError, LinuxError) as error:
         typer.echo(f"demeter-lab: error: {error}", err=True)

@@ -9,6 +9,8 @@ group, ``vm.page-cluster``, zswap) is put back when the context ends.
 import contextlib
 import os
 import re
+import select
+import signal
 import subprocess
 import tempfile
 import threading
@@ -132,6 +134,14 @@ class Group:
         except OSError:
             return 0
 
+    def used_bytes(self) -> int:
+        """Return the memory the group holds now, 0 if the kernel does not say."""
+        name = "memory.current" if self.version == "v2" else "memory.usage_in_bytes"
+        try:
+            return int((self.path / name).read_text())
+        except OSError:
+            return 0
+
     def reset_peak(self) -> None:
         """Count the peak from now on, where the kernel can."""
         name = "memory.peak" if self.version == "v2" else "memory.max_usage_in_bytes"
@@ -154,6 +164,22 @@ class Group:
                 time.sleep(0.05)
             else:
                 return
+
+
+def remove_groups(root: Path, prefix: str) -> None:
+    """End what an earlier run left in its groups when it was killed.
+
+    With the kernel's killing off it would sleep for ever, and keep swap in use.
+    """
+    for path in root.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            (path / "memory.oom_control").write_text("0")
+        with contextlib.suppress(OSError, ProcessLookupError):
+            for process in (path / "cgroup.procs").read_text().split():
+                os.kill(int(process), signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            time.sleep(0.2)
+            path.rmdir()
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -216,10 +242,11 @@ class Knobs:
             self.files += [ZSWAP / name for name in names if (ZSWAP / name).exists()]
         self.before = [(file, file.read_text().strip()) for file in self.files]
         # The kernel takes any name and falls back silently when it lacks it.
-        known = re.search(r"^name\s*: lz4$", Path("/proc/crypto").read_text(), re.MULTILINE)
-        if ZSWAP.exists() and known:
+        known = re.findall(r"^name\s*: (\S+)$", Path("/proc/crypto").read_text(), re.MULTILINE)
+        fastest = next((name for name in ("lz4", "lzo-rle") if name in known), None)
+        if ZSWAP.exists() and fastest:
             with contextlib.suppress(OSError):
-                (ZSWAP / "compressor").write_text("lz4")
+                (ZSWAP / "compressor").write_text(fastest)
 
     @staticmethod
     def compressor() -> str:
@@ -341,20 +368,24 @@ class Patience(Attendant):
     """Keeps the kernel from killing what finds no memory in a version 1 group.
 
     Where every page was used just now the kernel gives up, though swap is free. With its
-    killing off, whoever asks sleeps until there is room. A thread has the kernel look for it
-    once more, now that nobody uses pages, and if that is in vain lends a little. What is lent
-    is asked back bit by bit, for all of it at once the kernel refuses for long. Version 2
+    killing off, who touches a page sleeps until there is room. A thread has the kernel look
+    for it once more, now that nobody uses pages, and if that is in vain lends a little, which
+    is asked back bit by bit: for all of it at once the kernel refuses for long. All of that is
+    part of the program's time. Who slept for `MOST_S` in all is left to be killed. Version 2
     groups have no such switch.
     """
 
+    #: How often it looks, also where the kernel does not tell when somebody sleeps; and while
+    #: memory is lent.
     LOOK_S = 0.005
-    #: What the kernel is asked for, or is lent, at a time; and to give back.
-    LENT_BYTES = MIB // 4
-    BACK_BYTES = LENT_BYTES // 4
     BACK_S = 0.002
+    #: Who was woken up must run before the kernel says so.
+    WAKE_S = 0.001
+    #: What the kernel is asked to find, and what is lent, or asked back, at a time.
+    FOUND_BYTES = MIB // 4
+    LENT_BYTES = MIB // 16
     #: Of the limit, one part in so many is lent at most.
     MOST_SHARE = 64
-    #: Who slept for so long in all is left to the kernel.
     MOST_S = 20.0
 
     def __init__(self, group: Group, limit_bytes: int) -> None:
@@ -362,7 +393,10 @@ class Patience(Attendant):
         super().__init__(group, limit_bytes)
         self.control = group.path / "memory.oom_control"
         self.whole_bytes = limit_bytes
-        #: How often memory was lent, and for how long in all.
+        self.lent_bytes = 0
+        self.notice: int | None = None
+        #: How often the program was helped, how often memory was lent, and for how long in all.
+        self.helped = 0
         self.lent = 0
         self.lent_s = 0.0
         #: For how long the program slept where it would have been killed.
@@ -372,45 +406,62 @@ class Patience(Attendant):
         """Say whether it was left to be killed."""
         return self.waited_s > self.MOST_S
 
+    def peak_bytes(self) -> int:
+        """Return the most memory that the program had."""
+        return self.group.peak_bytes()
+
     def _run(self) -> None:
-        lent_bytes, began = 0, 0.0
-        while not self.end.wait(self.BACK_S if lent_bytes else self.LOOK_S):
-            before_bytes = lent_bytes
+        began = 0.0
+        while not self.end.is_set():
+            self._wait()
+            before_bytes = self.lent_bytes
             if self._is_short() and self.has_given_up():
                 self.control.write_text("0")
             elif self._is_short():
-                lent_bytes = self._help(lent_bytes)
-            elif lent_bytes and self.group.limit(self.limit_bytes + lent_bytes - self.BACK_BYTES):
-                lent_bytes -= self.BACK_BYTES
-            if lent_bytes and not before_bytes:
+                self._help()
+            elif self.lent_bytes and self._lend(self.lent_bytes - self.LENT_BYTES):
+                self.lent_bytes -= self.LENT_BYTES
+            if self.lent_bytes and not before_bytes:
                 self.lent += 1
                 began = time.monotonic()
-            elif before_bytes and not lent_bytes:
+            elif before_bytes and not self.lent_bytes:
                 self.lent_s += time.monotonic() - began
             self.charge()
-        if lent_bytes:
+        if self.lent_bytes:
             self.lent_s += time.monotonic() - began
         # Who is tried again begins with what it should have.
         self.group.limit(self.whole_bytes)
 
+    def _wait(self) -> None:
+        """Sleep until somebody finds no memory, or for a moment."""
+        most_s = self.BACK_S if self.lent_bytes else self.LOOK_S
+        if self.notice is None:
+            self.end.wait(most_s)
+        elif select.select([self.notice], [], [], most_s)[0]:
+            os.eventfd_read(self.notice)
+
     def _is_short(self) -> bool:
         return "under_oom 1" in self.control.read_text()
 
-    def _help(self, lent_bytes: int) -> int:
-        """Find memory for who sleeps; return what is lent by then."""
+    def _lend(self, lent_bytes: int) -> bool:
+        return self.group.limit(self.limit_bytes + lent_bytes)
+
+    def _help(self) -> None:
+        """Find memory for who sleeps."""
         began = time.monotonic()
+        self.helped += 1
         most_bytes = max(self.whole_bytes // self.MOST_SHARE, self.LENT_BYTES)
         while self._is_short() and not self.end.is_set():
-            if time.monotonic() - began + self.waited_s > self.MOST_S:
+            if self.waited_s + time.monotonic() - began > self.MOST_S:
                 break
-            # A lower limit has the kernel evict, as far as it can; the old one wakes up who waits.
-            self.group.limit(self.limit_bytes + lent_bytes - self.LENT_BYTES)
-            self.group.limit(self.limit_bytes + lent_bytes)
-            if self._is_short() and lent_bytes + self.LENT_BYTES <= most_bytes:
-                lent_bytes += self.LENT_BYTES
-                self.group.limit(self.limit_bytes + lent_bytes)
+            # A lower limit has the kernel evict; only a wider one wakes up who waits.
+            if self._lend(self.lent_bytes - self.FOUND_BYTES):
+                self._lend(self.lent_bytes)
+            elif self.lent_bytes + self.LENT_BYTES <= most_bytes:
+                self.lent_bytes += self.LENT_BYTES
+                self._lend(self.lent_bytes)
+            time.sleep(self.WAKE_S)
         self.waited_s += time.monotonic() - began
-        return lent_bytes
 
     def charge(self) -> None:
         """Have the group pay for what else is memory of the program's; here for nothing."""
@@ -420,8 +471,28 @@ class Patience(Attendant):
         if self.group.version == "v1":
             with contextlib.suppress(OSError):
                 self.control.write_text("1")
+                self._be_told()
                 return super().__enter__()
         return self
+
+    def _be_told(self) -> None:
+        """Have the kernel tell when somebody finds no memory, where it can."""
+        with contextlib.suppress(OSError), self.control.open() as control:
+            notice = os.eventfd(0, os.EFD_CLOEXEC)
+            try:
+                registration = self.group.path / "cgroup.event_control"
+                registration.write_text(f"{notice} {control.fileno()}")
+                self.notice = notice
+            finally:
+                if self.notice is None:
+                    os.close(notice)
+
+    def __exit__(self, *_: object) -> None:
+        """End; the limit is the whole again."""
+        super().__exit__()
+        if self.notice is not None:
+            os.close(self.notice)
+            self.notice = None
 
 
 class ZswapBill(Attendant):
@@ -472,6 +543,7 @@ class PatientBill(Patience):
         super().__init__(group, limit_bytes)
         self.bill = ZswapBill(group, limit_bytes)
         self.charged_at = 0.0
+        self.most_bytes = 0
         #: Looks, and those at which the group could not be charged for all.
         self.looks = 0
         self.unpaid = 0
@@ -483,6 +555,12 @@ class PatientBill(Patience):
             return
         self.charged_at = now
         self.looks += 1
+        self.bill.limit_bytes = self.whole_bytes + self.lent_bytes
         held_bytes = self.bill.charge()
+        self.most_bytes = max(self.most_bytes, self.group.used_bytes() + held_bytes)
         self.limit_bytes = self.whole_bytes - self.bill.charged_bytes
         self.unpaid += held_bytes - self.bill.charged_bytes >= MIB
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that was seen, zswap's with it."""
+        return self.most_bytes

@@ -15,6 +15,7 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from demeter_lab.extmem_bench import commit
 
 MIB = 1 << 20
 SWAP_MIB = 4096
+GROUP_PREFIX = "demeter-locality-"
 # The kernel kills a group's program where every page was used just now: once more then.
 MOST_KILLS = 12
 LIMIT_S = 300
@@ -78,11 +80,14 @@ client() {
     sh -c 'echo $$ >"$OUTSIDE"; exec env -u LD_PRELOAD redis-cli "$@"' sh -s "$0" "$@"
 }
 until client ping 2>/dev/null | grep -q PONG; do kill -0 $server || exit 1; sleep 0.05; done
-client debug populate "$1" key 150 >/dev/null
+client eval "for key = 0, ARGV[1] - 1 do
+        redis.call('SET', 'key:' .. key, redis.sha1hex(key) .. ('value of ' .. key):rep(7))
+    end" 0 "$1" >/dev/null
 client eval "local sum, at = 0, 1
     for turn = 1, 2 * ARGV[1] do
         at = (at * 69069 + 1) % 4294967296
-        sum = sum + #redis.call('GET', 'key:' .. math.floor(at / 16) % ARGV[1])
+        local value = redis.call('GET', 'key:' .. math.floor(at / 16) % ARGV[1])
+        sum = sum + tonumber(value:sub(1, 6), 16) + #value
     end
     return sum" 0 "$1"
 client shutdown nosave >/dev/null 2>&1
@@ -106,22 +111,20 @@ class Program:
 
 
 PROGRAMS = (
-    Program("sort", ("sort", "--parallel=1", "-S", "1600M", "moretext"), 256),
-    Program("xz", ("xz", "-T1", "-9e", "-k", "-c", "words"), 48),
-    Program("zstd", ("zstd", "-q", "-15", "--single-thread", "-c", "rows"), 56),
-    Program("shuf", ("shuf", "--random-source=random", "morelines"), 88),
-    Program("perl", ("perl", "-ne", PERL, "morewords"), 240),
     Program("hash table", ("python3", "-I", "-S", "-c", HASH, "2400000"), 160),
+    Program("perl", ("perl", "-ne", PERL, "morewords"), 240),
     Program("redis", ("sh", "-c", REDIS, "socket", "1000000"), 192),
-)
-# The same with a quarter of the data: what the pager takes for itself, some 5 MiB with the
-# runner, is a larger part then.
-SMALL = (
-    Program("sort", ("sort", "--parallel=1", "-S", "400M", "text"), 64),
-    Program("shuf", ("shuf", "--random-source=random", "lines"), 22),
-    Program("perl", ("perl", "-ne", PERL, "words"), 60),
-    Program("hash table", ("python3", "-I", "-S", "-c", HASH, "600000"), 40),
-    Program("redis", ("sh", "-c", REDIS, "socket", "250000"), 48),
+    Program("sort", ("sort", "--parallel=1", "-S", "1600M", "moretext"), 256),
+    Program("zstd", ("zstd", "-q", "-15", "--single-thread", "-c", "rows"), 56),
+    Program("xz", ("xz", "-T1", "-9e", "-k", "-c", "words"), 48),
+    Program("shuf", ("shuf", "--random-source=random", "morelines"), 88),
+    # With a quarter of the data and of the DRAM: what the pager takes for itself, with the
+    # runner, is a larger part then.
+    Program("hash table, small", ("python3", "-I", "-S", "-c", HASH, "600000"), 40),
+    Program("perl, small", ("perl", "-ne", PERL, "words"), 60),
+    Program("redis, small", ("sh", "-c", REDIS, "socket", "250000"), 48),
+    Program("sort, small", ("sort", "--parallel=1", "-S", "400M", "text"), 64),
+    Program("shuf, small", ("shuf", "--random-source=random", "lines"), 22),
 )
 # Linux with each of them once; then the best in turns with extmem.
 SETTINGS = tuple(linux.Setting(cluster, zswap) for zswap in (False, True) for cluster in (0, 3, 5))
@@ -143,7 +146,7 @@ class Run:
     kills: int = 0
     lent: int = 0
     lent_seconds: float = 0.0
-    #: How long it slept where it would have been killed; no part of ``seconds``.
+    #: How long it slept where it would have been killed; a part of ``seconds``.
     waited_seconds: float = 0.0
     #: It had more DRAM than its share: zswap could not be charged for.
     is_over: bool = False
@@ -236,10 +239,14 @@ def _run(command: list[str], folder: Path, outside: str = "/dev/null") -> tuple[
         signal.alarm(LIMIT_S)
         digest = hashlib.sha256()
         assert process.stdout is not None
-        while chunk := process.stdout.read(MIB):
-            digest.update(chunk)
-        process.stdout.close()
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            while chunk := process.stdout.read(MIB):
+                digest.update(chunk)
+            process.stdout.close()
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         signal.alarm(0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if late:
@@ -266,7 +273,7 @@ class Locality:
         command = [str(self.demeter), "extmem", "run", "--dram", f"{program.dram_mib}M"]
         command += ["--swap", str(self.swap), "--swap-size", f"{SWAP_MIB}M", "--quiet"]
         command += ["--json", str(summary), "--", *program.command]
-        group = linux.Group(*self.groups, f"demeter-locality-{os.getpid()}-extmem", None)
+        group = linux.Group(*self.groups, f"{GROUP_PREFIX}{os.getpid()}-extmem", None)
         try:
             group.reset_peak()
             status, run, errors = _run(group.command(command), self.folder, self.outside)
@@ -295,6 +302,7 @@ class Locality:
                 try:
                     run = self.linux(program, setting, limit_bytes)
                 except LocalityError as error:
+                    print(f"left out: {error}", flush=True)
                     refused = error
                     continue
                 if run.digest != digest:
@@ -303,6 +311,7 @@ class Locality:
                     )
                 if run.is_over:
                     refused = LocalityError(f"{program.name}: {setting} had more than its DRAM")
+                    print(f"left out: {refused}", flush=True)
                 else:
                     tried.setdefault(setting, []).append(run.seconds)
         if not tried:
@@ -315,7 +324,7 @@ class Locality:
         With at least ``limit_bytes`` of DRAM.
         """
         linux.Knobs.apply(setting)
-        name = f"demeter-locality-{os.getpid()}"
+        name = f"{GROUP_PREFIX}{os.getpid()}"
         limit_bytes = max(limit_bytes, program.dram_mib * MIB)
         group = linux.Group(*self.groups, name, limit_bytes)
         try:
@@ -326,6 +335,11 @@ class Locality:
                 with help_of(group, limit_bytes) as patience:
                     command = group.command(list(program.command))
                     status, run, errors = _run(command, self.folder, self.outside)
+                if patience.has_given_up():
+                    raise LocalityError(
+                        f"{program.name} found no memory for {patience.MOST_S:.0f} s with "
+                        f"{setting}; next: give the program more DRAM"
+                    )
                 if status == 0:
                     read = _pages_swapped_in() - before
                     is_over = (
@@ -334,19 +348,13 @@ class Locality:
                     )
                     return replace(
                         run,
-                        seconds=run.seconds - patience.waited_s,
                         pages_read=read,
                         kills=kills,
                         lent=patience.lent,
                         lent_seconds=patience.lent_s,
                         waited_seconds=patience.waited_s,
-                        peak_bytes=group.peak_bytes(),
+                        peak_bytes=patience.peak_bytes(),
                         is_over=is_over,
-                    )
-                if patience.has_given_up():
-                    raise LocalityError(
-                        f"{program.name} found no memory for {patience.MOST_S:.0f} s with "
-                        f"{setting}; next: give the program more DRAM"
                     )
                 # Inside a system call nobody waits for memory: the call fails.
                 if status != -signal.SIGKILL and not (patience.lent or group.was_short()):
@@ -371,6 +379,7 @@ class Locality:
         if status != 0:
             raise LocalityError(f"{program.name}: {errors.strip()}; next: install it")
         limit_bytes = self.extmem(program).peak_bytes
+        print(f"{program.name}: Linux is given {limit_bytes / MIB:.1f} MiB", flush=True)
         best = self.best_setting(program, plain.digest, limit_bytes)
         row = Row(program, str(best))
         for turn in range(rounds):
@@ -385,30 +394,42 @@ class Locality:
         return row
 
 
-def measure(
-    demeter: Path, swap: Path, rounds: int, only: set[str], programs: tuple[Program, ...]
-) -> str:
+def measure(demeter: Path, swap: Path, rounds: int, only: set[str]) -> str:
     """Compare the programs and return the table. Everything changed is put back."""
+    unknown = only - {program.name for program in PROGRAMS}
+    if unknown:
+        raise LocalityError(f"no program {', '.join(sorted(unknown))}; next: see --help")
     if os.geteuid() != 0:
         raise LocalityError("control groups and swap need root; next: run it as root")
+    # To be told to end ends it in order: a program in its group would sleep for ever.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     swap.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=swap, prefix="data-")))
         subprocess.run(["python3", "-c", DATA], cwd=folder, check=True)
+        os.sync()
         groups = stack.enter_context(linux.memory_hierarchy())
+        linux.remove_groups(groups[1], GROUP_PREFIX)
         machine = linux.Machine(swap)
         stack.callback(machine.restore)
         settings = machine.prepare()
         # Whether the disk rotates counts when swap is switched on.
         stack.enter_context(linux.swap_file(swap, SWAP_MIB * MIB))
         stack.callback(linux.Knobs().restore)
+        if linux.zswap_bytes() > MIB:
+            raise LocalityError("zswap holds pages of others; next: `swapoff -a`, and try again")
         locality = Locality(demeter.absolute(), swap.absolute(), folder, groups)
         print(f"{commit()}, {json.dumps(settings)}", flush=True)
-        rows = []
-        for program in programs:
+        rows, failed = [], []
+        for program in PROGRAMS:
             if only and program.name not in only:
                 continue
-            rows.append(locality.compare(program, rounds))
+            try:
+                rows.append(locality.compare(program, rounds))
+            except LocalityError as error:
+                failed.append(str(error))
+                continue
             print(rows[-1].line(), flush=True)
         reached = sum(row.rate() >= MARK for row in rows)
-        return f"{table(rows)}\n\n{reached} of {len(rows)} programs reach {MARK}"
+        said = f"{reached} of {len(rows) + len(failed)} programs reach {MARK}"
+        return "\n".join([table(rows), "", *(f"No row: {error}" for error in failed), said])

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# usage: lab/experiments/extmem-locality.sh [--small] [--only NAME]… [--rounds N] [--swap DIR]
+# usage: lab/experiments/extmem-locality.sh [--only NAME]… [--rounds N] [--swap DIR]
 # A sort, compressors, hash tables and redis under `demeter extmem` and under Linux swap at its
-# best, in turns: the tables of docs/results/extmem.md; three quarters of an hour (--small:
-# a quarter), quiet. Needs root (control group, swap file). Everything it changes on the machine
-# is put back but what it installs.
+# best, in turns: the table of docs/results/extmem.md; an hour, quiet. Needs root (control
+# group, swap file). Everything it changes on the machine is put back but what it installs.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ OUTPUT = Program("loop", (sys.executable, "-c", "print(sum(range(9)))"), 64)
 
 
 def test_a_row_says_rates_of_pairs_and_medians() -> None:
-    row = Row(extmem_locality.SMALL[0], "page-cluster=5,zswap=off")
+    row = Row(Program("sort", (), 64), "page-cluster=5,zswap=off")
     row.extmem = [Run(2.0, 1.0, 10, "x"), Run(1.0, 3.0, 30, "x"), Run(4.0, 2.0, 20, "x")]
     row.linux = [
         Run(1.0, 1.0, 5, "x", 2),
@@ -28,7 +30,7 @@ def test_a_row_says_rates_of_pairs_and_medians() -> None:
 
 
 def test_the_hash_table_is_the_same_however_it_is_run(tmp_path: Path) -> None:
-    table = next(one for one in extmem_locality.SMALL if one.name == "hash table")
+    table = next(one for one in extmem_locality.PROGRAMS if one.name == "hash table, small")
     first = extmem_locality._run(list(table.command), tmp_path)
     again = extmem_locality._run(list(table.command), tmp_path)
     assert first[0] == 0
@@ -92,62 +94,98 @@ def test_a_program_that_takes_too_long_is_not_taken_for_killed(
 
 
 class Kernel:
-    """A group whose kernel finds nothing to evict until so many bytes were lent."""
+    """A group of 64 MiB, and what its kernel does with limits: only a wider one wakes up who
+    waits, if by then there is room."""
 
-    def __init__(self, tmp_path: Path, enough_bytes: int) -> None:
-        self.group = extmem_linux.Group("v1", tmp_path, "group", 0)
+    whole = 64 << 20
+
+    def __init__(self, tmp_path: Path, missing_bytes: int, evictable_bytes: int = 0) -> None:
+        self.group = extmem_linux.Group("v1", tmp_path, "group", None)
         self.group.limit = self.limit  # type: ignore[method-assign]
         self.control = self.group.path / "memory.oom_control"
-        self.enough_bytes = enough_bytes
+        self.now, self.evictable_bytes = self.whole, evictable_bytes
+        self.missing_bytes = missing_bytes
         self.seen: list[int] = []
 
     def limit(self, limit_bytes: int) -> bool:
         self.seen.append(limit_bytes)
-        if limit_bytes >= self.enough_bytes:
+        if limit_bytes < self.now - self.evictable_bytes:
+            return False
+        wider, self.now = limit_bytes > self.now, limit_bytes
+        if wider and limit_bytes + self.evictable_bytes >= self.whole + self.missing_bytes:
             self.short(False)
-        # Not at the first try.
-        return len(self.seen) > 1
+            self.evictable_bytes = self.whole
+        return True
 
     def short(self, is_short: bool) -> None:
         self.control.write_text(f"oom_kill_disable 1\nunder_oom {int(is_short)}\n")
 
+    def is_short(self) -> bool:
+        return "under_oom 1" in self.control.read_text()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
 
 def test_memory_is_lent_a_little_and_asked_back(tmp_path: Path) -> None:
-    whole, step = 64 << 20, extmem_linux.Patience.LENT_BYTES
-    kernel = Kernel(tmp_path, whole + 2 * step)
-    with extmem_linux.Patience(kernel.group, whole) as patience:
+    step = extmem_linux.Patience.LENT_BYTES
+    kernel = Kernel(tmp_path, 3 * step)
+    with extmem_linux.Patience(kernel.group, kernel.whole) as patience:
         assert kernel.control.read_text() == "1"
         kernel.short(True)
-        while whole not in kernel.seen[5:]:
-            time.sleep(0.001)
-    # Asked to evict first; then lent twice, and asked back in small steps.
-    back = extmem_linux.Patience.BACK_BYTES
-    lent = [whole - step, whole, whole + step, whole, whole + step, whole + 2 * step]
-    assert kernel.seen[:6] == lent
-    assert kernel.seen[6:14] == [whole + 2 * step - back * at for at in range(1, 9)]
-    assert (patience.lent, patience.lent_s > 0, patience.waited_s > 0) == (1, True, True)
+        until(lambda: kernel.whole in kernel.seen)
+    assert max(kernel.seen) == kernel.whole + 3 * step
+    assert kernel.seen[-4:-1] == [kernel.whole + step * at for at in (2, 1, 0)]
+    assert (patience.helped, patience.lent, patience.lent_bytes) == (1, 1, 0)
+    assert patience.lent_s > 0 and patience.waited_s > 0
+
+
+def test_what_the_kernel_finds_is_not_lent(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, 0, extmem_linux.Patience.FOUND_BYTES)
+    with extmem_linux.Patience(kernel.group, kernel.whole) as patience:
+        kernel.short(True)
+        until(lambda: not kernel.is_short())
+    assert max(kernel.seen) == kernel.whole
+    assert (patience.helped, patience.lent) == (1, 0)
 
 
 def test_who_is_short_for_long_is_not_lent_ever_more(tmp_path: Path) -> None:
-    whole = 64 << 20
-    kernel = Kernel(tmp_path, 2 * whole)
-    with extmem_linux.Patience(kernel.group, whole):
+    kernel = Kernel(tmp_path, 64 << 20)
+    with extmem_linux.Patience(kernel.group, kernel.whole) as patience:
         kernel.short(True)
-        while len(kernel.seen) < 200:
-            time.sleep(0.001)
-    assert max(kernel.seen) == whole + whole // extmem_linux.Patience.MOST_SHARE
-    assert kernel.seen[-1] == whole
+        until(lambda: len(kernel.seen) > 100)
+    assert max(kernel.seen) == kernel.whole * 65 // 64
+    assert patience.limit_bytes == kernel.whole == kernel.seen[-1]
+
+
+def test_what_is_lent_stays_so_while_zswap_is_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [0]
+    monkeypatch.setattr(extmem_linux.ZswapBill, "LOOK_S", 0.0)
+    monkeypatch.setattr(extmem_linux, "zswap_bytes", lambda: held[0])
+    kernel = Kernel(tmp_path, 0)
+    bill = extmem_linux.PatientBill(kernel.group, kernel.whole)
+    bill.lent_bytes, held[0], kernel.evictable_bytes = 1 << 18, 8 << 20, 64 << 20
+    (kernel.group.path / "memory.usage_in_bytes").write_text(str(50 << 20))
+    bill.charge()
+    assert kernel.now == kernel.whole - (8 << 20) + (1 << 18)
+    assert bill.limit_bytes == kernel.whole - (8 << 20)
+    assert bill.peak_bytes() == 58 << 20
 
 
 def test_who_sleeps_for_too_long_is_left_to_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extmem_linux.Patience, "MOST_S", 0.05)
-    kernel = Kernel(tmp_path, 128 << 20)
-    with extmem_linux.Patience(kernel.group, 64 << 20) as patience:
+    kernel = Kernel(tmp_path, 64 << 20)
+    with extmem_linux.Patience(kernel.group, kernel.whole) as patience:
         kernel.short(True)
-        while kernel.control.read_text() != "0":
-            time.sleep(0.001)
+        until(lambda: kernel.control.read_text() == "0")
     assert patience.has_given_up()
 
 
@@ -160,21 +198,20 @@ def test_a_setting_that_finds_no_memory_is_refused(
         locality.linux(killed, extmem_locality.SETTINGS[0])
 
 
-def test_sleep_in_place_of_a_kill_does_not_count(
-    locality: Locality, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = locality.linux(OUTPUT, extmem_locality.SETTINGS[0])
-    assert plain.waited_seconds == 0
-    enter = extmem_linux.Patience.__enter__
+def test_what_a_killed_run_left_in_its_groups_is_ended(tmp_path: Path) -> None:
+    group = tmp_path / "demeter-locality-1"
+    group.mkdir()
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    (group / "memory.oom_control").write_text("1")
+    (group / "cgroup.procs").write_text(f"{sleeper.pid}\n")
+    extmem_linux.remove_groups(tmp_path, "demeter-locality-")
+    assert sleeper.wait(timeout=20) == -9
+    assert (group / "memory.oom_control").read_text() == "0"
 
-    def waited(patience: extmem_linux.Patience) -> extmem_linux.Patience:
-        patience.waited_s = 1000.0
-        return enter(patience)
 
-    monkeypatch.setattr(extmem_linux.Patience, "__enter__", waited)
-    run = locality.linux(OUTPUT, extmem_locality.SETTINGS[0])
-    assert run.waited_seconds == 1000.0
-    assert run.seconds < 0
+def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LocalityError, match="no program sart"):
+        extmem_locality.measure(tmp_path, tmp_path, 1, {"sort", "sart"})
 
 
 def test_zswap_is_paid_for_and_what_cannot_be_is_counted(

@@ -276,7 +276,9 @@ impl Pager {
             handle: Handle(0),
             advice: Advice::Relocate,
         }; MOST];
-        let found = tier.drain(&mut aged[..self.budget.batch_pages(MOST)]);
+        // Twice as many as the evictor brings at a time.
+        let most = 2 * self.budget.batch_pages(EVICTION_BATCH);
+        let found = tier.drain(&mut aged[..most.min(MOST)]);
         let mut count = 0;
         for aged in &aged[..found] {
             let entry = self.table.load(aged.owner);
@@ -367,7 +369,10 @@ impl Pager {
         self.victims.set_most_pages(most_pages);
         self.size_victim_cache();
         drop(operation);
+        // A fork copies all of it, or nothing.
+        let pass = self.gate.enter();
         self.contexts.trim(&self.budget);
+        drop(pass);
         self.counters()
             .evict_cpu_ns
             .set(crate::clock::thread_cpu_ns());

@@ -217,7 +217,8 @@ impl Budget {
 
     /// As much of a batch of so many pages as its buffers are worth of this DRAM.
     pub fn batch_pages(&self, most: usize) -> usize {
-        let fair = self.dram_pages.max(0) as usize / BATCH_SHARE;
+        let dram_pages = self.share_of(self.dram_pages.max(0) as u64);
+        let fair = dram_pages as usize / BATCH_SHARE;
         fair.max(LEAST_BATCH_PAGES).min(most)
     }
 

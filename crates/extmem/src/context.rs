@@ -179,7 +179,7 @@ impl Contexts {
                 // Not while somebody works with it.
                 let mask = 1 << bit;
                 if self.in_use[word_index].fetch_or(mask, Ordering::Acquire) & mask == 0 {
-                    self.shrink(index, if idle { 0 } else { asked }, budget);
+                    self.shrink(index, if idle { 0 } else { asked.max(1) }, budget);
                     self.in_use[word_index].fetch_and(!mask, Ordering::Release);
                 }
             }
@@ -336,6 +336,8 @@ mod tests {
         let (busy, idle) = (pool.borrow(&budget), pool.borrow(&budget));
         fill(&busy, 100);
         fill(&idle, 50);
+        // SAFETY: as below.
+        unsafe { *idle.stack_top().sub(1) = 7 };
         assert_eq!(budget.overhead_pages(), 2 * CHARGED_PAGES + 92 + 42);
         // Not what somebody works with, however long.
         (0..3).for_each(|_| pool.trim(&budget));
@@ -350,11 +352,48 @@ mod tests {
         pool.trim(&budget);
         assert_eq!(budget.overhead_pages(), CHARGED_PAGES + 12);
         assert_eq!((first_of(&busy, 19), first_of(&busy, 20)), (7, 0));
-        assert_eq!(first_of(&idle, 0), 0);
+        assert_eq!((first_of(&idle, 0), first_of(&idle, 49)), (0, 0));
+        // SAFETY: the last byte of a stack that nobody uses.
+        assert_eq!(unsafe { *idle.stack_top().sub(1) }, 0);
+        pool.trim(&budget);
+        assert_eq!(budget.overhead_pages(), 0);
+        // One without a buffer is kept while it is used, and goes whole when it is not.
+        let other = pool.borrow(&budget);
+        pool.give_back(&other);
+        pool.trim(&budget);
+        assert_eq!(budget.overhead_pages(), CHARGED_PAGES);
         pool.trim(&budget);
         assert_eq!(budget.overhead_pages(), 0);
         // And is charged again when it is used again.
         pool.borrow(&budget);
         assert_eq!(budget.overhead_pages(), CHARGED_PAGES);
+    }
+
+    #[test]
+    fn nobody_loses_what_they_work_with() {
+        let region = Region::map_anonymous(Contexts::footprint_bytes()).unwrap();
+        let pool = Contexts::new(region).unwrap();
+        let budget = Budget::new(1_000_000, 1, None);
+        std::thread::scope(|scope| {
+            for thread in 1..=3u8 {
+                let (pool, budget) = (&pool, &budget);
+                scope.spawn(move || {
+                    for round in 0..2000usize {
+                        let context = pool.borrow(budget);
+                        let bytes = (round % 37 + 1) * PAGE_BYTES;
+                        let buffer = pool.buffer(&context, bytes / PAGE_BYTES, budget);
+                        // SAFETY: so many bytes of a buffer that is borrowed here alone.
+                        let buffer = unsafe { std::slice::from_raw_parts_mut(buffer, bytes) };
+                        buffer.fill(thread);
+                        std::thread::yield_now();
+                        assert!(buffer.iter().all(|&byte| byte == thread));
+                        pool.give_back(&context);
+                    }
+                });
+            }
+            scope.spawn(|| (0..4000).for_each(|_| pool.trim(&budget)));
+        });
+        (0..2).for_each(|_| pool.trim(&budget));
+        assert_eq!(budget.overhead_pages(), 0);
     }
 }

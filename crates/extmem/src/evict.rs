@@ -93,7 +93,7 @@ impl Pager {
         }
         // Others empty it. To move ever more pages in frees no frame, and takes pages from
         // the program that it uses.
-        if self.victims_overflow() {
+        if self.victims.fill_pages() >= overflow_of(target) {
             self.victims.wait_for_drain(drains);
             return 0;
         }
@@ -114,8 +114,7 @@ impl Pager {
 
     /// Whether the victim cache has twice what it should have, and more comes to nothing.
     pub fn victims_overflow(&self) -> bool {
-        let target = u64::from(self.victims.target_pages());
-        self.victims.fill_pages() >= 2 * target + BATCH_PAGES as u64
+        self.victims.fill_pages() >= overflow_of(u64::from(self.victims.target_pages()))
     }
 
     /// Frees objects of the compressed tier whose pages will stay in DRAM: they would be of use
@@ -572,6 +571,11 @@ impl Pager {
             self.store.capacity_slots() / 256
         );
     }
+}
+
+/// More than a victim cache of this size should hold.
+fn overflow_of(target_pages: u64) -> u64 {
+    2 * target_pages + BATCH_PAGES as u64
 }
 
 /// Joins vectors that touch; returns the shorter list, in place.

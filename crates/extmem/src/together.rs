@@ -237,14 +237,17 @@ impl Pager {
     /// Copies protected pages among the first `count` of scratch into the context's buffer,
     /// each to its position there.
     pub fn copy_marked(&self, marks: &Marks, count: usize, context: &mut Context) {
-        let buffer = self.buffer(context, count);
+        let Some(last) = (0..count).rev().find(|&at| marks.has(at)) else {
+            return;
+        };
+        let buffer = self.buffer(context, last + 1);
         let scratch = context.scratch();
         let mut pieces = [libc::iovec {
             iov_base: std::ptr::null_mut(),
             iov_len: PAGE_BYTES,
         }; BATCH_PAGES];
         let mut marked = 0;
-        for at in (0..count).filter(|&at| marks.has(at)) {
+        for at in (0..=last).filter(|&at| marks.has(at)) {
             scratch.vectors[marked] = libc::iovec {
                 iov_base: self.table.address(scratch.pages[at]) as *mut _,
                 iov_len: PAGE_BYTES,
@@ -252,9 +255,6 @@ impl Pager {
             // SAFETY: the buffer has as many pages as the scratch arrays.
             pieces[marked].iov_base = unsafe { buffer.add(at * PAGE_BYTES) }.cast();
             marked += 1;
-        }
-        if marked == 0 {
-            return;
         }
         // SAFETY: the kernel reads our pages, and refuses those it may not read. Asked for the
         // number of this process it is no other one's, whatever forks and name spaces there are.

@@ -272,7 +272,8 @@ impl CompressedTier {
         // As much as if it had all the DRAM there is.
         let most_bytes = self.worth.most_bytes();
         let share_bytes = share_of(most_bytes).max(1) as u128;
-        let taken_bytes = self.slab.resident_bytes() as u128 * most_bytes as u128 / share_bytes;
+        // By spans, as the limit is.
+        let taken_bytes = self.slab.span_bytes() as u128 * most_bytes as u128 / share_bytes;
         let taken_bytes = usize::try_from(taken_bytes).unwrap_or(usize::MAX);
         self.set_limit_bytes(share_of(self.worth.settle(taken_bytes)));
     }

@@ -194,6 +194,11 @@ impl Slab {
             + size_of_val(self.classes)
     }
 
+    /// Bytes of the spans that have objects: what the limit bounds.
+    pub fn span_bytes(&self) -> usize {
+        self.used.load(RELAXED) * SPAN_BYTES
+    }
+
     /// Bytes of the objects.
     pub fn live_bytes(&self) -> usize {
         self.live_bytes.load(RELAXED)
