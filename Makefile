@@ -92,7 +92,7 @@ soak: build lab ## ten thousand random operations on real guests under one daemo
 	SOAK_OPERATIONS=$(or $(SOAK_OPERATIONS),10000) SOAK_GUESTS=$(or $(SOAK_GUESTS),6) \
 		SOAK_SEED=$(or $(SOAK_SEED),$$(date +%s)) SOAK_LOG=out/soak tests/suites/soak
 
-bench-extmem: build lab ## the user-space pager against Linux swap at its best (root; half an hour a run: EXTMEM_RUNS; then programs, a quarter of an hour)
+bench-extmem: build lab ## the user-space pager against Linux swap at its best (root; half an hour a run: EXTMEM_RUNS; then programs, an hour)
 	lab/experiments/extmem.sh --runs $(or $(EXTMEM_RUNS),1) --out out/extmem
 	lab/experiments/extmem-locality.sh
 

@@ -132,9 +132,9 @@ struct demeter_extmem_policy {
 	/* The program said something of a range. Optional. */
 	void (*hint)(void *policy, demeter_extmem_page first, uint32_t pages,
 		     uint32_t hint);
-	/* Pages that the victim cache should have now; with 0, pages that need
-	 * not be written leave at once. Optional: the pager takes a sixteenth
-	 * of DRAM. */
+	/* Pages that the victim cache should have now, asked after each batch
+	 * that left; with 0, pages that need not be written leave at once.
+	 * Optional: the pager takes a sixteenth of DRAM. */
 	uint32_t (*victim_cache_pages)(void *policy);
 	/* Names up to `room` pages in DRAM that it will not name as victims
 	 * soon, each once after it came: what the compressed tier still holds of
