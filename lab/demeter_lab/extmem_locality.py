@@ -29,6 +29,9 @@ SWAP_MIB = 4096
 GROUP_PREFIX = "demeter-locality-"
 # The kernel kills a group's program where every page was used just now: once more then.
 MOST_KILLS = 12
+# After so many kills Linux has one part in so many more.
+KILLS_FOR_MORE = 2
+MORE_SHARE = 64
 LIMIT_S = 300
 DATA = """
 import base64, random
@@ -321,7 +324,8 @@ class Locality:
     def linux(self, program: Program, setting: linux.Setting, limit_bytes: int = 0) -> Run:
         """Run a program in a control group, once more where the kernel kills it.
 
-        With at least ``limit_bytes`` of DRAM.
+        With at least ``limit_bytes`` of DRAM. Inside a system call nobody can wait for memory:
+        there the call fails, and the program with it. Who is killed twice has a little more.
         """
         linux.Knobs.apply(setting)
         name = f"{GROUP_PREFIX}{os.getpid()}"
@@ -330,9 +334,11 @@ class Locality:
         try:
             for kills in range(MOST_KILLS + 1):
                 before = _pages_swapped_in()
+                more_bytes = kills // KILLS_FOR_MORE * limit_bytes // MORE_SHARE
+                group.limit(limit_bytes + more_bytes)
                 group.reset_peak()
                 help_of = linux.PatientBill if setting.zswap else linux.Patience
-                with help_of(group, limit_bytes) as patience:
+                with help_of(group, limit_bytes + more_bytes) as patience:
                     command = group.command(list(program.command))
                     status, run, errors = _run(command, self.folder, self.outside)
                 if patience.has_given_up():

@@ -38,8 +38,14 @@ def test_the_hash_table_is_the_same_however_it_is_run(tmp_path: Path) -> None:
     assert first[1].cpu_seconds > 0
 
 
+#: What the group was limited to.
+limits: list[int] = []
+
+
 @pytest.fixture
 def locality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locality:
+    limits.clear()
+
     class Ungrouped:
         version = "none"
         path = Path("none")
@@ -52,6 +58,10 @@ def locality(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Locality:
 
         def was_short(self) -> bool:
             return False
+
+        def limit(self, limit_bytes: int) -> bool:
+            limits.append(limit_bytes)
+            return True
 
         def reset_peak(self) -> None:
             pass
@@ -79,6 +89,8 @@ def test_kills_are_counted_and_bounded(locality: Locality) -> None:
     script += "os.kill(os.getpid(), 9)"
     program = Program("killed", (sys.executable, "-c", script), 64)
     assert locality.linux(program, extmem_locality.SETTINGS[0]).kills == 2
+    # And has a little more DRAM the third time.
+    assert limits == [64 << 20, 64 << 20, 65 << 20]
     always = Program("killed", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"), 64)
     with pytest.raises(LocalityError, match="killed killed 13 times"):
         locality.linux(always, extmem_locality.SETTINGS[0])

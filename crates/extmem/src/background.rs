@@ -75,8 +75,7 @@ impl Pager {
     }
 
     fn start(&self, seat: usize, thread: extern "C" fn(usize) -> !) {
-        self.budget
-            .charge_overhead(crate::worker::Seat::CHARGED_PAGES);
+        self.budget.charge_overhead(self.seats[seat].charge_pages());
         // SAFETY: each seat is taken once in a process, or again in a forked child,
         // where the parent's threads do not exist.
         if let Err(errno) = unsafe { self.seats[seat].start(thread, seat) } {

@@ -6,6 +6,8 @@
 //! are made by the bare system call, with a stack and a blank thread-local block of
 //! their own (for `errno` of the few library calls they make), all signals blocked.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::region::{PAGE_BYTES, Region};
 use crate::syscall;
 
@@ -18,6 +20,7 @@ const TLS_ABOVE_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct Seat {
     base: usize,
+    is_charged: AtomicBool,
 }
 
 impl Seat {
@@ -27,7 +30,17 @@ impl Seat {
     }
 
     /// Pages a thread is expected to touch.
-    pub const CHARGED_PAGES: i64 = 6;
+    const CHARGED_PAGES: i64 = 6;
+
+    /// Pages that are to be charged when a thread starts: once, for in the child of a fork it
+    /// has the same memory again.
+    pub fn charge_pages(&self) -> i64 {
+        if self.is_charged.swap(true, Ordering::Relaxed) {
+            0
+        } else {
+            Self::CHARGED_PAGES
+        }
+    }
 
     /// A seat in a region.
     pub fn new(region: &mut Region) -> Option<Self> {
@@ -41,7 +54,10 @@ impl Seat {
                 [base, PAGE_BYTES, libc::PROT_NONE as usize, 0, 0, 0],
             );
         }
-        Some(Self { base })
+        Some(Self {
+            base,
+            is_charged: AtomicBool::new(false),
+        })
     }
 
     /// Starts `function(argument)` on the seat. It must never return, and signals
@@ -106,7 +122,7 @@ impl Seat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     static SEEN: AtomicU32 = AtomicU32::new(0);
 
@@ -122,6 +138,7 @@ mod tests {
     fn a_bare_thread_runs() {
         let mut region = Region::map_anonymous(Seat::footprint_bytes()).unwrap();
         let seat = Seat::new(&mut region).unwrap();
+        assert_eq!([seat.charge_pages(), seat.charge_pages()], [6, 0]);
         // SAFETY: a fresh seat.
         unsafe { seat.start(thread, 4242) }.unwrap();
         for _ in 0..1000 {
