@@ -128,15 +128,13 @@ class Group:
 
     def peak_bytes(self) -> int:
         """Return the most memory the group has held, 0 if the kernel does not say."""
-        name = "memory.peak" if self.version == "v2" else "memory.max_usage_in_bytes"
-        try:
-            return int((self.path / name).read_text())
-        except OSError:
-            return 0
+        return self._bytes("memory.peak" if self.version == "v2" else "memory.max_usage_in_bytes")
 
     def used_bytes(self) -> int:
         """Return the memory the group holds now, 0 if the kernel does not say."""
-        name = "memory.current" if self.version == "v2" else "memory.usage_in_bytes"
+        return self._bytes("memory.current" if self.version == "v2" else "memory.usage_in_bytes")
+
+    def _bytes(self, name: str) -> int:
         try:
             return int((self.path / name).read_text())
         except OSError:
