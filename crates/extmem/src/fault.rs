@@ -225,6 +225,7 @@ impl Pager {
             };
         }
         self.tell_arrived(&mut arrivals[..count]);
+        self.charge_table();
         self.counters().first_touches.add(count as u64);
         true
     }

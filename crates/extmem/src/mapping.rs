@@ -9,7 +9,7 @@ use crate::compressed::Handle;
 use crate::context::{BATCH_PAGES, Context};
 use crate::copies::NO_PAYLOAD;
 use crate::fatal;
-use crate::page::{Entry, Flag, PageIndex, RESERVED_PAGES, State};
+use crate::page::{BLOCK_PAGES, Entry, Flag, PageIndex, State};
 use crate::pager::Pager;
 use crate::policy::{Arrival, abi};
 use crate::region::PAGE_BYTES;
@@ -85,20 +85,30 @@ impl Pager {
             self.arm(pages, protection)?;
         }
         let entry = protect_entry(Entry::new(State::Untouched), protection);
-        for page in pages.iter() {
+        let mut page = pages.first;
+        while page < pages.end() {
+            let is_block = page.is_multiple_of(BLOCK_PAGES) && pages.end() - page >= BLOCK_PAGES;
+            if is_block && entry == Entry::FRESH && self.table.map_fresh(page) {
+                page += BLOCK_PAGES;
+                continue;
+            }
             let old = self.table.seize(page);
             debug_assert_eq!(old.state(), State::Unmapped);
             self.table.publish(page, entry);
+            page += 1;
         }
-        self.use_words(pages);
+        self.charge_table();
         self.policy.mapped(pages.first, pages.count);
         Ok(())
     }
 
-    /// The page table's own pages count as DRAM; the policy's are not touched yet.
-    fn use_words(&self, pages: Pages) {
-        let more = self.table.mark_used(pages.first, pages.count);
-        self.budget.charge_overhead(more as i64);
+    /// The page table's own pages count as DRAM from the first word on that is written in
+    /// them; the policy's are charged as pages arrive.
+    pub fn charge_table(&self) {
+        let more = self.table.take_newly_used();
+        if more > 0 {
+            self.budget.charge_overhead(more.into());
+        }
     }
 
     /// Makes taken address space a mapping that cannot be accessed. It promises nothing; of a
@@ -106,8 +116,8 @@ impl Pager {
     /// costs nothing.
     pub fn map_inaccessible(&self, pages: Pages) -> Result<(), Errno> {
         let end = pages.first + pages.count;
-        let first = pages.first.div_ceil(RESERVED_PAGES) * RESERVED_PAGES;
-        let last = end / RESERVED_PAGES * RESERVED_PAGES;
+        let first = pages.first.div_ceil(BLOCK_PAGES) * BLOCK_PAGES;
+        let last = end / BLOCK_PAGES * BLOCK_PAGES;
         if last <= first {
             return self.map(pages, libc::PROT_NONE);
         }
@@ -131,19 +141,19 @@ impl Pager {
     }
 
     fn materialize_blocks(&self, run: Pages) {
-        let first = run.first / RESERVED_PAGES * RESERVED_PAGES;
-        let end = (run.first + run.count).next_multiple_of(RESERVED_PAGES);
-        for block in (first..end).step_by(RESERVED_PAGES as usize) {
+        let first = run.first / BLOCK_PAGES * BLOCK_PAGES;
+        let end = (run.first + run.count).next_multiple_of(BLOCK_PAGES);
+        for block in (first..end).step_by(BLOCK_PAGES as usize) {
             let pages = Pages {
                 first: block,
-                count: RESERVED_PAGES,
+                count: BLOCK_PAGES,
             };
             let _turn = self.extents.lock();
             // Another thread may have been here while this one waited.
             if self.table.is_reserved(block) {
                 // Inaccessible memory promises nothing, so this cannot fail.
                 let _ = self.map(pages, libc::PROT_NONE);
-                self.table.unreserve(block, RESERVED_PAGES);
+                self.table.unreserve(block, BLOCK_PAGES);
             }
         }
     }
@@ -152,7 +162,7 @@ impl Pager {
     /// lies between them; what is reserved and only touched by the range is given words first.
     pub fn split(&self, pages: Pages, mut work: impl FnMut(&Self, Pages, bool)) {
         let end = pages.first + pages.count;
-        let ragged = |page: PageIndex| !page.is_multiple_of(RESERVED_PAGES);
+        let ragged = |page: PageIndex| !page.is_multiple_of(BLOCK_PAGES);
         for page in [pages.first, end] {
             if ragged(page) && self.table.is_reserved(page - 1) && self.table.is_reserved(page) {
                 self.materialize_blocks(Pages {
@@ -318,11 +328,11 @@ impl Pager {
         }
         let mut released = 0;
         for page in pages.iter() {
-            let entry = self.table.seize(page);
-            if entry.state() == State::Foreign {
-                self.table.publish(page, entry);
+            let entry = self.table.settled(page);
+            if entry.state() == State::Foreign || protect_entry(entry, protection) == entry {
                 continue;
             }
+            let entry = self.table.seize(page);
             let keeps =
                 !accessible && entry.has(Flag::Accessible) && entry.state() != State::Untouched;
             if !accessible && entry.has(Flag::Accessible) && !keeps {
@@ -332,6 +342,7 @@ impl Pager {
             let next = next.with(Flag::Accessible, accessible || keeps);
             self.table.publish(page, next);
         }
+        self.charge_table();
         debug_assert!(released <= less + u64::from(pages.count));
         self.budget.release(released);
         Ok(())
@@ -372,8 +383,7 @@ impl Pager {
             self.table.seize(page);
             self.table.publish(page, Entry::new(State::Foreign));
         }
-        // It may be the first mapping there: blocks not in use are passed over.
-        self.use_words(pages);
+        self.charge_table();
     }
 
     /// Whether every page of the range is a managed one.

@@ -4,6 +4,10 @@
 //! Whoever wants to change what a page is first makes it `Busy` with one
 //! compare-and-swap; from then on the page is theirs until they store the next
 //! state. Threads that meet a busy page sleep on its word.
+//!
+//! A word takes DRAM from the program, so one is written only for a page that somebody has
+//! touched: where a whole block of words is mapped for the first time, a bit says what they
+//! all stand for (see [`PageTable::map_fresh`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -70,6 +74,10 @@ pub enum Flag {
 }
 
 impl Entry {
+    /// A page of a mapping that may be read and written, which nobody has touched yet.
+    pub const FRESH: Self =
+        Self(State::Untouched as u64 | Flag::Accessible as u64 | Flag::Writable as u64);
+
     /// An entry of nothing but a state.
     pub const fn new(state: State) -> Self {
         Self(state as u64)
@@ -174,8 +182,12 @@ impl Entry {
     }
 }
 
-/// Pages of a block that can be reserved: those whose words share a page of the table.
-pub const RESERVED_PAGES: u32 = WORDS as u32;
+/// The word of a page that is unmapped and was not always. No entry is stored as this.
+const UNMAPPED_AGAIN: u64 = 1 << 18;
+
+/// Pages of a block that can be reserved, or fresh: those whose words share a page of the
+/// table.
+pub const BLOCK_PAGES: u32 = WORDS as u32;
 /// Words in a page of the table.
 const WORDS: usize = PAGE_BYTES / size_of::<AtomicU64>();
 
@@ -187,15 +199,21 @@ pub struct PageTable {
     /// One bit for each page of the table that was ever written.
     used: &'static [AtomicU64],
     /// One bit for each page of the table whose pages are all reserved: handed out, and not
-    /// accessible. Their words are zero.
+    /// accessible. They are unmapped by their words.
     reserved: &'static [AtomicU64],
+    /// One bit for each page of the table where a word of zero is a fresh page; elsewhere it is
+    /// an unmapped one. Once set it stays, so that what a word of zero means never changes
+    /// under somebody who has read it.
+    fresh: &'static [AtomicU64],
+    /// Pages of the table that were written for the first time since somebody last asked.
+    newly_used: AtomicU32,
     sleepers: AtomicU32,
 }
 
 impl PageTable {
     /// Bytes of address space for `pages` words.
     pub fn footprint_bytes(pages: usize) -> usize {
-        carved_bytes::<AtomicU64>(pages) + 2 * carved_bytes::<AtomicU64>(used_words(pages))
+        carved_bytes::<AtomicU64>(pages) + 3 * carved_bytes::<AtomicU64>(used_words(pages))
     }
 
     /// A table for the arena at `base`.
@@ -208,6 +226,9 @@ impl PageTable {
             used: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
             // SAFETY: as above.
             reserved: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
+            // SAFETY: as above.
+            fresh: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
+            newly_used: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
         })
     }
@@ -230,7 +251,11 @@ impl PageTable {
 
     /// The page's word.
     pub fn load(&self, page: PageIndex) -> Entry {
-        Entry(self.entries[page as usize].load(Ordering::SeqCst))
+        match self.entries[page as usize].load(Ordering::SeqCst) {
+            0 if self.is_fresh(page as usize / WORDS) => Entry::FRESH,
+            0 | UNMAPPED_AGAIN => UNMAPPED,
+            word => Entry(word),
+        }
     }
 
     /// The page's word will be wanted in a moment.
@@ -242,9 +267,28 @@ impl PageTable {
 
     /// Replaces the word if it is still `old`.
     pub fn change(&self, page: PageIndex, old: Entry, new: Entry) -> bool {
+        self.change_word(page, stored(old), new) || self.change_first(page, old, new)
+    }
+
+    fn change_word(&self, page: PageIndex, old: u64, new: Entry) -> bool {
         self.entries[page as usize]
-            .compare_exchange(old.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
+            .compare_exchange(old, stored(new), Ordering::SeqCst, Ordering::Relaxed)
             .is_ok()
+    }
+
+    /// The same of a word that was never written.
+    fn change_first(&self, page: PageIndex, old: Entry, new: Entry) -> bool {
+        let block = page as usize / WORDS;
+        let zero = if self.is_fresh(block) {
+            Entry::FRESH
+        } else {
+            UNMAPPED
+        };
+        let changed = old == zero && self.change_word(page, 0, new);
+        if changed {
+            self.mark_used(block);
+        }
+        changed
     }
 
     /// Makes the page busy if its word is still `old`.
@@ -254,7 +298,7 @@ impl PageTable {
 
     /// Ends a claim: only for the thread that made the page busy.
     pub fn publish(&self, page: PageIndex, entry: Entry) {
-        self.entries[page as usize].store(entry.0, Ordering::SeqCst);
+        self.entries[page as usize].store(stored(entry), Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             // SAFETY: the word lives as long as the process.
             unsafe { futex::wake_at(self.low_half(page), futex::ALL) };
@@ -301,21 +345,52 @@ impl PageTable {
         }
     }
 
-    /// Notes that the words of a range are in use. Returns table pages not in use before.
-    pub fn mark_used(&self, first: PageIndex, count: u32) -> usize {
-        let (from, to) = (
-            first as usize / WORDS,
-            (first as usize + count as usize).div_ceil(WORDS),
-        );
-        (from..to)
-            .filter(|chunk| {
-                let bit = 1 << (chunk % 64);
-                self.used[chunk / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0
-            })
-            .count()
+    /// Notes that a word of a block is written.
+    fn mark_used(&self, block: usize) {
+        let (word, bit) = (&self.used[block / 64], 1 << (block % 64));
+        if word.load(Ordering::Relaxed) & bit == 0
+            && word.fetch_or(bit, Ordering::SeqCst) & bit == 0
+        {
+            self.newly_used.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// Reserves blocks of [`RESERVED_PAGES`] whose pages are unmapped.
+    /// Pages of the table that are in use and were not when this was last asked.
+    pub fn take_newly_used(&self) -> u32 {
+        match self.newly_used.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.newly_used.swap(0, Ordering::Relaxed),
+        }
+    }
+
+    /// Makes the block that starts with a page a mapping of fresh pages, without its words.
+    /// False if they were written before. The caller has taken the whole block, and nothing is
+    /// mapped there.
+    pub fn map_fresh(&self, first: PageIndex) -> bool {
+        debug_assert!(first.is_multiple_of(BLOCK_PAGES));
+        let block = first as usize / WORDS;
+        let bit = 1 << (block % 64);
+        if self.used[block / 64].load(Ordering::SeqCst) & bit != 0 || self.is_fresh(block) {
+            return false;
+        }
+        self.fresh[block / 64].fetch_or(bit, Ordering::SeqCst);
+        true
+    }
+
+    fn is_fresh(&self, block: usize) -> bool {
+        self.fresh[block / 64].load(Ordering::SeqCst) >> (block % 64) & 1 == 1
+    }
+
+    /// Blocks, of the 64 of a word of bits, that something was ever mapped in.
+    fn known(&self, word: usize) -> u64 {
+        self.used[word].load(Ordering::Relaxed) | self.fresh[word].load(Ordering::Relaxed)
+    }
+
+    fn is_known(&self, block: usize) -> bool {
+        self.known(block / 64) >> (block % 64) & 1 == 1
+    }
+
+    /// Reserves blocks of [`BLOCK_PAGES`] whose pages are unmapped.
     pub fn reserve(&self, first: PageIndex, count: u32) {
         self.each_reserved_word(first, count, |word, mask| {
             word.fetch_or(mask, Ordering::SeqCst);
@@ -330,8 +405,8 @@ impl PageTable {
     }
 
     fn each_reserved_word(&self, first: PageIndex, count: u32, work: impl Fn(&AtomicU64, u64)) {
-        debug_assert!(first.is_multiple_of(RESERVED_PAGES) && count.is_multiple_of(RESERVED_PAGES));
-        let (mut block, end) = (first / RESERVED_PAGES, (first + count) / RESERVED_PAGES);
+        debug_assert!(first.is_multiple_of(BLOCK_PAGES) && count.is_multiple_of(BLOCK_PAGES));
+        let (mut block, end) = (first / BLOCK_PAGES, (first + count) / BLOCK_PAGES);
         while block < end {
             let here = (end - block).min(64 - block % 64);
             let ones = if here == 64 { !0 } else { (1 << here) - 1 };
@@ -342,7 +417,7 @@ impl PageTable {
 
     /// Whether the page is reserved.
     pub fn is_reserved(&self, page: PageIndex) -> bool {
-        let block = page / RESERVED_PAGES;
+        let block = page / BLOCK_PAGES;
         self.reserved[block as usize / 64].load(Ordering::SeqCst) >> (block % 64) & 1 == 1
     }
 
@@ -350,8 +425,8 @@ impl PageTable {
     /// `reserved` says). So is `page` itself, as the caller has found: who looked again might
     /// find a block that another thread has just made something else, and those behind it.
     pub fn alike_until(&self, page: PageIndex, end: PageIndex, reserved: bool) -> PageIndex {
-        let last = end.div_ceil(RESERVED_PAGES);
-        let mut block = page / RESERVED_PAGES + 1;
+        let last = end.div_ceil(BLOCK_PAGES);
+        let mut block = page / BLOCK_PAGES + 1;
         while block < last {
             let word = self.reserved[block as usize / 64].load(Ordering::SeqCst);
             let ahead = (if reserved { !word } else { word }) >> (block % 64);
@@ -362,25 +437,22 @@ impl PageTable {
             }
         }
         // The last block of the arena may end behind the last number.
-        block.saturating_mul(RESERVED_PAGES).min(end)
+        block.saturating_mul(BLOCK_PAGES).min(end)
     }
 
-    /// The pages of a range whose words are in use, in runs. The others were never mapped.
-    pub fn used_runs(
+    /// The pages of a range in blocks where something was ever mapped, in runs.
+    pub fn known_runs(
         &self,
         first: PageIndex,
         end: PageIndex,
         mut work: impl FnMut(PageIndex, u32),
     ) {
-        let is_used = |page: PageIndex| {
-            let chunk = page as usize / WORDS;
-            self.used[chunk / 64].load(Ordering::Relaxed) >> (chunk % 64) & 1 == 1
-        };
-        let after = |page: PageIndex| (page / RESERVED_PAGES + 1).saturating_mul(RESERVED_PAGES);
+        let is_known = |page: PageIndex| self.is_known(page as usize / WORDS);
+        let after = |page: PageIndex| (page / BLOCK_PAGES + 1).saturating_mul(BLOCK_PAGES);
         let mut page = first;
         while page < end {
             let start = page;
-            while page < end && is_used(page) {
+            while page < end && is_known(page) {
                 page = after(page).min(end);
             }
             if page > start {
@@ -391,25 +463,21 @@ impl PageTable {
         }
     }
 
-    /// Ranges of pages whose words are in use, in order.
-    pub fn used_ranges(&self) -> impl Iterator<Item = std::ops::Range<PageIndex>> + '_ {
-        let chunks = self.entries.len().div_ceil(WORDS);
-        let is_used = move |chunk: usize| {
-            self.used[chunk / 64].load(Ordering::Relaxed) >> (chunk % 64) & 1 == 1
-        };
+    /// Ranges of pages in blocks where something was ever mapped, in order.
+    pub fn known_ranges(&self) -> impl Iterator<Item = std::ops::Range<PageIndex>> + '_ {
+        let blocks = self.entries.len().div_ceil(WORDS);
         let mut next = 0;
         std::iter::from_fn(move || {
-            while next < chunks && !is_used(next) {
-                // Whole words of unused chunks go in one step.
-                let empty =
-                    next.is_multiple_of(64) && self.used[next / 64].load(Ordering::Relaxed) == 0;
+            while next < blocks && !self.is_known(next) {
+                // Whole words of unknown blocks go in one step.
+                let empty = next.is_multiple_of(64) && self.known(next / 64) == 0;
                 next += if empty { 64 } else { 1 };
             }
-            if next >= chunks {
+            if next >= blocks {
                 return None;
             }
             let first = next;
-            while next < chunks && is_used(next) {
+            while next < blocks && self.is_known(next) {
                 next += 1;
             }
             let end = (next * WORDS).min(self.entries.len());
@@ -425,6 +493,16 @@ impl PageTable {
     /// The kernel's futex is 32 bits: the low half, where the state is.
     fn low_half(&self, page: PageIndex) -> *const u32 {
         self.entries[page as usize].as_ptr() as *const u32
+    }
+}
+
+const UNMAPPED: Entry = Entry::new(State::Unmapped);
+
+/// The word of an entry. Zero is left to words that were never written.
+fn stored(entry: Entry) -> u64 {
+    match entry {
+        UNMAPPED => UNMAPPED_AGAIN,
+        entry => entry.0,
     }
 }
 
@@ -464,36 +542,83 @@ mod tests {
         assert_eq!(entry.state(), State::Dirty);
     }
 
+    fn table_of(pages: usize) -> PageTable {
+        let region = Region::map_anonymous(PageTable::footprint_bytes(pages)).unwrap();
+        PageTable::new(0x1000, pages, region).unwrap()
+    }
+
     #[test]
     fn table_pages_are_counted_once() {
         let pages = 300 * WORDS + 5;
-        let region = Region::map_anonymous(PageTable::footprint_bytes(pages)).unwrap();
-        let table = PageTable::new(0x1000, pages, region).unwrap();
-        assert_eq!(table.used_ranges().count(), 0);
-        assert_eq!(table.mark_used(10, 1), 1);
-        assert_eq!(table.mark_used(11, 600), 1);
-        assert_eq!(table.mark_used(0, 1), 0);
-        assert_eq!(table.mark_used(200 * WORDS as u32, 1), 1);
-        assert_eq!(table.mark_used(300 * WORDS as u32, 5), 1);
-        let mut runs = Vec::new();
-        table.used_runs(5, 250 * WORDS as u32 + 9, |first, count| {
-            runs.push((first, count))
-        });
         let block = WORDS as u32;
+        let table = table_of(pages);
+        assert_eq!(table.known_ranges().count(), 0);
+        let map = |page| {
+            let old = table.seize(page);
+            assert_eq!(old, UNMAPPED);
+            table.publish(page, Entry::new(State::Untouched));
+        };
+        for page in [10, 11, block, 200 * block, 300 * block] {
+            map(page);
+        }
+        assert_eq!(table.take_newly_used(), 4);
+        map(0);
+        assert_eq!(table.take_newly_used(), 0);
+        let mut runs = Vec::new();
+        table.known_runs(5, 250 * block + 9, |first, count| runs.push((first, count)));
         assert_eq!(runs, [(5, 2 * block - 5), (200 * block, block)]);
-        let ranges: Vec<_> = table.used_ranges().collect();
-        assert_eq!(ranges[0], 0..2 * WORDS as u32);
-        assert_eq!(ranges[1], 200 * WORDS as u32..201 * WORDS as u32);
-        assert_eq!(ranges[2], 300 * WORDS as u32..pages as u32);
+        let ranges: Vec<_> = table.known_ranges().collect();
+        assert_eq!(ranges[0], 0..2 * block);
+        assert_eq!(ranges[1], 200 * block..201 * block);
+        assert_eq!(ranges[2], 300 * block..pages as u32);
         assert_eq!(ranges.len(), 3);
     }
 
     #[test]
+    fn a_fresh_block_has_no_words_until_a_page_of_it_is_touched() {
+        let block = BLOCK_PAGES;
+        let table = table_of(4 * WORDS);
+        assert!(table.map_fresh(2 * block));
+        assert!(!table.map_fresh(2 * block));
+        assert_eq!(table.known_ranges().next(), Some(2 * block..3 * block));
+        assert_eq!(table.load(2 * block + 7), Entry::FRESH);
+        assert_eq!(table.load(block + 7), UNMAPPED);
+        assert_eq!(table.take_newly_used(), 0);
+
+        // Only from what it is; its neighbours stay fresh.
+        let page = 2 * block + 7;
+        assert!(!table.claim(page, UNMAPPED) && !table.claim(block, Entry::FRESH));
+        assert!(table.claim(page, Entry::FRESH) && !table.claim(page, Entry::FRESH));
+        assert_eq!(table.take_newly_used(), 1);
+        table.publish(page, Entry::FRESH.with_state(State::Dirty));
+        assert_eq!(table.load(page).state(), State::Dirty);
+        assert_eq!(table.load(page + 1), Entry::FRESH);
+
+        // Unmapped is unmapped there too, and fresh again is claimed as such.
+        table.seize(page);
+        table.publish(page, UNMAPPED);
+        assert_eq!(table.load(page), UNMAPPED);
+        assert!(!table.claim(page, Entry::FRESH));
+        assert_eq!(table.seize(page), UNMAPPED);
+        table.publish(page, Entry::FRESH);
+        assert!(table.claim(page, Entry::FRESH));
+        assert_eq!(table.take_newly_used(), 0);
+    }
+
+    #[test]
+    fn a_block_with_a_word_is_not_made_fresh() {
+        let table = table_of(2 * WORDS);
+        table.seize(5);
+        table.publish(5, UNMAPPED);
+        assert!(!table.map_fresh(0));
+        assert_eq!(table.load(6), UNMAPPED);
+    }
+
+    #[test]
     fn reserved_blocks_are_found_in_long_steps() {
-        let block = RESERVED_PAGES;
+        let block = BLOCK_PAGES;
         let pages = 300 * WORDS + 5;
-        let region = Region::map_anonymous(PageTable::footprint_bytes(pages)).unwrap();
-        let table = PageTable::new(0x1000, pages, region).unwrap();
+        let table = table_of(pages);
         let end = pages as u32;
         assert_eq!(table.alike_until(7, end, false), end);
         table.reserve(3 * block, 200 * block);
@@ -515,9 +640,7 @@ mod tests {
 
     #[test]
     fn one_claims_others_wait() {
-        let pages = 8;
-        let region = Region::map_anonymous(PageTable::footprint_bytes(pages)).unwrap();
-        let table = PageTable::new(0x1000, pages, region).unwrap();
+        let table = table_of(8);
         let seized = table.seize(3);
         assert_eq!(seized.state(), State::Unmapped);
         std::thread::scope(|scope| {

@@ -198,7 +198,7 @@ impl Pager {
     fn promised_in(&self, pages: Pages) -> u64 {
         let mut promised = 0;
         self.table
-            .used_runs(pages.first, pages.end(), |first, count| {
+            .known_runs(pages.first, pages.end(), |first, count| {
                 let run = Pages { first, count };
                 let accessible = |&page: &PageIndex| self.table.load(page).has(Flag::Accessible);
                 promised += run.iter().filter(accessible).count() as u64;
@@ -254,16 +254,18 @@ impl Pager {
             };
             let mut behind = run.first;
             // Large holes are passed over.
-            pager.table.used_runs(run.first, run.end(), |first, count| {
-                part(behind, first, Part::Free);
-                behind = first + count;
-                let mut page = first;
-                while page < behind {
-                    let (kind, end) = pager.part_at(page, behind);
-                    part(page, end, kind);
-                    page = end;
-                }
-            });
+            pager
+                .table
+                .known_runs(run.first, run.end(), |first, count| {
+                    part(behind, first, Part::Free);
+                    behind = first + count;
+                    let mut page = first;
+                    while page < behind {
+                        let (kind, end) = pager.part_at(page, behind);
+                        part(page, end, kind);
+                        page = end;
+                    }
+                });
             part(behind, run.end(), Part::Free);
         });
     }
@@ -305,6 +307,7 @@ impl Pager {
         // A fresh reservation over it: drops what is left, registration included.
         self.reserve_address_space(pages);
         replace(&|_| Entry::new(State::Unmapped));
+        self.charge_table();
         self.locked_pages.fetch_sub(unlocked, Ordering::Relaxed);
         promised
     }

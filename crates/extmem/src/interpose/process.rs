@@ -84,7 +84,7 @@ impl Pager {
 
     /// The registration of a mapping is not inherited, nor is write protection.
     fn rearm_mappings(&self) {
-        for range in self.table.used_ranges() {
+        for range in self.table.known_ranges() {
             self.each_run(
                 &range,
                 |entry| entry.has(Flag::Accessible) && entry.state() != State::Foreign,

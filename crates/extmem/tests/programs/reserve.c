@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Reservations of address space: they promise nothing and cost nothing, and what is made
-// accessible of them is paged.
+// Address space that is not used: reservations promise nothing and cost nothing, and what is
+// made accessible of them is paged; memory that is mapped costs nothing until it is touched.
 #include "check.h"
 #include <signal.h>
 #include <stdbool.h>
@@ -76,11 +76,57 @@ static void reserved_at_any_time(void)
 		CHECK(munmap(parts[at], 128 * 1024) == 0);
 }
 
+// Memory that is mapped and not touched costs next to nothing: no word a page.
+static void untouched(void)
+{
+	enum { STEPS = 12 };
+	const size_t bytes = 900 * MIB, step = bytes / STEPS;
+	long before = resident_pages();
+	char *large = map(bytes);
+
+	// A word for each page would be 450 pages.
+	CHECK(resident_pages() - before < 225);
+	for (int at = 0; at < STEPS; at++) {
+		CHECK(is_zero(large + at * step, 1));
+		fill(large + at * step, 7, 2, at);
+	}
+	// What is protected, dropped or taken away in the midst of it is so, and nothing else.
+	CHECK(mprotect(large + 10 * MIB + PAGE, 30 * MIB, PROT_READ) == 0);
+	CHECK(is_zero(large + 20 * MIB, 3));
+	CHECK(mprotect(large + 10 * MIB + PAGE, 30 * MIB, PROT_READ | PROT_WRITE) == 0);
+	fill(large + 20 * MIB, 0, 3, 5);
+	CHECK(madvise(large + 2 * step, 2 * step, MADV_DONTNEED) == 0);
+	CHECK(munmap(large + 6 * step, step) == 0);
+	CHECK(mprotect(large + 6 * step, PAGE, PROT_READ) == -1 && errno == ENOMEM);
+	CHECK(mmap(large + 6 * step, step, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == large + 6 * step);
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	for (int at = 0; at < STEPS; at++) {
+		bool gone = at == 2 || at == 3 || at == 6;
+
+		CHECK(gone ? is_zero(large + at * step, 9) : holds(large + at * step, 7, 2, at));
+		CHECK(is_zero(large + at * step + 11 * MIB, 1));
+	}
+	CHECK(holds(large + 20 * MIB, 0, 3, 5));
+	if (!child)
+		_exit(0);
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(munmap(large, bytes) == 0);
+}
+
 int main(int count, char **arguments)
 {
 	bool paged = count > 1 && strcmp(arguments[1], "paged") == 0;
-	long before = resident_pages();
-	char *large = reserve(8 * TIB, NULL);
+	long before;
+	char *large;
+
+	untouched();
+	before = resident_pages();
+	large = reserve(8 * TIB, NULL);
 
 	CHECK(large != MAP_FAILED);
 	// All of it at once, while it is nothing.
