@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Sixty real programs as they are and under ``demeter extmem`` with little DRAM, as a table.
+"""Some ninety real programs as they are and under ``demeter extmem`` with little DRAM, as a table.
 
 Each runs once by itself and once with half of the memory that it took, and at least what
 the pager asks for. Both must end alike and write the same bytes.
@@ -62,6 +62,15 @@ write("Hash.java", b"import java.util.*;class Hash{public static void main(Strin
 write("hash.go", b"package main\nimport \"fmt\"\nfunc main(){m:=map[int][]int{};"
       b"for i:=0;i<300000;i++{m[i*7]=[]int{i,i+1}};s:=0;for _,v:=range m{s+=v[0]*31+v[1]};"
       b"fmt.Println(s)}\n")
+write("cgo.go", b"package main\n// #include <stdlib.h>\nimport \"C\"\n"
+      b"import (\"fmt\"; \"net/http\")\nfunc main(){p:=C.malloc(1<<20);C.free(p);"
+      b"fmt.Println(http.StatusText(200))}\n")
+write("hash.c", b"#include <stdio.h>\n#include <stdlib.h>\nint main(void){"
+      b"unsigned long n=1<<21,*t=calloc(n,8),s=0;for(unsigned long i=1;i<n;i++)"
+      b"t[i*7919%n]+=i;for(unsigned long i=0;i<n;i++)s=s*31+t[i];"
+      b"printf(\"%lu\\n\",s);}\n")
+write("hash.R", b"m <- new.env(); for (i in 1:60000) m[[as.character(i * 7)]] <- c(i, i + 1);"
+      b"s <- 0; for (k in ls(m)) s <- s + m[[k]][1]; cat(s, sum(sort(runif(2e6)) > 2), '\\n')\n")
 """
 # Name and command; the command's output is what is compared.
 PROGRAMS = (
@@ -139,7 +148,42 @@ PROGRAMS = (
      "e && e2fsck -fn e 2>/dev/null | tail -n 1"),
     ("busybox", "busybox sort text"),
     ("od", "od -A n -t x1 random | tail -n 1000"),
+    ("rg", "rg -c -e '(a.*z|q[aeiou]+x)' --sort path words words2 text"),
+    ("R", "R -s -f hash.R"),
+    ("ffmpeg", "ffmpeg -v error -f lavfi -i testsrc=size=1280x720:rate=25 -t 3 "
+     "-c:v libx264 -threads 1 -flags +bitexact -f md5 -"),
+    ("convert", "/usr/bin/convert -size 2600x2600 -seed 7 plasma:red-blue -blur 0x2 -rotate 30 "
+     "rgb:- | sha256sum"),
+    ("stress-ng", "stress-ng -q --vm 2 --vm-bytes 96M --vm-ops 4000 --vm-keep --verify && echo ok"),
+    ("fio O_DIRECT", "fio --name=f --filename=fio.bin --direct=1 --rw=randrw --bs=64k --size=24M "
+     "--iodepth=8 --ioengine=psync --mem=mmap --verify=crc32c --minimal >/dev/null && echo ok"),
+    ("dd bs=32M", "dd if=random bs=32M count=1 status=none | sha256sum"),
+    ("java, heap of its choice", "java -XX:+UseG1GC Hash.java"),
+    ("java, parallel", "java -XX:+UseParallelGC -Xmx200m Hash.java"),
+    ("gdb, runs it", "gdb -nx -q -batch -ex run --args sort words | head -n 3000 | tail -n 2000"),
+    ("strace -f", "strace -f -o /dev/null bash -c 'sort words | uniq -c | sort -n | tail -n 50'"),
+    ("musl", "musl-gcc -O1 -o hash-musl hash.c && ./hash-musl"),
+    ("static", "gcc -O1 -static -o hash-static hash.c && ./hash-static"),
+    ("cgo", "GOFLAGS=-mod=mod GOCACHE=$PWD/gc go build -o cgo cgo.go && ./cgo"),
+    ("other users", "$SCRIPTS/users.sh"),
+    ("postgres", "$SCRIPTS/postgres.sh"),
+    ("mariadb", "$SCRIPTS/mariadb.sh"),
+    ("redis", "$SCRIPTS/redis.sh"),
+    ("memcached", "$SCRIPTS/memcached.sh"),
+    ("40 x true", "for i in $(seq 40); do /bin/true || exit; done; echo ok"),
 )  # fmt: skip
+SCRIPTS = Path(__file__).parents[1] / "experiments" / "programs"
+# What a command needs beside its first word, or in place of it.
+NEEDS = {
+    "convert": "/usr/bin/convert",
+    "musl": "musl-gcc",
+    "other users": "runuser",
+    "postgres": "pg_lsclusters",
+    "mariadb": "mariadbd",
+    "redis": "redis-server",
+    "memcached": "memcached",
+    "40 x true": "true",
+}
 
 
 @dataclass(frozen=True)
@@ -201,6 +245,7 @@ def run(command: list[str], folder: Path) -> Run:
                 **os.environ,
                 "LC_ALL": "C",
                 "HOME": str(folder),
+                "SCRIPTS": str(SCRIPTS),
             },
         )
         signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
@@ -239,8 +284,10 @@ def measure(name: str, command: str, demeter: Path, swap: Path, folder: Path) ->
     return Row(name, command, plain, dram_mib, paged, faults)
 
 
-def is_there(command: str) -> bool:
-    """Say whether the machine has the program that a command begins with."""
+def is_there(name: str, command: str) -> bool:
+    """Say whether the machine has what a row needs."""
+    if name in NEEDS:
+        return shutil.which(NEEDS[name]) is not None
     words = [word for word in command.split() if "=" not in word.split("/")[0]]
     return shutil.which(words[0]) is not None or words[0] in ("printf", "echo")
 
@@ -279,7 +326,7 @@ def measure_all(demeter: Path, swap: Path, only: set[str], out: Path) -> str:
         for program, command in PROGRAMS:
             if only and program not in only:
                 continue
-            if not is_there(command):
+            if not is_there(program, command):
                 missing.append(program)
                 continue
             rows.append(measure(program, command, demeter.absolute(), swap.absolute(), folder))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 import json
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from demeter_lab import extmem_figures, extmem_linux, extmem_matrix
+from demeter_lab import extmem_figures, extmem_linux, extmem_matrix, extmem_programs
 from demeter_lab.extmem_bench import Bench, BenchError, Cell, KilledError, Program, rated
 from demeter_lab.results import ResultError
 
@@ -235,3 +236,17 @@ def test_swap_is_switched_off_or_said_to_be_left(
     else:
         with pytest.raises(extmem_linux.LinuxError, match="failed; next: `swapoff"):
             extmem_linux.switch_off(tmp_path)
+
+
+def test_rows_of_programs_are_told_apart_and_have_their_scripts() -> None:
+    """A row that is named twice, or whose script is not there, would show nothing."""
+    names = [name for name, _ in extmem_programs.PROGRAMS]
+    assert len(set(names)) == len(names)
+    assert set(extmem_programs.NEEDS) <= set(names)
+    scripts = [
+        command.removeprefix("$SCRIPTS/")
+        for _, command in extmem_programs.PROGRAMS
+        if command.startswith("$SCRIPTS/")
+    ]
+    assert sorted(scripts) == sorted(file.name for file in extmem_programs.SCRIPTS.iterdir())
+    assert all(os.access(extmem_programs.SCRIPTS / name, os.X_OK) for name in scripts)

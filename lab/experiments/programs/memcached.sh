@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# memcached over a socket: 60,000 values written by name and read back in another order.
+set -euo pipefail
+
+home=$(mktemp -d /var/tmp/demeter-memcached.XXXXXX)
+trap 'rm -rf "$home"' EXIT
+memcached -u root -m 128 -t 2 -s "$home/s" >"$home/log" 2>&1 &
+server=$!
+for _ in $(seq 300); do
+	[ -S "$home/s" ] && break
+	sleep 0.2
+done
+python3 -I -S - "$home/s" <<'PYTHON'
+import socket, sys
+link = socket.socket(socket.AF_UNIX)
+link.connect(sys.argv[1])
+lines = link.makefile("rb")
+values = {f"k{n}": (b"%d," % n) * 120 for n in range(60000)}
+for name, value in values.items():
+    link.sendall(b"set %s 0 0 %d noreply\r\n%s\r\n" % (name.encode(), len(value), value))
+found = wrong = 0
+for n in range(60000):
+    name = f"k{n * 7919 % 60000}"
+    link.sendall(b"get %s\r\n" % name.encode())
+    if lines.readline() != b"END\r\n":
+        found += 1
+        wrong += lines.readline().rstrip() != values[name]
+        lines.readline()
+print(found, "found,", wrong, "wrong")
+PYTHON
+kill -TERM "$server"
+wait "$server" || [ $? = 143 ]
