@@ -100,7 +100,17 @@ def programs(
     only: Annotated[list[str] | None, typer.Option(help="a program of the table")] = None,
 ) -> None:
     """Run real programs with and without the pager and compare what they write."""
-    typer.echo(extmem_programs.measure_all(binaries / "demeter", swap, set(only or []), out))
+    try:
+        table, is_well = extmem_programs.measure_all(
+            binaries / "demeter", swap, set(only or []), out
+        )
+    except extmem_programs.ProgramsError as error:
+        typer.echo(f"demeter-lab: error: {error}", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(table)
+    if not is_well:
+        typer.echo("demeter-lab: error: not each row is the same or refused", err=True)
+        raise typer.Exit(1)
 
 
 @app.command()

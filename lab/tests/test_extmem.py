@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -238,15 +237,56 @@ def test_swap_is_switched_off_or_said_to_be_left(
             extmem_linux.switch_off(tmp_path)
 
 
-def test_rows_of_programs_are_told_apart_and_have_their_scripts() -> None:
-    """A row that is named twice, or whose script is not there, would show nothing."""
-    names = [name for name, _ in extmem_programs.PROGRAMS]
-    assert len(set(names)) == len(names)
-    assert set(extmem_programs.NEEDS) <= set(names)
-    scripts = [
-        command.removeprefix("$SCRIPTS/")
-        for _, command in extmem_programs.PROGRAMS
-        if command.startswith("$SCRIPTS/")
-    ]
-    assert sorted(scripts) == sorted(file.name for file in extmem_programs.SCRIPTS.iterdir())
-    assert all(os.access(extmem_programs.SCRIPTS / name, os.X_OK) for name in scripts)
+def row_of(status: int, digest: str, errors: str, plain_bytes: int = 9) -> extmem_programs.Row:
+    """Return a row whose plain run ended well."""
+    program = extmem_programs.Program("p", "true", "true")
+    plain = extmem_programs.Run(0, "same", plain_bytes, 20, 1.0, "")
+    paged = extmem_programs.Run(status, digest, 9, 20, 1.0, errors)
+    return extmem_programs.Row(program, plain, 16, paged, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "digest", "errors", "verdict"),
+    [
+        (0, "same", "", "same"),
+        (0, "other", "", "**other output**"),
+        (0, "other", "demeter extmem: 1 program ran without the pager", "**other output**; 1 pro"),
+        (70, "other", "demeter extmem: error: swap is full", "status 70: error: swap is full"),
+        (2, "other", "demeter: error: a is static; next: b", "refused: error: a is static"),
+        (2, "other", "sort: no such file", "status 2: sort: no such file"),
+        (-9, "other", "", "not done after"),
+    ],
+)
+def test_what_went_wrong_is_not_called_refused(
+    status: int, digest: str, errors: str, verdict: str
+) -> None:
+    """A program that wrote something else, or was ended, was not refused."""
+    row = row_of(status, digest, errors)
+    assert row.verdict().startswith(verdict)
+    assert row.is_same() == (verdict == "same")
+    assert row.is_refused() == verdict.startswith("refused")
+
+
+def test_a_program_that_writes_nothing_shows_nothing() -> None:
+    """Two runs that fail alike must not look alike."""
+    row = row_of(0, "same", "", plain_bytes=0)
+    assert not row.is_same() and "wrote nothing" in row.verdict()
+
+
+def test_a_row_needs_the_program_it_is_about(tmp_path: Path) -> None:
+    """A row about vim whose first word is cp must not run without vim."""
+    assert extmem_programs.is_there("sh cat")
+    assert not extmem_programs.is_there("sh no-such-program")
+    (tmp_path / "15").mkdir()
+    assert extmem_programs.is_there(f"sh {tmp_path}/*")
+    assert not extmem_programs.is_there(f"sh {tmp_path}/*/bin/postgres")
+
+
+def test_a_run_does_not_find_what_the_one_before_left(tmp_path: Path) -> None:
+    """What a run was given stays."""
+    (tmp_path / "given").write_text("")
+    kept = set(tmp_path.iterdir())
+    (tmp_path / "left").write_text("")
+    (tmp_path / "tree" / "below").mkdir(parents=True)
+    extmem_programs.clear(tmp_path, kept)
+    assert set(tmp_path.iterdir()) == kept

@@ -501,7 +501,7 @@ impl Pager {
                 let entry = self.table.load(page);
                 if entry.state() == State::Busy {
                     self.table.wait(page, entry);
-                } else if self.table.change(page, entry, entry.unpinned()) {
+                } else if entry.pins() == 0 || self.table.change(page, entry, entry.unpinned()) {
                     break;
                 }
             }

@@ -6,8 +6,8 @@
 //! state. Threads that meet a busy page sleep on its word.
 //!
 //! A word takes DRAM from the program, so one is written only for a page that somebody has
-//! touched: where a whole block of words is mapped for the first time, a bit says what they
-//! all stand for (see [`PageTable::map_fresh`]).
+//! touched: of a block in which no word was ever written, a bit says what they all stand for
+//! (see [`PageTable::map_fresh`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -191,20 +191,24 @@ pub const BLOCK_PAGES: u32 = WORDS as u32;
 /// Words in a page of the table.
 const WORDS: usize = PAGE_BYTES / size_of::<AtomicU64>();
 
+/// A word of the block was written, or is about to be. Once set it stays.
+const USED: u64 = 1;
+/// A word of zero is a fresh page; without, it is an unmapped one. Once the block is used it
+/// stays as it is, so that what a word of zero means does not change under who writes the first.
+const FRESH: u64 = 2;
+/// Blocks whose bits share a word.
+const BLOCKS: usize = 32;
+
 /// The words of all pages.
 #[derive(Debug)]
 pub struct PageTable {
     base: usize,
     entries: &'static [AtomicU64],
-    /// One bit for each page of the table that was ever written.
-    used: &'static [AtomicU64],
+    /// Two bits for each page of the table, [`USED`] and [`FRESH`].
+    blocks: &'static [AtomicU64],
     /// One bit for each page of the table whose pages are all reserved: handed out, and not
     /// accessible. They are unmapped by their words.
     reserved: &'static [AtomicU64],
-    /// One bit for each page of the table where a word of zero is a fresh page; elsewhere it is
-    /// an unmapped one. Once set it stays, so that what a word of zero means never changes
-    /// under somebody who has read it.
-    fresh: &'static [AtomicU64],
     /// Pages of the table that were written for the first time since somebody last asked.
     newly_used: AtomicU32,
     sleepers: AtomicU32,
@@ -213,7 +217,9 @@ pub struct PageTable {
 impl PageTable {
     /// Bytes of address space for `pages` words.
     pub fn footprint_bytes(pages: usize) -> usize {
-        carved_bytes::<AtomicU64>(pages) + 3 * carved_bytes::<AtomicU64>(used_words(pages))
+        carved_bytes::<AtomicU64>(pages)
+            + carved_bytes::<AtomicU64>(words_of_bits(pages, BLOCKS))
+            + carved_bytes::<AtomicU64>(words_of_bits(pages, 64))
     }
 
     /// A table for the arena at `base`.
@@ -223,11 +229,9 @@ impl PageTable {
             // SAFETY: zero is an AtomicU64.
             entries: unsafe { region.carve::<AtomicU64>(pages) }?,
             // SAFETY: as above.
-            used: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
+            blocks: unsafe { region.carve::<AtomicU64>(words_of_bits(pages, BLOCKS)) }?,
             // SAFETY: as above.
-            reserved: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
-            // SAFETY: as above.
-            fresh: unsafe { region.carve::<AtomicU64>(used_words(pages)) }?,
+            reserved: unsafe { region.carve::<AtomicU64>(words_of_bits(pages, 64)) }?,
             newly_used: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
         })
@@ -252,8 +256,8 @@ impl PageTable {
     /// The page's word.
     pub fn load(&self, page: PageIndex) -> Entry {
         match self.entries[page as usize].load(Ordering::SeqCst) {
-            0 if self.is_fresh(page as usize / WORDS) => Entry::FRESH,
-            0 | UNMAPPED_AGAIN => UNMAPPED,
+            0 => meaning_of_zero(self.bits_of(page as usize / WORDS)),
+            UNMAPPED_AGAIN => UNMAPPED,
             word => Entry(word),
         }
     }
@@ -276,19 +280,16 @@ impl PageTable {
             .is_ok()
     }
 
-    /// The same of a word that was never written.
+    /// The same of a word that was never written. Only who has taken the place of an unmapped
+    /// page changes its word.
     fn change_first(&self, page: PageIndex, old: Entry, new: Entry) -> bool {
         let block = page as usize / WORDS;
-        let zero = if self.is_fresh(block) {
-            Entry::FRESH
-        } else {
-            UNMAPPED
-        };
-        let changed = old == zero && self.change_word(page, 0, new);
-        if changed {
-            self.mark_used(block);
+        let is_zero = self.entries[page as usize].load(Ordering::SeqCst) == 0;
+        if !is_zero || old != meaning_of_zero(self.bits_of(block)) {
+            return false;
         }
-        changed
+        // What zero means is sure only once the block is used: it may just have been unmapped.
+        old == meaning_of_zero(self.mark_used(block)) && self.change_word(page, 0, new)
     }
 
     /// Makes the page busy if its word is still `old`.
@@ -345,14 +346,18 @@ impl PageTable {
         }
     }
 
-    /// Notes that a word of a block is written.
-    fn mark_used(&self, block: usize) {
-        let (word, bit) = (&self.used[block / 64], 1 << (block % 64));
-        if word.load(Ordering::Relaxed) & bit == 0
-            && word.fetch_or(bit, Ordering::SeqCst) & bit == 0
-        {
+    /// Notes that a word of a block is about to be written. Returns its bits from before.
+    fn mark_used(&self, block: usize) -> u64 {
+        let before = self.bits_of(block);
+        if before & USED != 0 {
+            return before;
+        }
+        let (word, shift) = self.bits_at(block);
+        let before = word.fetch_or(USED << shift, Ordering::SeqCst) >> shift & (USED | FRESH);
+        if before & USED == 0 {
             self.newly_used.fetch_add(1, Ordering::Relaxed);
         }
+        before
     }
 
     /// Pages of the table that are in use and were not when this was last asked.
@@ -367,27 +372,37 @@ impl PageTable {
     /// False if they were written before. The caller has taken the whole block, and nothing is
     /// mapped there.
     pub fn map_fresh(&self, first: PageIndex) -> bool {
+        self.change_unused(first, 0, FRESH)
+    }
+
+    /// Makes the pages of a block that are all fresh unmapped ones. False if they are not, or
+    /// any of their words was ever written.
+    pub fn unmap_fresh(&self, first: PageIndex) -> bool {
+        self.change_unused(first, FRESH, 0)
+    }
+
+    fn change_unused(&self, first: PageIndex, from: u64, to: u64) -> bool {
         debug_assert!(first.is_multiple_of(BLOCK_PAGES));
-        let block = first as usize / WORDS;
-        let bit = 1 << (block % 64);
-        if self.used[block / 64].load(Ordering::SeqCst) & bit != 0 || self.is_fresh(block) {
-            return false;
-        }
-        self.fresh[block / 64].fetch_or(bit, Ordering::SeqCst);
-        true
+        let (word, shift) = self.bits_at(first as usize / WORDS);
+        let mask = (USED | FRESH) << shift;
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |bits| {
+            (bits & mask == from << shift).then_some(bits & !mask | to << shift)
+        })
+        .is_ok()
     }
 
-    fn is_fresh(&self, block: usize) -> bool {
-        self.fresh[block / 64].load(Ordering::SeqCst) >> (block % 64) & 1 == 1
+    fn bits_at(&self, block: usize) -> (&AtomicU64, usize) {
+        (&self.blocks[block / BLOCKS], block % BLOCKS * 2)
     }
 
-    /// Blocks, of the 64 of a word of bits, that something was ever mapped in.
-    fn known(&self, word: usize) -> u64 {
-        self.used[word].load(Ordering::Relaxed) | self.fresh[word].load(Ordering::Relaxed)
+    fn bits_of(&self, block: usize) -> u64 {
+        let (word, shift) = self.bits_at(block);
+        word.load(Ordering::SeqCst) >> shift & (USED | FRESH)
     }
 
+    /// Whether something was ever mapped in a block, or is.
     fn is_known(&self, block: usize) -> bool {
-        self.known(block / 64) >> (block % 64) & 1 == 1
+        self.bits_of(block) != 0
     }
 
     /// Reserves blocks of [`BLOCK_PAGES`] whose pages are unmapped.
@@ -470,8 +485,9 @@ impl PageTable {
         std::iter::from_fn(move || {
             while next < blocks && !self.is_known(next) {
                 // Whole words of unknown blocks go in one step.
-                let empty = next.is_multiple_of(64) && self.known(next / 64) == 0;
-                next += if empty { 64 } else { 1 };
+                let empty = next.is_multiple_of(BLOCKS)
+                    && self.blocks[next / BLOCKS].load(Ordering::Relaxed) == 0;
+                next += if empty { BLOCKS } else { 1 };
             }
             if next >= blocks {
                 return None;
@@ -506,8 +522,17 @@ fn stored(entry: Entry) -> u64 {
     }
 }
 
-fn used_words(pages: usize) -> usize {
-    pages.div_ceil(WORDS).div_ceil(64)
+/// What a word that was never written stands for, by the bits of its block.
+fn meaning_of_zero(bits: u64) -> Entry {
+    if bits & FRESH == 0 {
+        UNMAPPED
+    } else {
+        Entry::FRESH
+    }
+}
+
+fn words_of_bits(pages: usize, blocks: usize) -> usize {
+    pages.div_ceil(WORDS).div_ceil(blocks)
 }
 
 #[cfg(test)]
@@ -603,6 +628,64 @@ mod tests {
         table.publish(page, Entry::FRESH);
         assert!(table.claim(page, Entry::FRESH));
         assert_eq!(table.take_newly_used(), 0);
+    }
+
+    #[test]
+    fn a_fresh_block_is_unmapped_as_long_as_no_page_was_touched() {
+        let table = table_of(2 * WORDS);
+        for _ in 0..2 {
+            assert!(table.map_fresh(BLOCK_PAGES));
+            assert!(!table.unmap_fresh(0) && table.unmap_fresh(BLOCK_PAGES));
+            assert_eq!(table.load(BLOCK_PAGES + 3), UNMAPPED);
+            assert!(!table.unmap_fresh(BLOCK_PAGES) && table.known_ranges().next().is_none());
+        }
+        assert!(table.map_fresh(BLOCK_PAGES));
+        assert!(table.claim(BLOCK_PAGES + 3, Entry::FRESH));
+        assert!(!table.unmap_fresh(BLOCK_PAGES));
+        assert_eq!(table.load(BLOCK_PAGES + 4), Entry::FRESH);
+    }
+
+    /// Whoever is first: a page that is claimed is not unmapped, nor one unmapped claimed.
+    #[test]
+    fn a_page_is_claimed_or_its_block_unmapped() {
+        const TURNS: u32 = 4000;
+        let table = table_of(TURNS as usize * WORDS);
+        let (mapped, met) = (AtomicU32::new(0), AtomicU32::new(0));
+        let claimed: Vec<bool> = std::thread::scope(|scope| {
+            let toucher = scope.spawn(|| {
+                let touch = |turn: u32| {
+                    while mapped.load(Ordering::SeqCst) <= turn {
+                        std::hint::spin_loop();
+                    }
+                    let claimed = table.claim(turn * BLOCK_PAGES + 9, Entry::FRESH);
+                    met.store(turn + 1, Ordering::SeqCst);
+                    claimed
+                };
+                (0..TURNS).map(touch).collect()
+            });
+            for turn in 0..TURNS {
+                assert!(table.map_fresh(turn * BLOCK_PAGES));
+                mapped.store(turn + 1, Ordering::SeqCst);
+                // Now later, now earlier than the other.
+                (0..turn % 64).for_each(|_| std::hint::spin_loop());
+                let unmapped = table.unmap_fresh(turn * BLOCK_PAGES);
+                while met.load(Ordering::SeqCst) <= turn {
+                    std::hint::spin_loop();
+                }
+                let state = table.load(turn * BLOCK_PAGES + 9).state();
+                let expected = if unmapped {
+                    State::Unmapped
+                } else {
+                    State::Busy
+                };
+                assert_eq!(state, expected, "turn {turn}");
+            }
+            toucher.join().unwrap()
+        });
+        for (turn, claimed) in claimed.into_iter().enumerate() {
+            let state = table.load(turn as u32 * BLOCK_PAGES + 9).state();
+            assert_eq!(claimed, state == State::Busy, "turn {turn}");
+        }
     }
 
     #[test]

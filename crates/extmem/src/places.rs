@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use crate::context::Context;
 use crate::mapping::{Errno, Pages};
-use crate::page::{Entry, Flag, PageIndex, State};
+use crate::page::{BLOCK_PAGES, Entry, Flag, PageIndex, State};
 use crate::pager::Pager;
 use crate::syscall;
 
@@ -284,17 +284,19 @@ impl Pager {
     /// Empties pages and turns their address space back into reserved space; it stays taken.
     /// Returns how many of them were promised. The caller has the places.
     pub fn vacate(&self, pages: Pages, context: &mut Context) -> u64 {
-        let (mut promised, mut unlocked) = (0, 0);
+        let (mut promised, mut unlocked) = (self.unmap_fresh(pages), 0);
         (self.stacks.lock()).forget(self.table.address(pages.first), pages.bytes());
         let mut replace = |next: &dyn Fn(Entry) -> Entry| {
-            for page in pages.iter() {
-                let entry = self.table.seize(page);
-                let next = next(entry);
-                // Again each time: another thread may have locked it in between.
-                promised += u64::from(entry.has(Flag::Accessible));
-                unlocked += i64::from(entry.has(Flag::Locked) && !next.has(Flag::Locked));
-                self.table.publish(page, next);
-            }
+            (self.table).known_runs(pages.first, pages.end(), |first, count| {
+                for page in first..first + count {
+                    let entry = self.table.seize(page);
+                    let next = next(entry);
+                    // Again each time: another thread may have locked it in between.
+                    promised += u64::from(entry.has(Flag::Accessible));
+                    unlocked += i64::from(entry.has(Flag::Locked) && !next.has(Flag::Locked));
+                    self.table.publish(page, next);
+                }
+            });
         };
         // First of all: a thread that walks through a mapping below fills pages ahead of it,
         // but none that are not accessible.
@@ -310,5 +312,15 @@ impl Pager {
         self.charge_table();
         self.locked_pages.fetch_sub(unlocked, Ordering::Relaxed);
         promised
+    }
+
+    /// Unmaps whole blocks of a range that nobody has touched: they have no words, and get none
+    /// by this. Returns how many pages that were.
+    fn unmap_fresh(&self, pages: Pages) -> u64 {
+        let first = pages.first.next_multiple_of(BLOCK_PAGES);
+        let blocks = (first..pages.end()).step_by(BLOCK_PAGES as usize);
+        let whole = blocks.filter(|block| pages.end() - block >= BLOCK_PAGES);
+        let unmapped = whole.filter(|&block| self.table.unmap_fresh(block));
+        unmapped.count() as u64 * u64::from(BLOCK_PAGES)
     }
 }

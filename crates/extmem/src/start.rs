@@ -17,8 +17,7 @@ use crate::gate::Gate;
 use crate::interpose::{dispatch, filter, process, randomisation};
 use crate::lock::Lock;
 use crate::neighbours::Neighbours;
-use crate::page::PageTable;
-use crate::page::State;
+use crate::page::{BLOCK_PAGES, PageTable, State};
 use crate::pager::{ARENA_BASE, ARENA_MOST_BYTES, Pager, ProgramBreak, install};
 use crate::policy::{Policy, PolicyOptions, Services};
 use crate::queue::{Window, WindowQueue};
@@ -133,6 +132,11 @@ fn start(config: &Config) -> Result<(), Error> {
     let pages = arena_pages(dram_pages, capacity_pages);
     reserve_arena(pages)?;
     let break_pages = (pages / 4).min(MOST_BREAK_PAGES);
+    // Page 0 stays free, so that nothing lies at the arena's very start. Mappings begin with a
+    // block: one that nobody touches has no words then.
+    let first_page = (break_pages + 1)
+        .next_multiple_of(BLOCK_PAGES as usize)
+        .min(pages);
     let share = config.handed_ledger.as_ref().and_then(Share::enroll);
     let budget = Budget::new(dram_pages, capacity_pages, share);
     let most_victims = (dram_pages / 4).min(1 << 22) as u32;
@@ -148,9 +152,8 @@ fn start(config: &Config) -> Result<(), Error> {
             Extents::new(
                 map(Extents::footprint_bytes())?,
                 Extent {
-                    // Page 0 stays free, so that nothing lies at the arena's very start.
-                    first: break_pages as u32 + 1,
-                    pages: (pages - break_pages - 1) as u32,
+                    first: first_page as u32,
+                    pages: (pages - first_page) as u32,
                 },
             )
             .ok_or_else(out_of_room)?,

@@ -3,18 +3,26 @@
 # memcached over a socket: 60,000 values written by name and read back in another order.
 set -euo pipefail
 
-home=$(mktemp -d /var/tmp/demeter-memcached.XXXXXX)
-trap 'rm -rf "$home"' EXIT
-memcached -u root -m 128 -t 2 -s "$home/s" >"$home/log" 2>&1 &
+home=$(mktemp -d "$PWD/memcached.XXXXXX")
+finish() {
+	local status=$?
+	[ -z "${server:-}" ] || kill -KILL "$server" 2>/dev/null || true
+	[ "$status" = 0 ] || cat "$home/log" >&2
+	exit "$status"
+}
+trap finish EXIT
+memcached -u "$(id -un)" -m 128 -t 2 -s "$home/s" >"$home/log" 2>&1 &
 server=$!
-for _ in $(seq 300); do
-	[ -S "$home/s" ] && break
-	sleep 0.2
-done
-python3 -I -S - "$home/s" <<'PYTHON'
-import socket, sys
+python3 -I -S - "$home/s" "$server" <<'PYTHON'
+import os, socket, sys, time
 link = socket.socket(socket.AF_UNIX)
-link.connect(sys.argv[1])
+while True:
+    try:
+        link.connect(sys.argv[1])
+        break
+    except OSError:
+        os.kill(int(sys.argv[2]), 0)
+        time.sleep(0.2)
 lines = link.makefile("rb")
 values = {f"k{n}": (b"%d," % n) * 120 for n in range(60000)}
 for name, value in values.items():
@@ -31,3 +39,4 @@ print(found, "found,", wrong, "wrong")
 PYTHON
 kill -TERM "$server"
 wait "$server" || [ $? = 143 ]
+server=

@@ -1,21 +1,41 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Redis over a socket: 200,000 keys written, a fork that saves them, all of them read back.
+# Redis over a socket: 200,000 keys written and saved by a fork; all of them read back from the
+# first server, and from a second one that has them from the file.
 set -euo pipefail
 
-home=$(mktemp -d /var/tmp/demeter-redis.XXXXXX)
-trap 'rm -rf "$home"' EXIT
-redis-server --port 0 --unixsocket "$home/s" --dir "$home" --save '' >"$home/log" &
-server=$!
+home=$(mktemp -d "$PWD/redis.XXXXXX")
+finish() {
+	local status=$?
+	[ -z "${server:-}" ] || kill -KILL "$server" 2>/dev/null || true
+	[ "$status" = 0 ] || cat "$home/log" >&2
+	exit "$status"
+}
+trap finish EXIT
 ask() { redis-cli -s "$home/s" "$@"; }
-for _ in $(seq 300); do
-	ask ping >/dev/null 2>&1 && break
-	sleep 0.2
-done
+serve() {
+	redis-server --port 0 --unixsocket "$home/s" --dir "$home" --save '' >>"$home/log" &
+	server=$!
+	until [ "$(ask ping 2>&1)" = PONG ]; do
+		kill -0 "$server"
+		sleep 0.2
+	done
+}
+end() {
+	ask shutdown nosave
+	wait "$server"
+	server=
+}
+read_all() { seq 200000 | sed 's/.*/GET key:&/' | ask | sha256sum; }
+is_saving() { [[ $(ask info persistence) == *rdb_bgsave_in_progress:1* ]]; }
+
+serve
 seq 200000 | sed 's/.*/SET key:& value-of-&-&-&-&-&-&-&-&/' | ask --pipe >"$home/pipe"
 ask bgsave >/dev/null
-while ask info persistence | grep -q '^rdb_bgsave_in_progress:1'; do sleep 0.1; done
-ask info persistence | grep -o '^rdb_last_bgsave_status:[a-z]*'
-seq 200000 | sed 's/.*/GET key:&/' | ask
-ask shutdown nosave || true
-wait "$server"
+while is_saving; do sleep 0.1; done
+read_all
+end
+serve
+ask dbsize
+read_all
+end
