@@ -43,7 +43,7 @@ write("cgo.go", b"package main\n// #include <stdlib.h>\nimport \"C\"\n"
 write("hash.c", b"#include <stdio.h>\n#include <stdlib.h>\nint main(void){"
       b"unsigned long n=1<<21,*t=calloc(n,8),s=0;for(unsigned long i=1;i<n;i++)"
       b"t[i*7919%n]+=i;for(unsigned long i=0;i<n;i++)s=s*31+t[i];"
-      b"printf(\"%lu\\n\",s);}\n")
+      b"printf(\"%lu\\n\",s);free(t);}\n")
 write("hash.R", b"m <- new.env(); for (i in 1:60000) m[[as.character(i * 7)]] <- c(i, i + 1);"
       b"s <- 0; for (k in ls(m)) s <- s + m[[k]][1]; set.seed(7); x <- sort(runif(2e6));"
       b"cat(s, sprintf('%.17g', sum(x * seq_along(x))), '\\n')\n")

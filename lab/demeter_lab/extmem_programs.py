@@ -25,6 +25,8 @@ LEAST_DRAM_MIB = 16
 LIMIT_S = 300
 # What a run ends with whose program the pager does not start.
 REFUSED = 2
+# What the runner says where the program was refused memory and failed.
+WANT_OF_SWAP = "refused, for swap"
 # Where servers and their like are is not in everybody's path.
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 # What starts a command takes so much: less is not seen.
@@ -88,8 +90,10 @@ class Row:
         return alike and self.plain.status == 0 and self.plain.out_bytes > 0
 
     def is_refused(self) -> bool:
-        """Say whether the pager did not start it, with a line that says why."""
-        return self.plain.status == 0 and self.paged.status == REFUSED and bool(self.said())
+        """Say whether the pager refused it, or memory that it needs, with a line that says why."""
+        said = self.said()
+        by_pager = self.paged.status == REFUSED or WANT_OF_SWAP in said
+        return self.plain.status == 0 and self.paged.status > 0 and by_pager and bool(said)
 
     def verdict(self) -> str:
         """Say how it went, with the pager's own lines where that said something."""

@@ -254,6 +254,7 @@ def row_of(status: int, digest: str, errors: str, plain_bytes: int = 9) -> extme
         (70, "other", "demeter extmem: error: swap is full", "status 70: error: swap is full"),
         (2, "other", "demeter: error: a is static; next: b", "refused: error: a is static"),
         (2, "other", "sort: no such file", "status 2: sort: no such file"),
+        (1, "other", "demeter extmem: 1 requests were refused, for swap is", "refused: 1 requests"),
         (-9, "other", "", "not done after"),
     ],
 )

@@ -399,7 +399,7 @@ fn memory_that_is_refused_is_told_to_the_quiet_if_the_program_fails() {
     let (_, told) = text(&asking("raise SystemExit(3)"));
     assert!(
         told.lines().count() == 1
-            && told.starts_with("demeter extmem: 1 requests for memory were refused"),
+            && told.starts_with("demeter extmem: 1 request for memory was refused"),
         "{told}"
     );
 }

@@ -222,8 +222,12 @@ fn refused(summary: &Summary) -> Option<String> {
     } else {
         "give more by --swap-size"
     };
+    let refused = match total {
+        1 => "1 request for memory was refused".to_owned(),
+        _ => format!("{total} requests for memory were refused"),
+    };
     Some(format!(
-        "{total} requests for memory were refused, for swap could not hold all that is promised; next: {next}"
+        "{refused}, for swap could not hold all that is promised; next: {next}"
     ))
 }
 
