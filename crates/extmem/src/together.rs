@@ -59,9 +59,11 @@ fn block_of(page: PageIndex) -> PageIndex {
     page / BLOCK_PAGES
 }
 
-/// Whether a page may be protected for a moment.
+/// Whether a page may be protected for a moment. Not one that is locked: the kernel pushes the
+/// frames of signals on it at any time (an alternate stack), and would end the program.
 fn joins(entry: Entry) -> bool {
-    entry.has(Flag::Accessible)
+    !entry.has(Flag::Locked)
+        && entry.has(Flag::Accessible)
         && entry.has(Flag::Writable)
         && entry.pins() == 0
         && !matches!(
@@ -301,5 +303,17 @@ pub fn read_own(address: usize, into: *mut u8) -> isize {
                 0,
             ],
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locked_page_is_not_protected_with_its_neighbours() {
+        let dirty = Entry::FRESH.with_state(State::Dirty);
+        assert!(joins(dirty) && joins(Entry::FRESH));
+        assert!(!joins(dirty.with(Flag::Locked, true)) && !joins(dirty.pinned()));
     }
 }
