@@ -433,14 +433,15 @@ impl Pager {
         true
     }
 
-    /// The same of one page. Whether it was not so before.
+    /// The same of one page, which may be written from then on without a fault: the kernel
+    /// does not wait for one where it pushes the frame of a signal. Whether it was not so before.
     fn set_page_locked(&self, page: PageIndex, on: bool, context: &mut Context) -> bool {
-        let access = crate::fault::Access {
-            write: false,
-            pin: false,
-            thread: 0,
-        };
         loop {
+            let access = crate::fault::Access {
+                write: self.table.load(page).has(Flag::Writable),
+                pin: false,
+                thread: 0,
+            };
             if on && self.accessible(page) {
                 self.resolve(page, access, context);
             }
@@ -454,7 +455,8 @@ impl Pager {
                 self.table.wait(page, entry);
                 continue;
             }
-            if on && !entry.is_resident() && entry.has(Flag::Accessible) {
+            let is_ready = entry.is_resident() && !(access.write && entry.has_copy());
+            if on && !is_ready && entry.has(Flag::Accessible) {
                 continue;
             }
             let next = entry.with(Flag::Locked, on);

@@ -655,7 +655,7 @@ mod tests {
             let toucher = scope.spawn(|| {
                 let touch = |turn: u32| {
                     while mapped.load(Ordering::SeqCst) <= turn {
-                        std::hint::spin_loop();
+                        std::thread::yield_now();
                     }
                     let claimed = table.claim(turn * BLOCK_PAGES + 9, Entry::FRESH);
                     met.store(turn + 1, Ordering::SeqCst);
@@ -670,7 +670,7 @@ mod tests {
                 (0..turn % 64).for_each(|_| std::hint::spin_loop());
                 let unmapped = table.unmap_fresh(turn * BLOCK_PAGES);
                 while met.load(Ordering::SeqCst) <= turn {
-                    std::hint::spin_loop();
+                    std::thread::yield_now();
                 }
                 let state = table.load(turn * BLOCK_PAGES + 9).state();
                 let expected = if unmapped {

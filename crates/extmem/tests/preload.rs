@@ -110,6 +110,11 @@ fn vectors_larger_than_dram() {
 }
 
 #[test]
+fn an_alternate_stack_that_was_only_read_takes_frames() {
+    in_every_mode("altstack", &[]);
+}
+
+#[test]
 fn signals() {
     in_every_mode("signals", &[]);
 }

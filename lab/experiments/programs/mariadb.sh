@@ -3,19 +3,13 @@
 # MariaDB over a socket: rows.csv loaded, multiplied, indexed, grouped and sorted. Needs root.
 set -euo pipefail
 
-home=$(mktemp -d "$PWD/mariadb.XXXXXX")
-finish() {
-	local status=$?
-	[ -z "${server:-}" ] || kill -KILL "$server" 2>/dev/null || true
-	[ "$status" = 0 ] || cat "$home"/*log >&2
-	exit "$status"
-}
-trap finish EXIT
+# shellcheck source=/dev/null
+. "${0%/*}/server.sh"
 # By --rpm it leaves the system's files alone.
 mariadb-install-db --no-defaults --rpm --user=root --datadir="$home/data" --skip-test-db \
-	--auth-root-authentication-method=normal >"$home/install.log" 2>&1
+	--auth-root-authentication-method=normal >"$home/log" 2>&1
 mariadbd --no-defaults --user=root --datadir="$home/data" --skip-networking \
-	--socket="$home/s" --innodb-buffer-pool-size=48M --local-infile=1 >"$home/log" 2>&1 &
+	--socket="$home/s" --innodb-buffer-pool-size=48M --local-infile=1 >>"$home/log" 2>&1 &
 server=$!
 ask() { mariadb --no-defaults --local-infile=1 -u root -S "$home/s" -N "$@"; }
 until ask -e 'select 1' >/dev/null 2>&1; do

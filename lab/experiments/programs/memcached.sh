@@ -3,14 +3,8 @@
 # memcached over a socket: 60,000 values written by name and read back in another order.
 set -euo pipefail
 
-home=$(mktemp -d "$PWD/memcached.XXXXXX")
-finish() {
-	local status=$?
-	[ -z "${server:-}" ] || kill -KILL "$server" 2>/dev/null || true
-	[ "$status" = 0 ] || cat "$home/log" >&2
-	exit "$status"
-}
-trap finish EXIT
+# shellcheck source=/dev/null
+. "${0%/*}/server.sh"
 memcached -u "$(id -un)" -m 128 -t 2 -s "$home/s" >"$home/log" 2>&1 &
 server=$!
 python3 -I -S - "$home/s" "$server" <<'PYTHON'

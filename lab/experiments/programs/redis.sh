@@ -4,14 +4,8 @@
 # first server, and from a second one that has them from the file.
 set -euo pipefail
 
-home=$(mktemp -d "$PWD/redis.XXXXXX")
-finish() {
-	local status=$?
-	[ -z "${server:-}" ] || kill -KILL "$server" 2>/dev/null || true
-	[ "$status" = 0 ] || cat "$home/log" >&2
-	exit "$status"
-}
-trap finish EXIT
+# shellcheck source=/dev/null
+. "${0%/*}/server.sh"
 ask() { redis-cli -s "$home/s" "$@"; }
 serve() {
 	redis-server --port 0 --unixsocket "$home/s" --dir "$home" --save '' >>"$home/log" &
