@@ -3,6 +3,7 @@
 # MariaDB over a socket: rows.csv loaded, multiplied, indexed, grouped and sorted. Needs root.
 set -euo pipefail
 
+home=$(mktemp -d "$PWD/mariadb.XXXXXX")
 # shellcheck source=/dev/null
 . "${0%/*}/server.sh"
 # By --rpm it leaves the system's files alone.

@@ -3,6 +3,7 @@
 # memcached over a socket: 60,000 values written by name and read back in another order.
 set -euo pipefail
 
+home=$(mktemp -d "$PWD/memcached.XXXXXX")
 # shellcheck source=/dev/null
 . "${0%/*}/server.sh"
 memcached -u "$(id -un)" -m 128 -t 2 -s "$home/s" >"$home/log" 2>&1 &

@@ -4,6 +4,7 @@
 # first server, and from a second one that has them from the file.
 set -euo pipefail
 
+home=$(mktemp -d "$PWD/redis.XXXXXX")
 # shellcheck source=/dev/null
 . "${0%/*}/server.sh"
 ask() { redis-cli -s "$home/s" "$@"; }

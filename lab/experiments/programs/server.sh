@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# For the scripts beside it: a folder of its own for a server ($home), which is ended, and whose
-# log is shown, if the script fails. Whoever starts one keeps its process in $server.
-home=$(mktemp -d "$PWD/server.XXXXXX")
+# For the scripts beside it, which keep a server in a folder ($home): it is ended, and its
+# log is shown, if the script fails. Who starts one keeps its process in $server.
 finish() {
 	local status=$?
 	[ -z "${server:-}" ] || kill -KILL "$server" 2>/dev/null || true
-	[ "$status" = 0 ] || cat "$home/log" >&2
+	[ "$status" = 0 ] || cat "${home:?}/log" >&2
 	exit "$status"
 }
 trap finish EXIT
