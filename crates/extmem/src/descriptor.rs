@@ -101,6 +101,15 @@ pub fn keep(fd: RawFd) -> RawFd {
     moved
 }
 
+/// Closes a descriptor that was kept.
+pub fn dispose(fd: RawFd) {
+    if block().contains(&fd) {
+        KEPT.fetch_and(!(1 << (fd - lowest())), Ordering::Relaxed);
+    }
+    // SAFETY: the pager's own.
+    unsafe { syscall::call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
 /// Protects a descriptor that is in the block already.
 pub fn adopt(fd: RawFd) {
     if block().contains(&fd) {

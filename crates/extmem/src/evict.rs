@@ -6,14 +6,14 @@
 //! their memory is freed. Five kinds of page take the short way, straight out: clean
 //! pages of a stream, which nobody will want back soon; pages whose object in the
 //! compressed tier was kept; other clean ones while the policy has no use for the cache;
-//! dirty ones that lie close together while it has hardly any (`together.rs`); and pages
-//! that the kernel will not move, because a fork shares them or they are not
-//! writable. Many of them are freed by one call and one flush of the TLB.
+//! dirty ones while it has hardly any (`withdraw.rs`; on kernels without what that takes,
+//! those that lie close together, `together.rs`); and pages that the kernel will not move,
+//! because a fork shares them or they are not writable. Many of them are freed by one call and one flush of the TLB.
 
 use std::sync::atomic::Ordering;
 
 use crate::compressed::is_zero_page;
-use crate::context::{BATCH_PAGES, Context};
+use crate::context::{BATCH_PAGES, Context, Scratch};
 use crate::copies::{departed, from_victim, slot_of};
 use crate::crowd::CrowdTurns;
 use crate::fatal;
@@ -52,8 +52,8 @@ struct Copies {
     count: usize,
 }
 
-/// Where the victim cache has at most one page in so many of DRAM, dirty pages that lie close
-/// together do not go there.
+/// Where the victim cache has at most one page in so many of DRAM, dirty pages do not go there,
+/// but for those that lie side by side.
 const SMALL_CACHE_SHARE: i64 = 64;
 
 /// What a compressed tier holds is not worth asking for where it takes less than one page in
@@ -144,8 +144,7 @@ impl Pager {
     /// Frees what the compressed tier has of a claimed page that is in DRAM, too, and ends the
     /// claim.
     pub fn give_up_object(&self, page: PageIndex, entry: Entry) {
-        let entry = self.without_copy(entry);
-        self.unprotect(page, 1);
+        let entry = self.without_copy(entry).with_state(State::Guarded);
         self.table.publish(page, entry);
     }
 
@@ -186,8 +185,8 @@ impl Pager {
         claimed
     }
 
-    /// Brings claimed pages into the victim cache. A clean page by itself is copied, for the
-    /// page it is a copy of can be freed together with others; the rest is moved. Those that
+    /// Brings claimed pages into the victim cache. A page by itself that the program cannot write is
+    /// copied, for the page it is a copy of can be freed together with others; the rest is moved. Those that
     /// must go the short way are left, claimed, at the front of the scratch arrays; returns
     /// how many.
     fn stash(&self, claimed: usize, context: &mut Context) -> usize {
@@ -195,10 +194,10 @@ impl Pager {
         let welcome = self.tier.as_ref().is_some_and(|tier| tier.has_room());
         let hardly_teaches =
             i64::from(self.victims.target_pages()) <= self.budget.dram_pages() / SMALL_CACHE_SHARE;
-        let together = if hardly_teaches {
-            dirty_in_blocks(context.scratch(), claimed)
-        } else {
-            Marks::default()
+        let together = match hardly_teaches {
+            true if self.pipes.are_usable() => scattered(context.scratch(), claimed),
+            true => dirty_in_blocks(context.scratch(), claimed),
+            false => Marks::default(),
         };
         let goes_straight = |at: usize, entry: Entry| match entry.state() {
             _ if !entry.has(Flag::Writable) => true,
@@ -262,7 +261,7 @@ impl Pager {
             let first = self.victims.position(span.tail);
             let mut run = run_of(&|_| true);
             if run < LEAST_MOVED {
-                if entry.state() == State::Clean {
+                if entry.is_protected() {
                     self.copy_aside(first, page, entry, spare, &mut copies);
                     if copies.count == COPIES {
                         self.leave_copies(&mut copies, &mut scratch.vectors);
@@ -298,7 +297,7 @@ impl Pager {
         left
     }
 
-    /// Copies a claimed clean page to a position of the victim cache, by way of `spare`, a
+    /// Copies a claimed page that is protected to a position of the victim cache, by way of `spare`, a
     /// page of a buffer, if it must be.
     fn copy_aside(
         &self,
@@ -517,12 +516,22 @@ impl Pager {
         if count == 0 {
             return;
         }
-        let mut blocks = Blocks::new();
-        let entries = &context.scratch().entries[..count];
+        let held = self.hold(count, context);
+        let entries = &mut context.scratch().entries[..count];
+        for entry in entries.iter_mut() {
+            *entry = entry.unguarded();
+        }
         let last_dirty = (entries.iter()).rposition(|entry| entry.state() == State::Dirty);
         let buffer = self.buffer(context, last_dirty.map_or(0, |last| last + 1));
-        let marks = self.protect_blocks(context.scratch(), count, &mut blocks);
-        self.copy_marked(&marks, count, context);
+        let mut blocks = Blocks::new();
+        let marks = match &held {
+            Some(held) => held.marks,
+            None => {
+                let marks = self.protect_blocks(context.scratch(), count, &mut blocks);
+                self.copy_marked(&marks, count, context);
+                marks
+            }
+        };
         let scratch = context.scratch();
         for at in 0..count {
             scratch.positions[at] = at as u32;
@@ -539,6 +548,9 @@ impl Pager {
         let arena = self.table.address(0);
         self.drop_pages(arena, &scratch.pages[..count], &mut scratch.vectors);
         self.release_blocks(&blocks);
+        if let Some(held) = held {
+            self.read_held(&held, context);
+        }
         self.write_out(count, Packs::Dirty, context, |_, at| {
             buffer as usize + at as usize * PAGE_BYTES
         });
@@ -571,6 +583,19 @@ impl Pager {
             self.store.capacity_slots() / 256
         );
     }
+}
+
+/// Pages among the first `count` that have few others side by side: those are moved by one call.
+fn scattered(scratch: &Scratch, count: usize) -> Marks {
+    let mut marks = Marks::default();
+    let mut first = 0;
+    for run in scratch.pages[..count].chunk_by(|page, next| page + 1 == *next) {
+        if run.len() < LEAST_MOVED {
+            (first..first + run.len()).for_each(|at| marks.set(at));
+        }
+        first += run.len();
+    }
+    marks
 }
 
 /// More than a victim cache of this size should hold.

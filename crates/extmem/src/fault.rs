@@ -62,11 +62,11 @@ impl Pager {
                     self.table.wait(page, entry);
                     false
                 }
-                State::Clean | State::Unpacked if access.write => {
+                State::Clean | State::Unpacked | State::Guarded if access.write => {
                     self.make_dirty(page, entry, access)
                 }
                 State::Dirty if access.write && !access.pin => self.reopen(page, entry, access),
-                State::Clean | State::Unpacked | State::Dirty => {
+                State::Clean | State::Unpacked | State::Guarded | State::Dirty => {
                     let next = settle(entry, access);
                     next == entry || self.table.change(page, entry, next)
                 }
@@ -136,7 +136,7 @@ impl Pager {
         claimed
     }
 
-    /// A first write to a page with a copy elsewhere: that is out of date from here on.
+    /// A first write to a protected page: a copy elsewhere is out of date from here on.
     fn make_dirty(&self, page: PageIndex, entry: Entry, access: Access) -> bool {
         if !self.table.claim(page, entry) {
             return false;

@@ -15,6 +15,7 @@ pub mod syscall;
 
 pub use demeter_extmem_statistics as statistics;
 
+mod advice;
 mod background;
 mod budget;
 mod byte_lock;
@@ -39,6 +40,7 @@ mod mapping;
 mod neighbours;
 mod page;
 mod pager;
+mod pipes;
 mod place;
 mod places;
 mod queue;
@@ -52,6 +54,7 @@ mod turns;
 mod uffd;
 mod valgrind;
 mod victim;
+mod withdraw;
 mod worker;
 
 pub use error::Error;

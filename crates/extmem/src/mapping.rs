@@ -254,7 +254,7 @@ impl Pager {
             };
             let Some(entry) = entry else { continue };
             match entry.state() {
-                State::Clean | State::Unpacked | State::Dirty => {
+                State::Clean | State::Unpacked | State::Guarded | State::Dirty => {
                     resident += 1;
                     self.free_copy(entry);
                 }
@@ -455,7 +455,7 @@ impl Pager {
                 self.table.wait(page, entry);
                 continue;
             }
-            let is_ready = entry.is_resident() && !(access.write && entry.has_copy());
+            let is_ready = entry.is_resident() && !(access.write && entry.is_protected());
             if on && !is_ready && entry.has(Flag::Accessible) {
                 continue;
             }
@@ -577,6 +577,7 @@ impl Pager {
                 }
                 continue;
             }
+            let entry = entry.unguarded();
             let carried = target
                 .with_state(entry.state())
                 .with_payload(entry.payload())

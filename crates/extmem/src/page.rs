@@ -43,6 +43,9 @@ pub enum State {
     Foreign = 8,
     /// In DRAM, write-protected, and the same in the compressed tier.
     Unpacked = 9,
+    /// In DRAM only, like a dirty page, but still write-protected since its copy was given up:
+    /// to lift that would flush the TLBs of all processors, for a page that may only be read.
+    Guarded = 10,
 }
 
 /// The value of a page's word.
@@ -95,7 +98,8 @@ impl Entry {
             6 => State::Compressed,
             7 => State::Victim,
             8 => State::Foreign,
-            _ => State::Unpacked,
+            9 => State::Unpacked,
+            _ => State::Guarded,
         }
     }
 
@@ -108,6 +112,21 @@ impl Entry {
     /// In DRAM, write-protected, and the same elsewhere: it may leave without being written.
     pub fn has_copy(self) -> bool {
         matches!(self.state(), State::Clean | State::Unpacked)
+    }
+
+    /// In DRAM, and a write to it is a fault.
+    pub fn is_protected(self) -> bool {
+        self.has_copy() || self.state() == State::Guarded
+    }
+
+    /// The same for who takes the page away from its place, and its protection with it.
+    #[must_use]
+    pub fn unguarded(self) -> Self {
+        if self.state() == State::Guarded {
+            self.with_state(State::Dirty)
+        } else {
+            self
+        }
     }
 
     /// In swap or compressed.
@@ -173,7 +192,7 @@ impl Entry {
 
     /// In DRAM and mapped.
     pub fn is_resident(self) -> bool {
-        self.has_copy() || self.state() == State::Dirty
+        self.is_protected() || self.state() == State::Dirty
     }
 
     /// May leave DRAM now.
@@ -554,6 +573,15 @@ mod tests {
         let free = entry.unpinned().with(Flag::Locked, false);
         assert!(free.is_evictable());
         assert_eq!(free.payload(), 0xdead_beef);
+    }
+
+    #[test]
+    fn a_guarded_page_is_protected_and_has_no_copy() {
+        let guarded = Entry::FRESH.with_state(State::Guarded);
+        assert!(guarded.is_evictable() && guarded.is_protected() && !guarded.has_copy());
+        assert_eq!(guarded.unguarded(), Entry::FRESH.with_state(State::Dirty));
+        let unpacked = Entry::FRESH.with_state(State::Unpacked);
+        assert!(unpacked.is_protected() && unpacked.unguarded() == unpacked);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::gate::{Gate, Pass};
 use crate::lock::Lock;
 use crate::neighbours::Neighbours;
 use crate::page::PageTable;
+use crate::pipes::Pipes;
 use crate::policy::Policy;
 use crate::queue::WindowQueue;
 use crate::region::PAGE_BYTES;
@@ -88,6 +89,8 @@ pub struct Pager {
     pub windows: WindowQueue,
     /// A batch of zero pages, never written.
     pub zeroes: *const u8,
+    /// What holds dirty pages while they are unmapped.
+    pub pipes: Pipes,
     /// `/proc/self/mem`, for pages that cannot be moved; negative without.
     pub memory_file: AtomicI32,
     /// The program's break: first and one past the last byte, and its limit.

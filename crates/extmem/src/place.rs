@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::advice::advise_many;
 use crate::context::BATCH_PAGES;
 use crate::fatal;
 use crate::futex::yield_now;
@@ -139,30 +140,14 @@ impl Pager {
     }
 }
 
-/// Frees the memory of several ranges of this process. Returns how many were done: all, or
-/// none on kernels that do this to other processes only (before 6.13) or want a descriptor
-/// for it (before 6.15).
+/// Frees the memory of several ranges of this process. Returns how many were done: all or none.
 fn drop_many(ranges: &[libc::iovec]) -> usize {
-    /// `PIDFD_SELF_THREAD_GROUP`.
-    const THIS_PROCESS: isize = -10_001;
     static REFUSED: AtomicBool = AtomicBool::new(false);
     if REFUSED.load(Ordering::Relaxed) {
         return 0;
     }
-    // SAFETY: the contents are written out or not wanted.
-    let done = unsafe {
-        syscall::call(
-            libc::SYS_process_madvise,
-            [
-                THIS_PROCESS as usize,
-                ranges.as_ptr() as usize,
-                ranges.len(),
-                libc::MADV_DONTNEED as usize,
-                0,
-                0,
-            ],
-        )
-    };
+    // The contents are written out or not wanted.
+    let done = advise_many(ranges, libc::MADV_DONTNEED);
     let wanted: usize = ranges.iter().map(|range| range.iov_len).sum();
     if done == wanted as isize {
         return ranges.len();

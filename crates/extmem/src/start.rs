@@ -19,6 +19,7 @@ use crate::lock::Lock;
 use crate::neighbours::Neighbours;
 use crate::page::{BLOCK_PAGES, PageTable, State};
 use crate::pager::{ARENA_BASE, ARENA_MOST_BYTES, Pager, ProgramBreak, install};
+use crate::pipes::Pipes;
 use crate::policy::{Policy, PolicyOptions, Services};
 use crate::queue::{Window, WindowQueue};
 use crate::region::{PAGE_BYTES, Region, round_up};
@@ -197,6 +198,7 @@ fn start(config: &Config) -> Result<(), Error> {
         victims: victim_cache(&uffd, most_victims)?,
         windows: WindowQueue::default(),
         zeroes: zeroes()?,
+        pipes: Pipes::new(uffd.never_waits()),
         memory_file: AtomicI32::new(descriptor::keep(process::open_memory_file())),
         program_break: Lock::new(ProgramBreak {
             start: ARENA_BASE + PAGE_BYTES,
@@ -299,7 +301,9 @@ extern "C" fn state_for_policy(_: *mut c_void, page: u32) -> u32 {
     };
     let entry = pager.table.load(page);
     match entry.state() {
-        State::Clean | State::Unpacked | State::Dirty => u32::from(entry.is_evictable()),
+        State::Clean | State::Unpacked | State::Guarded | State::Dirty => {
+            u32::from(entry.is_evictable())
+        }
         State::Swapped | State::Compressed | State::Victim => 2,
         _ => 0,
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Dirty pages of one block leave together.
+//! Dirty pages of one block leave together, where no pipe can hold them (`withdraw.rs`).
 //!
 //! A dirty page may be copied only while nobody can write it. To protect it by itself, or
 //! to move it away, costs a flush of the TLBs of all processors that run the program: an
@@ -45,7 +45,8 @@ pub struct Blocks {
 pub struct Marks([u64; BATCH_PAGES / 64]);
 
 impl Marks {
-    fn set(&mut self, at: usize) {
+    /// Puts a position into the set.
+    pub fn set(&mut self, at: usize) {
         self.0[at / 64] |= 1 << (at % 64);
     }
 
@@ -215,8 +216,8 @@ impl Pager {
     pub fn release_blocks(&self, blocks: &Blocks) {
         for &block in &blocks.blocks[..blocks.count] {
             let between = &blocks.between[block.between..block.between_end];
-            // Pages with a copy elsewhere stay protected; of those that left nothing is there.
-            for run in between.split(|(_, entry)| entry.has_copy()) {
+            // What is protected by its word stays so; of those that left nothing is there.
+            for run in between.split(|(_, entry)| entry.is_protected()) {
                 let mut dirty = run
                     .iter()
                     .filter(|(_, entry)| entry.state() == State::Dirty)

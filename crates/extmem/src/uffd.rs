@@ -122,6 +122,11 @@ impl Uffd {
         self.agree()
     }
 
+    /// Whether a page that the kernel misses is an error to it at once.
+    pub fn never_waits(&self) -> bool {
+        self.delivery == Delivery::Signal
+    }
+
     fn agree(&self) -> Result<(), i32> {
         let mut api = Api {
             api: API,

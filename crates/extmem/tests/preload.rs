@@ -47,6 +47,12 @@ fn forks() {
 }
 
 #[test]
+fn words_written_while_pages_leave() {
+    in_every_mode("withdraw", &[]);
+    in_every_mode("withdraw", &["walk"]);
+}
+
+#[test]
 fn mappings() {
     in_every_mode("mapping", &["bounded"]);
 }

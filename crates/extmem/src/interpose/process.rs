@@ -72,6 +72,7 @@ impl Pager {
             _ => fresh,
         };
         self.memory_file.store(now, Ordering::Relaxed);
+        self.pipes.after_fork_in_child();
         self.statistics.after_fork_in_child(&self.about("(fork)"));
         let (base, bytes) = self.victims.memory();
         if let Err(errno) = self.uffd.register(base, bytes) {
@@ -90,7 +91,7 @@ impl Pager {
                 |entry| entry.has(Flag::Accessible) && entry.state() != State::Foreign,
                 |address, pages| self.uffd.register(address, pages * PAGE_BYTES),
             );
-            self.each_run(&range, Entry::has_copy, |address, pages| {
+            self.each_run(&range, Entry::is_protected, |address, pages| {
                 self.uffd.protect(address, pages, true)
             });
             // Calls in flight on other threads do not exist here.
