@@ -111,12 +111,28 @@ impl Pipe {
         control(libc::F_SETPIPE_SZ, WANTED_PAGES * PAGE_BYTES);
         let bytes = control(libc::F_GETPIPE_SZ, 0).max(0) as usize;
         let here = page_at(ends.as_ptr() as usize & !(PAGE_BYTES - 1));
-        let is_safe = descriptor::is_kept(read) && descriptor::is_kept(write) && makes_own(&[here]);
         *self = Self {
             read,
             write,
-            pages: if is_safe { bytes / PAGE_BYTES } else { 0 },
+            pages: bytes / PAGE_BYTES,
         };
+        // What the kernel or a container refuses once it refuses each time.
+        let is_safe = descriptor::is_kept(read) && descriptor::is_kept(write);
+        if !(is_safe && makes_own(&[here]) && self.carries(here)) {
+            self.pages = 0;
+        }
+    }
+
+    /// Whether a page can be held and read.
+    fn carries(&self, page: libc::iovec) -> bool {
+        let mut into = [0u8; PAGE_BYTES];
+        let into = libc::iovec {
+            iov_base: into.as_mut_ptr().cast(),
+            iov_len: PAGE_BYTES,
+        };
+        let whole = PAGE_BYTES as isize;
+        // SAFETY: a page of this stack.
+        self.hold(&[page]) == whole && unsafe { self.read(&[into]) } == whole
     }
 
     fn close(&mut self) {
