@@ -12,10 +12,9 @@ use crate::syscall;
 
 /// Threads that withdraw pages at one time; others wait.
 const PIPES: usize = 4;
-/// What a pipe is to hold: what the evictor takes at a time.
-const WANTED_PAGES: usize = 128;
-/// Less is not worth it: what the kernel gives whose user has many pipes.
-const LEAST_PAGES: usize = 16;
+/// What a pipe must hold: what the evictor takes at a time. Less is not worth it: what does not
+/// fit would be protected page by page.
+const LEAST_PAGES: usize = 128;
 
 /// A pipe; all zero before it is opened.
 #[derive(Debug, Default)]
@@ -24,6 +23,9 @@ pub struct Pipe {
     write: RawFd,
     /// Pages it holds at most; 0 before it is opened.
     pub pages: usize,
+    /// What it is: another process by vfork, or a thread with a table of descriptors of its own,
+    /// may have something else by these numbers, or nothing.
+    identity: [u64; 2],
 }
 
 /// The pipes of a process, opened as they are needed.
@@ -54,8 +56,9 @@ impl Pipes {
         }
     }
 
-    /// A pipe, opened if `may_open`.
-    pub fn take(&self, may_open: impl FnOnce() -> bool) -> Option<Guard<'_, Pipe>> {
+    /// A pipe, opened if it was not; None if it is not to be had in this table of descriptors.
+    /// Not for a child by vfork: what it opened would be there for nobody else.
+    pub fn take(&self) -> Option<Guard<'_, Pipe>> {
         if !self.are_usable() {
             return None;
         }
@@ -63,9 +66,6 @@ impl Pipes {
             .find_map(Lock::try_lock)
             .unwrap_or_else(|| self.pipes[0].lock());
         if pipe.pages == 0 {
-            if !may_open() {
-                return None;
-            }
             pipe.open();
             if pipe.pages < LEAST_PAGES {
                 pipe.close();
@@ -73,7 +73,7 @@ impl Pipes {
                 return None;
             }
         }
-        Some(pipe)
+        pipe.is_here().then_some(pipe)
     }
 }
 
@@ -82,6 +82,7 @@ impl Pipe {
         read: 0,
         write: 0,
         pages: 0,
+        identity: [0; 2],
     };
 
     /// Opens it in the pager's block of descriptors, where the program cannot close it.
@@ -108,31 +109,43 @@ impl Pipe {
                 )
             }
         };
-        control(libc::F_SETPIPE_SZ, WANTED_PAGES * PAGE_BYTES);
+        control(libc::F_SETPIPE_SZ, LEAST_PAGES * PAGE_BYTES);
         let bytes = control(libc::F_GETPIPE_SZ, 0).max(0) as usize;
-        let here = page_at(ends.as_ptr() as usize & !(PAGE_BYTES - 1));
         *self = Self {
             read,
             write,
             pages: bytes / PAGE_BYTES,
+            identity: descriptor::identity(read),
         };
         // What the kernel or a container refuses once it refuses each time.
         let is_safe = descriptor::is_kept(read) && descriptor::is_kept(write);
-        if !(is_safe && makes_own(&[here]) && self.carries(here)) {
+        if !(is_safe && self.holds_what_comes()) {
             self.pages = 0;
         }
     }
 
-    /// Whether a page can be held and read.
-    fn carries(&self, page: libc::iovec) -> bool {
+    /// Whether both numbers are this pipe's.
+    fn is_here(&self) -> bool {
+        [self.read, self.write].map(descriptor::identity) == [self.identity; 2]
+    }
+
+    /// Whether what is written to a page that is held is read from the pipe: not where the kernel
+    /// makes a copy of it at once.
+    fn holds_what_comes(&self) -> bool {
+        let mut room = [0u8; 2 * PAGE_BYTES];
         let mut into = [0u8; PAGE_BYTES];
-        let into = libc::iovec {
-            iov_base: into.as_mut_ptr().cast(),
-            iov_len: PAGE_BYTES,
-        };
+        let aside = room.as_ptr().align_offset(PAGE_BYTES);
+        let (page, into_page) = (&raw mut room[aside], into.as_mut_ptr());
+        let (here, there) = (page_at(page as usize), page_at(into_page as usize));
         let whole = PAGE_BYTES as isize;
-        // SAFETY: a page of this stack.
-        self.hold(&[page]) == whole && unsafe { self.read(&[into]) } == whole
+        // SAFETY: a page of this stack that nothing else is in, and another one's memory; what
+        // the kernel does to them the compiler does not see.
+        unsafe {
+            page.write_volatile(1);
+            let held = makes_own(&[here]) && self.hold(&[here]) == whole;
+            page.write_volatile(2);
+            held && self.read(&[there]) == whole && into_page.read_volatile() == 2
+        }
     }
 
     fn close(&mut self) {

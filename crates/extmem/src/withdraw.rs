@@ -57,16 +57,23 @@ impl Pager {
         if marked == 0 {
             return None;
         }
-        let pipe = self.pipes.take(|| self.is_this_process())?;
-        let is_refused =
-            dirty > 0 && (kernel_shares_pages() || !makes_own(&scratch.vectors[..dirty]));
-        if marked > pipe.pages || is_refused {
+        if !self.pipes.are_usable() || !self.is_this_process() || kernel_shares_pages() {
+            return None;
+        }
+        let pipe = self.pipes.take()?;
+        if marked > pipe.pages {
+            return None;
+        }
+        if dirty > 0 && !makes_own(&scratch.vectors[..dirty]) {
             return None;
         }
         for (to, at) in (0..count).filter(|&at| marks.has(at)).enumerate() {
             scratch.vectors[to] = page_at(self.table.address(scratch.pages[at]));
         }
         let held = pipe.hold(&scratch.vectors[..marked]).max(0) as usize;
+        if held == 0 {
+            return None;
+        }
         let held = Held {
             pipe,
             marks,
@@ -118,9 +125,11 @@ impl Held<'_> {
     }
 }
 
-/// Whether the kernel looks for equal pages of this process, to make one of them.
+/// Whether the kernel may look for equal pages of this process, to make one of them.
 fn kernel_shares_pages() -> bool {
     const PR_GET_MEMORY_MERGE: usize = 68;
-    // SAFETY: no pointers. Kernels that do not know it do not share.
-    unsafe { syscall::call(libc::SYS_prctl, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0]) > 0 }
+    // SAFETY: no pointers.
+    let shares = unsafe { syscall::call(libc::SYS_prctl, [PR_GET_MEMORY_MERGE, 0, 0, 0, 0, 0]) };
+    // Kernels that do not know it do not share; others that do not say may.
+    shares != 0 && shares != -(libc::EINVAL as isize)
 }

@@ -50,8 +50,9 @@ const MOST_RINGS: usize = 32;
 /// Descriptors of a place: what is swapped to, the locks on it, and from the first fork on the
 /// family's file and lock.
 const PLACE_DESCRIPTORS: usize = 4;
-/// Descriptors that the pager has beside those and its rings, and some to spare.
-const OTHER_DESCRIPTORS: usize = 10;
+/// Descriptors that the pager has beside those and its rings, eight of them of pipes, and some
+/// to spare.
+const OTHER_DESCRIPTORS: usize = 18;
 
 /// How many rings there may be beside so many places: a descriptor that finds no room among the
 /// protected ones can be closed by the program, and a lock on swap that is lost is a relative
