@@ -5,7 +5,7 @@ use crate::region::PAGE_BYTES;
 use crate::syscall;
 
 /// Gives advice about several ranges of this process, in turn. Bytes that it was followed for,
-/// or `-errno`: EINVAL of kernels that take it for other processes only (before 6.13) or want a
+/// or `-errno`, as of all kernels that take it for other processes only (before 6.13) or want a
 /// descriptor for it (before 6.15).
 pub fn advise_many(ranges: &[libc::iovec], advice: libc::c_int) -> isize {
     /// `PIDFD_SELF_THREAD_GROUP`.

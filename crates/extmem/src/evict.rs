@@ -8,7 +8,8 @@
 //! compressed tier was kept; other clean ones while the policy has no use for the cache;
 //! dirty ones while it has hardly any (`withdraw.rs`; on kernels without what that takes,
 //! those that lie close together, `together.rs`); and pages that the kernel will not move,
-//! because a fork shares them or they are not writable. Many of them are freed by one call and one flush of the TLB.
+//! because a fork shares them or they are not writable. Many of them are freed by one call
+//! and one flush of the TLB.
 
 use std::sync::atomic::Ordering;
 
@@ -185,9 +186,9 @@ impl Pager {
         claimed
     }
 
-    /// Brings claimed pages into the victim cache. A page by itself that the program cannot write is
-    /// copied, for the page it is a copy of can be freed together with others; the rest is moved. Those that
-    /// must go the short way are left, claimed, at the front of the scratch arrays; returns
+    /// Brings claimed pages into the victim cache. A page by itself that is protected is copied,
+    /// for the page it is a copy of can be freed together with others; the rest is moved. Those
+    /// that must go the short way are left, claimed, at the front of the scratch arrays; returns
     /// how many.
     fn stash(&self, claimed: usize, context: &mut Context) -> usize {
         let teaches = self.victims.target_pages() > 0;
@@ -297,8 +298,8 @@ impl Pager {
         left
     }
 
-    /// Copies a claimed page that is protected to a position of the victim cache, by way of `spare`, a
-    /// page of a buffer, if it must be.
+    /// Copies a claimed page that is protected to a position of the victim cache, by way of
+    /// `spare`, a page of a buffer, if it must be.
     fn copy_aside(
         &self,
         position: u32,

@@ -59,9 +59,6 @@ impl Pipes {
     /// A pipe, opened if it was not; None if it is not to be had in this table of descriptors.
     /// Not for a child by vfork: what it opened would be there for nobody else.
     pub fn take(&self) -> Option<Guard<'_, Pipe>> {
-        if !self.are_usable() {
-            return None;
-        }
         let mut pipe = (self.pipes.iter())
             .find_map(Lock::try_lock)
             .unwrap_or_else(|| self.pipes[0].lock());

@@ -23,8 +23,8 @@ use crate::region::PAGE_BYTES;
 use crate::syscall;
 use crate::together::Marks;
 
-/// Pages that a pipe holds, and that are still in their places. [`Pager::read_held`] follows
-/// when they are gone from there; to forget them is no harm before.
+/// Pages that a pipe holds, and that are still in their places. [`Pager::read_held`] must follow,
+/// once they are gone from there: whoever has the pipe next would read them.
 pub struct Held<'a> {
     pipe: Guard<'a, Pipe>,
     /// Which positions of the batch.
@@ -37,6 +37,9 @@ impl Pager {
     /// are wanted, dirty or guarded, as far as the program may write them. None if that
     /// cannot be done with all of them, and nothing is held then.
     pub fn hold(&self, count: usize, context: &mut Context) -> Option<Held<'_>> {
+        if !self.pipes.are_usable() {
+            return None;
+        }
         let scratch = context.scratch();
         let mut marks = Marks::default();
         let mut marked = 0;
@@ -54,10 +57,7 @@ impl Pager {
                 }
             }
         }
-        if marked == 0 {
-            return None;
-        }
-        if !self.pipes.are_usable() || !self.is_this_process() || kernel_shares_pages() {
+        if marked == 0 || !self.is_this_process() || kernel_shares_pages() {
             return None;
         }
         let pipe = self.pipes.take()?;
