@@ -321,10 +321,12 @@ impl Pager {
 
     /// How large the victim cache may be, from what happened since `before`: where evicted
     /// pages come back from the tier, the cache spares next to nothing, and what it holds
-    /// faults more often than it would in its place.
+    /// faults more often than it would in its place (perl's hash table of
+    /// `lab/experiments/extmem-locality.sh`, where four of five faults are the tier's: a fifth of
+    /// its time).
     fn most_victim_cache_pages(&self, before: &mut Faults) -> u32 {
         /// Of faults, one in so many may read from swap.
-        const MOST_SWAP_SHARE: u64 = 8;
+        const MOST_SWAP_SHARE: u64 = 2;
         const LEAST_SHARE: u32 = 64;
         let counters = self.counters();
         let now = Faults {
@@ -371,6 +373,7 @@ impl Pager {
         // A fork copies all of it, or nothing.
         let pass = self.gate.enter();
         self.contexts.trim(&self.budget);
+        self.pipes.trim();
         drop(pass);
         self.counters()
             .evict_cpu_ns

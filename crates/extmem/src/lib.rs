@@ -48,6 +48,7 @@ mod share;
 mod signal;
 mod stacks;
 mod start;
+mod stash;
 mod stub;
 mod together;
 mod turns;

@@ -119,11 +119,13 @@ impl Entry {
         self.has_copy() || self.state() == State::Guarded
     }
 
-    /// The same for who takes the page away from its place, and its protection with it.
+    /// The same for who takes the page away from its place, and its protection with it. It was
+    /// not written while it was there.
     #[must_use]
     pub fn unguarded(self) -> Self {
         if self.state() == State::Guarded {
             self.with_state(State::Dirty)
+                .with(Flag::PredictDirty, false)
         } else {
             self
         }

@@ -11,42 +11,61 @@ use crate::region::PAGE_BYTES;
 use crate::syscall;
 
 /// Threads that withdraw pages at one time; others wait.
-const PIPES: usize = 4;
+const PIPES: usize = 2;
 /// What a pipe must hold: what the evictor takes at a time. Less is not worth it: what does not
 /// fit would be protected page by page.
-const LEAST_PAGES: usize = 128;
+pub const HELD_PAGES: usize = 128;
+/// What it is while nothing leaves. All pipes of a user, those of other programs too, have 16384
+/// pages together.
+const IDLE_PAGES: usize = 1;
 
-/// A pipe; all zero before it is opened.
+/// A pipe; all zero where there is none.
 #[derive(Debug, Default)]
 pub struct Pipe {
     read: RawFd,
     write: RawFd,
-    /// Pages it holds at most; 0 before it is opened.
+    /// Pages it holds at most; 0 while it is small.
     pub pages: usize,
+    /// Since it was last looked at.
+    was_used: bool,
     /// What it is: another process by vfork, or a thread with a table of descriptors of its own,
     /// may have something else by these numbers, or nothing.
     identity: [u64; 2],
 }
 
-/// The pipes of a process, opened as they are needed.
+/// The pipes of a process. They are opened as it starts, before it has threads that could take a
+/// number which is free for a moment, and are large only while they are used.
 #[derive(Debug)]
 pub struct Pipes {
     pipes: [Lock<Pipe>; PIPES],
+    /// For good: there are none, or they copy what they should hold.
     refused: AtomicBool,
+    /// Until somebody looks again: the user's pipes have all that they may.
+    rests: AtomicBool,
 }
 
 impl Pipes {
-    /// None open. Not for use if a missing page would let the kernel wait for the pager.
+    /// Opens them. Not for use if a missing page would let the kernel wait for the pager.
     pub fn new(usable: bool) -> Self {
-        Self {
-            pipes: [const { Lock::new(Pipe::CLOSED) }; PIPES],
+        let pipes = Self {
+            pipes: [const { Lock::new(Pipe::NONE) }; PIPES],
             refused: AtomicBool::new(!usable),
+            rests: AtomicBool::new(false),
+        };
+        pipes.open();
+        pipes
+    }
+
+    fn open(&self) {
+        let is_refused = self.refused.load(Ordering::Relaxed);
+        if !is_refused && !self.pipes.iter().all(|pipe| pipe.lock().open()) {
+            self.refused.store(true, Ordering::Relaxed);
         }
     }
 
     /// Whether pages can be held, as far as is known.
     pub fn are_usable(&self) -> bool {
-        !self.refused.load(Ordering::Relaxed)
+        !self.refused.load(Ordering::Relaxed) && !self.rests.load(Ordering::Relaxed)
     }
 
     /// In the child of a fork: pipes of its own.
@@ -54,36 +73,55 @@ impl Pipes {
         for pipe in &self.pipes {
             pipe.lock().close();
         }
+        self.open();
     }
 
-    /// A pipe, opened if it was not; None if it is not to be had in this table of descriptors.
-    /// Not for a child by vfork: what it opened would be there for nobody else.
+    /// A large pipe; None if it is not to be had, or not in this table of descriptors.
     pub fn take(&self) -> Option<Guard<'_, Pipe>> {
         let mut pipe = (self.pipes.iter())
             .find_map(Lock::try_lock)
             .unwrap_or_else(|| self.pipes[0].lock());
+        if !pipe.is_here() {
+            return None;
+        }
         if pipe.pages == 0 {
-            pipe.open();
-            if pipe.pages < LEAST_PAGES {
-                pipe.close();
+            if !pipe.grow() {
+                self.rests.store(true, Ordering::Relaxed);
+                return None;
+            }
+            if !pipe.holds_what_comes() {
+                pipe.shrink();
                 self.refused.store(true, Ordering::Relaxed);
                 return None;
             }
         }
-        pipe.is_here().then_some(pipe)
+        pipe.was_used = true;
+        Some(pipe)
+    }
+
+    /// Gives back what pipes have that were not used since the last time.
+    pub fn trim(&self) {
+        self.rests.store(false, Ordering::Relaxed);
+        for mut pipe in self.pipes.iter().filter_map(Lock::try_lock) {
+            if !std::mem::take(&mut pipe.was_used) && pipe.pages > 0 && pipe.is_here() {
+                pipe.shrink();
+            }
+        }
     }
 }
 
 impl Pipe {
-    const CLOSED: Self = Self {
+    const NONE: Self = Self {
         read: 0,
         write: 0,
         pages: 0,
+        was_used: false,
         identity: [0; 2],
     };
 
-    /// Opens it in the pager's block of descriptors, where the program cannot close it.
-    fn open(&mut self) {
+    /// Opens it in the pager's block of descriptors, where the program cannot close it. False if
+    /// it cannot be had there.
+    fn open(&mut self) -> bool {
         let mut ends: [RawFd; 2] = [0; 2];
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
         // SAFETY: two numbers.
@@ -94,36 +132,54 @@ impl Pipe {
             )
         };
         if opened < 0 {
-            return;
+            return false;
         }
         let [read, write] = ends.map(descriptor::keep);
+        *self = Self {
+            read,
+            write,
+            identity: descriptor::identity(read),
+            ..Self::NONE
+        };
+        let is_kept = descriptor::is_kept(read) && descriptor::is_kept(write);
+        if is_kept {
+            self.shrink();
+        } else {
+            self.close();
+        }
+        is_kept
+    }
+
+    /// Makes it large enough. False if the user's pipes may not have as much.
+    fn grow(&mut self) -> bool {
+        let pages = self.resize(HELD_PAGES);
+        self.pages = if pages < HELD_PAGES { 0 } else { pages };
+        self.pages > 0
+    }
+
+    fn shrink(&mut self) {
+        self.resize(IDLE_PAGES);
+        self.pages = 0;
+    }
+
+    /// Asks for a size; the one it has then, in pages.
+    fn resize(&self, pages: usize) -> usize {
         let control = |command: libc::c_int, value: usize| {
             // SAFETY: no pointers.
             unsafe {
                 syscall::call(
                     libc::SYS_fcntl,
-                    [write as usize, command as usize, value, 0, 0, 0],
+                    [self.write as usize, command as usize, value, 0, 0, 0],
                 )
             }
         };
-        control(libc::F_SETPIPE_SZ, LEAST_PAGES * PAGE_BYTES);
-        let bytes = control(libc::F_GETPIPE_SZ, 0).max(0) as usize;
-        *self = Self {
-            read,
-            write,
-            pages: bytes / PAGE_BYTES,
-            identity: descriptor::identity(read),
-        };
-        // What the kernel or a container refuses once it refuses each time.
-        let is_safe = descriptor::is_kept(read) && descriptor::is_kept(write);
-        if !(is_safe && self.holds_what_comes()) {
-            self.pages = 0;
-        }
+        control(libc::F_SETPIPE_SZ, pages * PAGE_BYTES);
+        control(libc::F_GETPIPE_SZ, 0).max(0) as usize / PAGE_BYTES
     }
 
-    /// Whether both numbers are this pipe's.
+    /// Whether there is one, and both numbers are this pipe's.
     fn is_here(&self) -> bool {
-        [self.read, self.write].map(descriptor::identity) == [self.identity; 2]
+        self.write != 0 && [self.read, self.write].map(descriptor::identity) == [self.identity; 2]
     }
 
     /// Whether what is written to a page that is held is read from the pipe: not where the kernel
@@ -146,11 +202,11 @@ impl Pipe {
     }
 
     fn close(&mut self) {
-        if self.write != 0 {
+        if self.is_here() {
             descriptor::dispose(self.read);
             descriptor::dispose(self.write);
         }
-        *self = Self::CLOSED;
+        *self = Self::NONE;
     }
 
     /// Takes hold of memory, as much as can be; bytes, or `-errno`.

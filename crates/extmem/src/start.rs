@@ -223,7 +223,7 @@ fn start(config: &Config) -> Result<(), Error> {
     // Code, tables of the store, ring tables: a fixed share.
     pager
         .budget
-        .charge_overhead(128 + crate::evict::COPIES as i64);
+        .charge_overhead(128 + crate::stash::COPIES as i64);
     let code = filter::build(filter::Terms {
         library: text,
         break_site: library::break_site(text).unwrap_or(0),

@@ -12,6 +12,8 @@
 //! first (`MADV_POPULATE_WRITE`), and none is held where the kernel looks for equal pages to
 //! share (`PR_SET_MEMORY_MERGE`; what is advised page by page never comes to the kernel).
 
+use std::ops::Range;
+
 use crate::advice::makes_own;
 use crate::context::{BATCH_PAGES, Context};
 use crate::fatal;
@@ -33,10 +35,10 @@ pub struct Held<'a> {
 }
 
 impl Pager {
-    /// Takes hold of those among the first `count` claimed pages of scratch whose contents
-    /// are wanted, dirty or guarded, as far as the program may write them. None if that
-    /// cannot be done with all of them, and nothing is held then.
-    pub fn hold(&self, count: usize, context: &mut Context) -> Option<Held<'_>> {
+    /// Takes hold of those claimed pages at the positions of scratch whose contents are wanted,
+    /// dirty or guarded, as far as the program may write them. None if that cannot be done with
+    /// all of them, and nothing is held then.
+    pub fn hold(&self, positions: Range<usize>, context: &mut Context) -> Option<Held<'_>> {
         if !self.pipes.are_usable() {
             return None;
         }
@@ -45,7 +47,7 @@ impl Pager {
         let mut marked = 0;
         // Guarded pages cannot be written, so nobody can get another copy.
         let mut dirty = 0;
-        for at in 0..count {
+        for at in positions.clone() {
             let entry = scratch.entries[at];
             let is_dirty = entry.state() == State::Dirty;
             if entry.has(Flag::Writable) && (is_dirty || entry.state() == State::Guarded) {
@@ -67,7 +69,7 @@ impl Pager {
         if dirty > 0 && !makes_own(&scratch.vectors[..dirty]) {
             return None;
         }
-        for (to, at) in (0..count).filter(|&at| marks.has(at)).enumerate() {
+        for (to, at) in positions.filter(|&at| marks.has(at)).enumerate() {
             scratch.vectors[to] = page_at(self.table.address(scratch.pages[at]));
         }
         let held = pipe.hold(&scratch.vectors[..marked]).max(0) as usize;

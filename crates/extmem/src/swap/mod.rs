@@ -47,12 +47,12 @@ pub const SLOT_BYTES: usize = 4096;
 pub const MOST_PAGES: u32 = 256;
 /// Rings at most, where there is one place.
 const MOST_RINGS: usize = 32;
-/// Descriptors of a place: what is swapped to, the locks on it, and from the first fork on the
-/// family's file and lock.
-const PLACE_DESCRIPTORS: usize = 4;
-/// Descriptors that the pager has beside those and its rings, eight of them of pipes, and some
+/// Descriptors of a place: what is swapped to, the locks on it, of a memory node what is free
+/// there, and from the first fork on the family's file and lock.
+const PLACE_DESCRIPTORS: usize = 5;
+/// Descriptors that the pager has beside those and its rings, four of them of pipes, and some
 /// to spare.
-const OTHER_DESCRIPTORS: usize = 18;
+const OTHER_DESCRIPTORS: usize = 14;
 
 /// How many rings there may be beside so many places: a descriptor that finds no room among the
 /// protected ones can be closed by the program, and a lock on swap that is lost is a relative
