@@ -474,6 +474,10 @@ def check_long_inflation(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     checks.that("counts agree after a suspension meanwhile", not words, words)
 
 
+# Until it is told to go on: in a guest on a busy host a minute of waiting was over in two seconds.
+UNTIL_TOLD = "delay_ms=3600000"
+
+
 class Hungry:
     """What runs out of node 1's memory while a host cannot be asked; use as a context manager."""
 
@@ -506,7 +510,8 @@ class Hungry:
         done = self.guest.run("dd if=/dev/zero of=/bound/more bs=1M count=64")
         self.given = before - self.held()
         given_mib = self.given * PAGE // MIB
-        checks.that(what, done[0] == 0 and 16 <= given_mib <= 80, (done, given_mib))
+        # Each time that it is not answered it asks for four times as much: 4, 16, 64 MiB.
+        checks.that(what, done[0] == 0 and 16 <= given_mib <= 84, (done, given_mib))
 
     def told(self, checks: Checks, when: str) -> None:
         """See that the host, when it can be told again, knows all."""
@@ -539,7 +544,7 @@ def check_silent_host(checks: Checks, daemon: Daemon, guest: Guest) -> None:
 
     hungry = Hungry(daemon, guest)
     # Time to stop the host between HELLO and what belongs to it.
-    delay = "functions=demeter_resync_some delay_ms=60000"
+    delay = f"functions=demeter_resync_some {UNTIL_TOLD}"
     guest.must(f"insmod /balloon/{FAULT} caller=demeter_balloon {delay}")
     greeted = hellos() + 2
     worker = daemon.view(guest.name)["worker"]["pid"]
@@ -561,7 +566,7 @@ def check_hungry_attach(checks: Checks, daemon: Daemon, guest: Guest) -> None:
     hungry = Hungry(daemon, guest)
     with hungry:
         # Its queues are there, and HELLO is not sent. Waiting keeps a CPU busy.
-        delay = "functions=cancel_delayed_work delay_ms=60000"
+        delay = f"functions=cancel_delayed_work {UNTIL_TOLD}"
         guest.must("echo 120 > /sys/module/rcupdate/parameters/rcu_cpu_stall_timeout")
         guest.must(f"insmod /balloon/{FAULT} caller=demeter_balloon {delay}")
         begin_rebind(guest)
@@ -569,7 +574,8 @@ def check_hungry_attach(checks: Checks, daemon: Daemon, guest: Guest) -> None:
         hungry.eats(checks, "a device that is being attached keeps no memory from the guest")
         late = guest.run("[ -e /tmp/bound ]")[0] == 0
         go_on(guest)
-        checks.that("it is not attached before that", not late)
+        clock = guest.run("dmesg | grep -i -e tsc -e calibrat")[1] if late else ""
+        checks.that("it is not attached before that", not late, clock)
         checks.that("it is then", is_bound(guest))
     hungry.told(checks, "when it is attached")
 
