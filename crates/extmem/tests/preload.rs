@@ -53,6 +53,11 @@ fn words_written_while_pages_leave() {
 }
 
 #[test]
+fn pipes_are_large_only_while_pages_leave() {
+    in_every_mode("pipes", &[]);
+}
+
+#[test]
 fn mappings() {
     in_every_mode("mapping", &["bounded"]);
 }
