@@ -22,6 +22,8 @@ from pathlib import Path
 from demeter_lab import extmem_linux as linux
 from demeter_lab.extmem_matrix import MARKS, Family, Plan
 
+# Patterns of threads that walk through shares of the memory.
+WALK = "sequential-"
 # How long a program may take for one line; far beyond any slice.
 SLICE_LIMIT_S = 300
 # A setting is tried again if its first slice was so near to the best.
@@ -218,7 +220,18 @@ class Cell:
             row["linux_slices_over_dram"] = sum(self.over)
         if self.mark is not None:
             row |= {"mark": self.mark, "met": median >= self.mark}
-        return row | self.profile()
+        return row | self.all_touches() | self.profile()
+
+    def all_touches(self) -> dict[str, float]:
+        """Return the ratio of all touches of threads that walk, where the slowest counts."""
+        if not self.pattern.startswith(WALK) or self.threads == 1:
+            return {}
+        ratios = [
+            (own["touches"] / own["seconds"]) / (other["touches"] / other["seconds"])
+            for own, other in zip(self.extmem_rows, self.linux_rows, strict=True)
+            if own.get("touches") and other.get("touches")
+        ]
+        return {"all_touches_ratio": round(statistics.median(ratios), 4)} if ratios else {}
 
 
 class Bench:
@@ -576,7 +589,7 @@ def rated(row: dict[str, float], line: str) -> dict[str, float]:
     """
     if "iteration" in row:
         row["per_s"] = 1.0 / max(row["seconds"], 1e-9)
-    elif line.startswith("sequential-"):
+    elif line.startswith(WALK):
         row["per_s"] = row["threads"] * row["least_touches"] / max(row["seconds"], 1e-9)
     return row
 
@@ -606,6 +619,12 @@ def run(tools: Tools, plan: Plan, out: Path, only: set[str]) -> dict[str, dict[s
             raise BenchError(f"{tool} is missing; next: make build")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
         signal.signal(number, _interrupted)
+    families = {(family.suffix or "plain").strip("/"): family for family in plan.families}
+    if unknown := only - {*families, "pagerank", "xsbench"}:
+        raise BenchError(
+            f"there is no {', '.join(sorted(unknown))} to measure; "
+            f"next: choose of {', '.join(families)}, pagerank and xsbench"
+        )
     out.mkdir(parents=True, exist_ok=True)
     tools.swap_folder.mkdir(parents=True, exist_ok=True)
     swap_bytes = 4 * plan.size_bytes
@@ -643,11 +662,11 @@ def run(tools: Tools, plan: Plan, out: Path, only: set[str]) -> dict[str, dict[s
             "xsbench_gridpoints": plan.xsbench_gridpoints,
         }
         (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-        for family in plan.families:
-            if not only or (family.suffix or "plain").strip("/") in only:
-                bench.family(family)
-        for name, application in (("pagerank", bench.pagerank), ("xsbench", bench.xsbench)):
+        for name, family in families.items():
             if not only or name in only:
+                bench.family(family)
+        for program, application in (("pagerank", bench.pagerank), ("xsbench", bench.xsbench)):
+            if not only or program in only:
                 application()
         manifest |= {"load_at_end": os.getloadavg(), "group_peak_bytes": bench.peaks}
         manifest["linux_programs_killed_by_the_kernel"] = bench.killed

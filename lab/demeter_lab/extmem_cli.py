@@ -35,7 +35,9 @@ def bench(
     ] = 1,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="plain, entropy30, huge, stress-cpu, stress-io, pagerank or xsbench"),
+        typer.Option(
+            help="plain, entropy30, huge, entropy30/huge, stress-cpu, stress-io, pagerank, xsbench"
+        ),
     ] = None,
 ) -> None:
     """Measure extmem against the best Linux swap, in turn, and write the results."""

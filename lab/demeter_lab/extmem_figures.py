@@ -25,6 +25,10 @@ SAME = (
 )
 
 
+# Nothing was measured, or nothing is asked for.
+NONE = "\u2013"
+
+
 def rows(directory: Path) -> pl.DataFrame:
     """Return one row a cell: pattern, variant, threads, the ratio and its spread.
 
@@ -45,6 +49,7 @@ def rows(directory: Path) -> pl.DataFrame:
                 # By the ratio before it was rounded.
                 "met": bool(cell.get("met", True)),
                 "linux_setting": cell.get("linux_setting", ""),
+                "all_touches": cell.get("all_touches_ratio"),
                 "profile": profile(cell),
             }
             for name, by_threads in summary.items()
@@ -56,7 +61,7 @@ def rows(directory: Path) -> pl.DataFrame:
         raise ResultError(f"{path} is not a summary ({error}); run it again") from None
     if not cells:
         raise ResultError(f"{path} has no cells; run `make bench-extmem` again")
-    return pl.DataFrame(cells, schema_overrides={"mark": pl.Float64})
+    return pl.DataFrame(cells, schema_overrides={"mark": pl.Float64, "all_touches": pl.Float64})
 
 
 def median_run(directories: list[Path], out: Path) -> None:
@@ -145,27 +150,50 @@ def profile(cell: dict[str, float]) -> str:
     )
 
 
-def table(cells: pl.DataFrame) -> str:
-    """Return the cells as a table in Markdown, missed marks in bold.
+def matrix(cells: pl.DataFrame) -> str:
+    """Return a line for each pattern, a column for each number of threads; missed in bold."""
+    counts = cells["threads"].unique().sort().to_list()
+    lines = [
+        "| pattern | " + " | ".join(f"T={count}" for count in counts) + " | mark |",
+        "|---" * (len(counts) + 2) + "|",
+    ]
+    for (pattern, variant), group in cells.group_by("pattern", "variant", maintain_order=True):
+        by_threads = {row["threads"]: row for row in group.iter_rows(named=True)}
+        mark = group["mark"][0]
+        name = pattern if variant == "plain" else f"{pattern}, {variant}"
+        said = [ratio(by_threads[count]) if count in by_threads else NONE for count in counts]
+        said.append(NONE if mark is None else f"{mark:.1f}")
+        lines.append(f"| {name} | {' | '.join(said)} |")
+    return "\n".join(lines) + "\n"
 
-    The last column has extmem's number before Linux's.
+
+def ratio(row: dict[str, float | None]) -> str:
+    """Return a cell's ratio and its spread, in bold if it misses its mark."""
+    median = f"{row['ratio_median']:.2f}"
+    if row["mark"] is not None and not row["met"]:
+        median = f"**{median}**"
+    return f"{median} ({row['ratio_min']:.2f}\u2013{row['ratio_max']:.2f})"
+
+
+def table(cells: pl.DataFrame) -> str:
+    """Return the cells as tables in Markdown: the ratios, and what is behind each.
+
+    In the second extmem's number comes before Linux's. Of threads that walk the slowest
+    counts; what all of them did together is in a column of its own.
     """
     lines = [
-        "| pattern | variant | threads | extmem / best Linux | spread | mark | Linux setting "
-        "| reads per touch; CPU per touch |",
+        "| pattern | variant | threads | extmem / best Linux | of all touches | mark "
+        "| Linux setting | reads per touch; CPU per touch |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in cells.iter_rows(named=True):
-        missed = row["mark"] is not None and not row["met"]
-        ratio = f"{row['ratio_median']:.2f}"
         mark = "" if row["mark"] is None else f"{row['mark']:.1f}"
+        together = "" if row["all_touches"] is None else f"{row['all_touches']:.3g}"
         lines.append(
-            f"| {row['pattern']} | {row['variant']} | {row['threads']} "
-            f"| {f'**{ratio} missed**' if missed else ratio} "
-            f"| {row['ratio_min']:.2f} to {row['ratio_max']:.2f} | {mark} "
-            f"| {row['linux_setting']} | {row['profile']} |"
+            f"| {row['pattern']} | {row['variant']} | {row['threads']} | {ratio(row)} "
+            f"| {together} | {mark} | {row['linux_setting']} | {row['profile']} |"
         )
-    return "\n".join(lines) + "\n"
+    return matrix(cells) + "\n" + "\n".join(lines) + "\n"
 
 
 def figure(cells: pl.DataFrame, pattern: str) -> alt.LayerChart:
