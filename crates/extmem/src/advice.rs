@@ -8,14 +8,15 @@ use crate::syscall;
 /// or `-errno`, as of all kernels that take it for other processes only (before 6.13) or want a
 /// descriptor for it (before 6.15).
 pub fn advise_many(ranges: &[libc::iovec], advice: libc::c_int) -> isize {
-    /// `PIDFD_SELF_THREAD_GROUP`.
-    const THIS_PROCESS: isize = -10_001;
+    /// `PIDFD_SELF_THREAD`: the number of the whole process was another one before 6.17, and is
+    /// of no use once the first thread has ended.
+    const THIS_THREAD: isize = -10_000;
     // SAFETY: what is done to the ranges is the caller's to answer for: they are the pager's.
     unsafe {
         syscall::call(
             libc::SYS_process_madvise,
             [
-                THIS_PROCESS as usize,
+                THIS_THREAD as usize,
                 ranges.as_ptr() as usize,
                 ranges.len(),
                 advice as usize,

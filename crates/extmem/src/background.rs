@@ -14,6 +14,7 @@ use crate::fault::Access;
 use crate::futex::{self, pause, yield_now};
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{HANDLERS, PREFETCHERS, Pager, most_pinned_bytes, pager};
+use crate::pipes::HELD_PAGES;
 use crate::policy::{Arrival, abi};
 use crate::queue::Window;
 use crate::region::PAGE_BYTES;
@@ -23,6 +24,7 @@ use crate::uffd::EVENT_PAGEFAULT;
 /// Seats to provide.
 pub const SEATS: usize = 1 + PREFETCHERS + HANDLERS;
 const EVICTION_BATCH: usize = 128;
+const _: () = assert!(EVICTION_BATCH <= HELD_PAGES);
 /// Pages prefetched in one read.
 const MOST_RUN: usize = BATCH_PAGES / 4;
 /// Segments of the compressed tier that are drained between two looks for frames.
@@ -321,12 +323,10 @@ impl Pager {
 
     /// How large the victim cache may be, from what happened since `before`: where evicted
     /// pages come back from the tier, the cache spares next to nothing, and what it holds
-    /// faults more often than it would in its place (perl's hash table of
-    /// `lab/experiments/extmem-locality.sh`, where four of five faults are the tier's: a fifth of
-    /// its time).
+    /// faults more often than it would in its place.
     fn most_victim_cache_pages(&self, before: &mut Faults) -> u32 {
-        /// Of faults, one in so many may read from swap.
-        const MOST_SWAP_SHARE: u64 = 2;
+        /// For each fault that reads from swap the tier serves more than so many.
+        const TIMES_TIER: u64 = 2;
         const LEAST_SHARE: u32 = 64;
         let counters = self.counters();
         let now = Faults {
@@ -335,7 +335,7 @@ impl Pager {
         };
         let (tier, swap) = (now.tier - before.tier, now.swap - before.swap);
         *before = now;
-        if tier > swap * MOST_SWAP_SHARE {
+        if tier > swap * TIMES_TIER {
             self.budget.dram_pages() as u32 / LEAST_SHARE
         } else {
             u32::MAX

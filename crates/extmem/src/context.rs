@@ -39,6 +39,9 @@ pub struct Scratch {
     pub vectors: [libc::iovec; BATCH_PAGES],
     /// Positions belonging to `pages`.
     pub positions: [u32; BATCH_PAGES],
+    /// Pages to be worked on later, and their words as claimed.
+    pub later_pages: [PageIndex; BATCH_PAGES],
+    pub later_entries: [Entry; BATCH_PAGES],
 }
 
 /// One borrowed context.

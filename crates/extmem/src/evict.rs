@@ -14,7 +14,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::compressed::is_zero_page;
-use crate::context::{BATCH_PAGES, Context};
+use crate::context::{BATCH_PAGES, Context, Scratch};
 use crate::copies::{departed, from_victim};
 use crate::crowd::CrowdTurns;
 use crate::fatal;
@@ -24,7 +24,7 @@ use crate::region::PAGE_BYTES;
 use crate::stash::sort_by_page;
 use crate::statistics::Event;
 use crate::swap::{Obstacle, Slot};
-use crate::together::Blocks;
+use crate::together::Marks;
 use crate::turns::Turns;
 use crate::victim::{DESERTED, Tenant};
 
@@ -355,21 +355,42 @@ impl Pager {
             return;
         }
         let held = self.hold(0..count, context);
-        let entries = &mut context.scratch().entries[..count];
-        for entry in entries.iter_mut() {
+        for entry in &mut context.scratch().entries[..count] {
             *entry = entry.unguarded();
         }
-        let last_dirty = (entries.iter()).rposition(|entry| entry.state() == State::Dirty);
-        let buffer = self.buffer(context, last_dirty.map_or(0, |last| last + 1));
-        let mut blocks = Blocks::new();
-        let marks = match &held {
-            Some(held) => held.marks,
-            None => {
-                let marks = self.protect_blocks(context.scratch(), count, &mut blocks);
-                self.copy_marked(&marks, count, context);
-                marks
+        match held {
+            Some(held) => {
+                self.copy_rest(&held.marks, count, context);
+                let scratch = context.scratch();
+                self.drop_pages(
+                    self.table.address(0),
+                    &scratch.pages[..count],
+                    &mut scratch.vectors,
+                );
+                self.read_held(&held, context);
             }
-        };
+            None => self.take_protected(count, context),
+        }
+        let written = written_among(context.scratch(), count);
+        let buffer = self.buffer(context, written);
+        self.write_out(count, Packs::Dirty, context, |_, at| {
+            buffer as usize + at as usize * PAGE_BYTES
+        });
+        let scratch = context.scratch();
+        for at in 0..count {
+            self.table
+                .publish(scratch.pages[at], departed(scratch.entries[at]));
+        }
+        self.policy.evicted(&scratch.pages[..count]);
+        self.size_victim_cache();
+        self.budget.give(count as i64);
+    }
+
+    /// Copies those dirty pages among the first `count` of scratch that are not marked into the
+    /// context's buffer, each to its position there, one by one. They are protected then.
+    pub fn copy_rest(&self, marks: &Marks, count: usize, context: &mut Context) {
+        let written = written_among(context.scratch(), count);
+        let buffer = self.buffer(context, written);
         let scratch = context.scratch();
         for at in 0..count {
             scratch.positions[at] = at as u32;
@@ -383,23 +404,6 @@ impl Pager {
                 self.copy_out(address, unsafe { buffer.add(at * PAGE_BYTES) });
             }
         }
-        let arena = self.table.address(0);
-        self.drop_pages(arena, &scratch.pages[..count], &mut scratch.vectors);
-        self.release_blocks(&blocks);
-        if let Some(held) = held {
-            self.read_held(&held, context);
-        }
-        self.write_out(count, Packs::Dirty, context, |_, at| {
-            buffer as usize + at as usize * PAGE_BYTES
-        });
-        let scratch = context.scratch();
-        for at in 0..count {
-            self.table
-                .publish(scratch.pages[at], departed(scratch.entries[at]));
-        }
-        self.policy.evicted(&scratch.pages[..count]);
-        self.size_victim_cache();
-        self.budget.give(count as i64);
     }
 
     #[cold]
@@ -421,6 +425,12 @@ impl Pager {
             self.store.capacity_slots() / 256
         );
     }
+}
+
+/// Pages of a buffer that has room for each dirty one among the first `count`, by position.
+fn written_among(scratch: &Scratch, count: usize) -> usize {
+    let last = (scratch.entries[..count].iter()).rposition(|entry| entry.state() == State::Dirty);
+    last.map_or(0, |last| last + 1)
 }
 
 /// More than a victim cache of this size should hold.

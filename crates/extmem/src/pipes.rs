@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! Pipes that hold pages of the program while they are unmapped (`withdraw.rs`).
 
+use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,11 +46,13 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// Opens them. Not for use if a missing page would let the kernel wait for the pager.
+    /// Opens them. Not for use if a missing page would let the kernel wait for the pager. Nor where
+    /// Linux swaps to zram: it reads what is being compressed, so that a page which is wanted
+    /// just then is not the program's own after all, and its next write makes a copy.
     pub fn new(usable: bool) -> Self {
         let pipes = Self {
             pipes: [const { Lock::new(Pipe::NONE) }; PIPES],
-            refused: AtomicBool::new(!usable),
+            refused: AtomicBool::new(!usable || linux_swaps_to_zram()),
             rests: AtomicBool::new(false),
         };
         pipes.open();
@@ -57,10 +60,13 @@ impl Pipes {
     }
 
     fn open(&self) {
-        let is_refused = self.refused.load(Ordering::Relaxed);
-        if !is_refused && !self.pipes.iter().all(|pipe| pipe.lock().open()) {
-            self.refused.store(true, Ordering::Relaxed);
+        if self.refused.load(Ordering::Relaxed) {
+            return;
         }
+        let are_open = self.pipes.iter().all(|pipe| pipe.lock().open());
+        // SAFETY: the process has one thread.
+        let hold = are_open && unsafe { self.pipes[0].lock().holds_what_comes() };
+        self.refused.store(!hold, Ordering::Relaxed);
     }
 
     /// Whether pages can be held, as far as is known.
@@ -84,16 +90,9 @@ impl Pipes {
         if !pipe.is_here() {
             return None;
         }
-        if pipe.pages == 0 {
-            if !pipe.grow() {
-                self.rests.store(true, Ordering::Relaxed);
-                return None;
-            }
-            if !pipe.holds_what_comes() {
-                pipe.shrink();
-                self.refused.store(true, Ordering::Relaxed);
-                return None;
-            }
+        if pipe.pages == 0 && !pipe.grow() {
+            self.rests.store(true, Ordering::Relaxed);
+            return None;
         }
         pipe.was_used = true;
         Some(pipe)
@@ -184,20 +183,21 @@ impl Pipe {
 
     /// Whether what is written to a page that is held is read from the pipe: not where the kernel
     /// makes a copy of it at once.
-    fn holds_what_comes(&self) -> bool {
-        let mut room = [0u8; 2 * PAGE_BYTES];
-        let mut into = [0u8; PAGE_BYTES];
-        let aside = room.as_ptr().align_offset(PAGE_BYTES);
-        let (page, into_page) = (&raw mut room[aside], into.as_mut_ptr());
-        let (here, there) = (page_at(page as usize), page_at(into_page as usize));
+    ///
+    /// # Safety
+    /// For one thread at a time.
+    unsafe fn holds_what_comes(&self) -> bool {
+        let pages = PROOF.0.get().cast::<u8>();
         let whole = PAGE_BYTES as isize;
-        // SAFETY: a page of this stack that nothing else is in, and another one's memory; what
-        // the kernel does to them the compiler does not see.
+        // SAFETY: two pages that nothing else is in; what the kernel does to them the compiler
+        // does not see.
         unsafe {
-            page.write_volatile(1);
+            let into = pages.add(PAGE_BYTES);
+            let (here, there) = (page_at(pages as usize), page_at(into as usize));
+            pages.write_volatile(1);
             let held = makes_own(&[here]) && self.hold(&[here]) == whole;
-            page.write_volatile(2);
-            held && self.read(&[there]) == whole && into_page.read_volatile() == 2
+            pages.write_volatile(2);
+            held && self.read(&[there]) == whole && into.read_volatile() == 2
         }
     }
 
@@ -247,6 +247,36 @@ impl Pipe {
             )
         }
     }
+}
+
+/// Pages to try a pipe with; not on a stack, which may be small.
+#[repr(align(4096))]
+struct Proof(UnsafeCell<[u8; 2 * PAGE_BYTES]>);
+
+// SAFETY: used while the process has one thread.
+unsafe impl Sync for Proof {}
+
+static PROOF: Proof = Proof(UnsafeCell::new([0; 2 * PAGE_BYTES]));
+
+fn linux_swaps_to_zram() -> bool {
+    const NAME: &[u8] = b"/zram";
+    let mut lines = [0u8; 2048];
+    let file = descriptor::open_in_proc(b"swaps\0", libc::O_RDONLY);
+    let Ok(file) = RawFd::try_from(file) else {
+        return false;
+    };
+    if file < 0 {
+        return false;
+    }
+    // SAFETY: bytes of that array, and a descriptor opened above.
+    let length = unsafe {
+        let room = lines.as_mut_ptr() as usize;
+        let length = syscall::call(libc::SYS_read, [file as usize, room, lines.len(), 0, 0, 0]);
+        syscall::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
+        length
+    };
+    let lines = &lines[..usize::try_from(length).unwrap_or(0)];
+    lines.windows(NAME.len()).any(|word| word == NAME)
 }
 
 /// The vector of one page.

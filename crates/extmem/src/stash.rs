@@ -6,6 +6,8 @@
 //! TLBs: one that is protected is copied where it is, one that is written is held by a pipe
 //! until nobody can write it (`withdraw.rs`).
 
+use std::ops::Range;
+
 use crate::context::{BATCH_PAGES, Context, Scratch};
 use crate::copies::slot_of;
 use crate::futex::yield_now;
@@ -27,13 +29,6 @@ struct Copies {
     pages: [PageIndex; COPIES],
     /// What the pages will be.
     entries: [Entry; COPIES],
-    count: usize,
-}
-
-/// Written pages of a batch, claimed, that lie alone and are on their way to the victim cache.
-struct Singles {
-    pages: [PageIndex; BATCH_PAGES],
-    entries: [Entry; BATCH_PAGES],
     count: usize,
 }
 
@@ -89,11 +84,8 @@ impl Pager {
             entries: [Entry::new(State::Untouched); COPIES],
             count: 0,
         };
-        let mut singles = Singles {
-            pages: [0; BATCH_PAGES],
-            entries: [Entry::new(State::Untouched); BATCH_PAGES],
-            count: 0,
-        };
+        // Written pages that lie alone: they follow together.
+        let mut singles = 0;
         let can_hold = self.pipes.are_usable();
         let mut left = 0;
         let mut at = 0;
@@ -134,10 +126,10 @@ impl Pager {
                 }
                 run = run_of(&|entry| entry.state() == State::Dirty);
                 if can_hold {
-                    let (from, to) = (at..at + run, singles.count..singles.count + run);
-                    singles.pages[to.clone()].copy_from_slice(&scratch.pages[from.clone()]);
-                    singles.entries[to].copy_from_slice(&scratch.entries[from]);
-                    singles.count += run;
+                    let (from, to) = (at..at + run, singles..singles + run);
+                    scratch.later_pages[to.clone()].copy_from_slice(&scratch.pages[from.clone()]);
+                    scratch.later_entries[to].copy_from_slice(&scratch.entries[from]);
+                    singles += run;
                     at += run;
                     continue;
                 }
@@ -146,14 +138,9 @@ impl Pager {
                 .uffd
                 .transplant(self.victims.address(first), self.table.address(page), run)
                 .pages;
-            for step in 0..moved {
-                let (page, entry) = (scratch.pages[at + step], scratch.entries[at + step]);
-                let position = first + step as u32;
-                self.victims.enter(position, page, slot_of(entry));
-                self.table
-                    .publish(page, entry.with_state(State::Victim).with_payload(position));
+            for step in at..at + moved {
+                self.enter_ring(scratch.pages[step], scratch.entries[step], &mut span);
             }
-            span.tail += moved as u64;
             at += moved;
             if moved < run {
                 // This one does not move; it goes the short way, the rest is tried again.
@@ -164,61 +151,87 @@ impl Pager {
             }
         }
         self.leave_copies(&mut copies, &mut scratch.vectors);
-        self.stash_singles(&singles, left, &mut span, context)
+        self.stash_singles(singles, left, &mut span, context)
     }
 
-    /// Brings written pages to the victim cache that lie alone: a pipe holds them while they are
-    /// freed together. Those that do not move are put behind the first `left` of scratch; returns
-    /// how many there are then.
+    /// Brings the first `count` of the pages that were left for later, written ones that lie alone,
+    /// to the victim cache: a pipe holds them while they are freed together. Those that do not
+    /// move are put behind the first `left` of scratch; returns how many there are then.
     fn stash_singles(
         &self,
-        singles: &Singles,
+        count: usize,
         mut left: usize,
         span: &mut Span,
         context: &mut Context,
     ) -> usize {
         let before = left;
-        for first in (0..singles.count).step_by(HELD_PAGES) {
-            let from = first..(first + HELD_PAGES).min(singles.count);
+        for first in (0..count).step_by(HELD_PAGES) {
+            let from = first..(first + HELD_PAGES).min(count);
             let to = left..left + from.len();
             let scratch = context.scratch();
-            scratch.pages[to.clone()].copy_from_slice(&singles.pages[from.clone()]);
-            scratch.entries[to.clone()].copy_from_slice(&singles.entries[from]);
-            let held = self.hold(to.clone(), context);
-            if let Some(held) = &held {
-                let scratch = context.scratch();
-                let pages = &scratch.pages[to.clone()];
-                self.drop_pages(self.table.address(0), pages, &mut scratch.vectors);
-                self.read_held(held, context);
-            }
-            let is_held = held.is_some();
+            scratch.pages[to.clone()].copy_from_slice(&scratch.later_pages[from.clone()]);
+            scratch.entries[to.clone()].copy_from_slice(&scratch.later_entries[from]);
+            let Some(held) = self.hold(to.clone(), context) else {
+                left = self.move_singles(to, left, span, context);
+                continue;
+            };
+            let scratch = context.scratch();
+            let pages = &scratch.pages[to.clone()];
+            self.drop_pages(self.table.address(0), pages, &mut scratch.vectors);
+            self.read_held(&held, context);
             drop(held);
             let buffer = self.buffer(context, to.end);
-            let scratch = context.scratch();
-            for at in to {
-                let (page, entry) = (scratch.pages[at], scratch.entries[at]);
-                let position = self.victims.position(span.tail);
-                let (place, from) = (self.victims.address(position), self.table.address(page));
-                if is_held {
-                    // SAFETY: inside the buffer, where the page was read to.
-                    let contents = unsafe { buffer.add(at * PAGE_BYTES) };
-                    self.fill_at(place, contents, 1, false);
-                } else if self.uffd.transplant(place, from, 1).pages == 0 {
-                    scratch.pages[left] = page;
-                    scratch.entries[left] = entry;
-                    left += 1;
-                    continue;
+            let mut at = to.start;
+            while at < to.end {
+                let run = (to.end - at).min(self.victims.until_wrap(span.tail) as usize);
+                let place = self.victims.address(self.victims.position(span.tail));
+                // SAFETY: inside the buffer, where the pages were read to.
+                let contents = unsafe { buffer.add(at * PAGE_BYTES) };
+                self.fill_at(place, contents, run, false);
+                let scratch = context.scratch();
+                for step in at..at + run {
+                    self.enter_ring(scratch.pages[step], scratch.entries[step], span);
                 }
-                self.victims.enter(position, page, slot_of(entry));
-                self.table
-                    .publish(page, entry.with_state(State::Victim).with_payload(position));
-                span.tail += 1;
+                at += run;
             }
         }
         if left > before {
             sort_by_page(context, left);
         }
         left
+    }
+
+    /// The same where they cannot be held: each is moved by itself.
+    fn move_singles(
+        &self,
+        singles: Range<usize>,
+        mut left: usize,
+        span: &mut Span,
+        context: &mut Context,
+    ) -> usize {
+        let scratch = context.scratch();
+        for at in singles {
+            let (page, entry) = (scratch.pages[at], scratch.entries[at]);
+            let place = self.victims.address(self.victims.position(span.tail));
+            let from = self.table.address(page);
+            if self.uffd.transplant(place, from, 1).pages == 1 {
+                self.enter_ring(page, entry, span);
+            } else {
+                scratch.pages[left] = page;
+                scratch.entries[left] = entry;
+                left += 1;
+            }
+        }
+        left
+    }
+
+    /// A claimed page lies at the next position of the victim cache now.
+    fn enter_ring(&self, page: PageIndex, entry: Entry, span: &mut Span) {
+        let position = self.victims.position(span.tail);
+        self.victims.enter(position, page, slot_of(entry));
+        self.table
+            .publish(page, entry.with_state(State::Victim).with_payload(position));
+        span.tail += 1;
     }
 
     /// Copies a claimed page that is protected to a position of the victim cache, by way of

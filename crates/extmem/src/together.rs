@@ -34,7 +34,7 @@ struct Block {
 }
 
 /// Blocks of a batch that are protected.
-pub struct Blocks {
+struct Blocks {
     between: [(PageIndex, Entry); MOST_BETWEEN],
     blocks: [Block; MOST_BLOCKS],
     count: usize,
@@ -113,8 +113,7 @@ pub fn dirty_in_blocks(scratch: &Scratch, count: usize) -> Marks {
 }
 
 impl Blocks {
-    /// None.
-    pub fn new() -> Self {
+    fn new() -> Self {
         Self {
             between: [(0, Entry::new(State::Untouched)); MOST_BETWEEN],
             blocks: [Block::default(); MOST_BLOCKS],
@@ -130,10 +129,25 @@ impl Blocks {
 }
 
 impl Pager {
+    /// Copies dirty pages among the first `count` claimed ones of scratch into the context's
+    /// buffer, each to its position there, and frees all of them. Not inlined: its tables are
+    /// large, and the stack may be a thread's of the program.
+    #[inline(never)]
+    pub fn take_protected(&self, count: usize, context: &mut Context) {
+        let mut blocks = Blocks::new();
+        let marks = self.protect_blocks(context.scratch(), count, &mut blocks);
+        self.copy_marked(&marks, count, context);
+        self.copy_rest(&marks, count, context);
+        let scratch = context.scratch();
+        let arena = self.table.address(0);
+        self.drop_pages(arena, &scratch.pages[..count], &mut scratch.vectors);
+        self.release_blocks(&blocks);
+    }
+
     /// Protects blocks with enough runs of dirty pages among the first `count` claimed ones of
     /// scratch. Which of those are protected. [`Self::release_blocks`] follows, when they
     /// are not mapped any more.
-    pub fn protect_blocks(&self, scratch: &Scratch, count: usize, blocks: &mut Blocks) -> Marks {
+    fn protect_blocks(&self, scratch: &Scratch, count: usize, blocks: &mut Blocks) -> Marks {
         let mut marks = Marks::default();
         each_block(scratch, count, |range| {
             let Some(block) = self.claim_block(scratch, range.clone(), blocks) else {
@@ -213,7 +227,7 @@ impl Pager {
     }
 
     /// Lets the program write again what stays of the blocks, and ends the claims.
-    pub fn release_blocks(&self, blocks: &Blocks) {
+    fn release_blocks(&self, blocks: &Blocks) {
         for &block in &blocks.blocks[..blocks.count] {
             let between = &blocks.between[block.between..block.between_end];
             // What is protected by its word stays so; of those that left nothing is there.
@@ -239,7 +253,7 @@ impl Pager {
 
     /// Copies protected pages among the first `count` of scratch into the context's buffer,
     /// each to its position there.
-    pub fn copy_marked(&self, marks: &Marks, count: usize, context: &mut Context) {
+    fn copy_marked(&self, marks: &Marks, count: usize, context: &mut Context) {
         let Some(last) = (0..count).rev().find(|&at| marks.has(at)) else {
             return;
         };
@@ -260,13 +274,14 @@ impl Pager {
             marked += 1;
         }
         // SAFETY: the kernel reads our pages, and refuses those it may not read. Asked for the
-        // number of this process it is no other one's, whatever forks and name spaces there are.
+        // number of this thread (the first one may have ended) it is no other process's, whatever
+        // forks and name spaces there are.
         let copied = unsafe {
-            let process = syscall::call(libc::SYS_getpid, [0; 6]);
+            let thread = syscall::call(libc::SYS_gettid, [0; 6]);
             syscall::call(
                 libc::SYS_process_vm_readv,
                 [
-                    process as usize,
+                    thread as usize,
                     pieces.as_ptr() as usize,
                     marked,
                     scratch.vectors.as_ptr() as usize,
@@ -292,11 +307,11 @@ pub fn read_own(address: usize, into: *mut u8) -> isize {
     let (to, from) = (piece(into), piece(address as *mut u8));
     // SAFETY: the caller's page; the kernel checks the other one.
     unsafe {
-        let process = syscall::call(libc::SYS_getpid, [0; 6]);
+        let thread = syscall::call(libc::SYS_gettid, [0; 6]);
         syscall::call(
             libc::SYS_process_vm_readv,
             [
-                process as usize,
+                thread as usize,
                 &raw const to as usize,
                 1,
                 &raw const from as usize,

@@ -59,7 +59,7 @@ impl Pager {
                 }
             }
         }
-        if marked == 0 || !self.is_this_process() || kernel_shares_pages() {
+        if marked == 0 || !self.is_this_process() {
             return None;
         }
         let pipe = self.pipes.take()?;
@@ -81,8 +81,9 @@ impl Pager {
             marks,
             count: held.div_ceil(PAGE_BYTES),
         };
-        if held.count < marked {
-            // The program may have made one unreadable.
+        // The program may have made one unreadable, or the kernel one page of two that were equal,
+        // which it does not while a pipe holds them.
+        if held.count < marked || kernel_shares_pages() {
             let buffer = self.buffer(context, held.count);
             held.forget(buffer, &mut context.scratch().vectors);
             return None;

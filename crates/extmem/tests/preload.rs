@@ -53,6 +53,11 @@ fn words_written_while_pages_leave() {
 }
 
 #[test]
+fn the_first_thread_may_end_before_others() {
+    in_every_mode("leader", &[]);
+}
+
+#[test]
 fn pipes_are_large_only_while_pages_leave() {
     in_every_mode("pipes", &[]);
 }

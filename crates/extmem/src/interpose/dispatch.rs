@@ -88,9 +88,10 @@ fn dispatch(
         libc::SYS_sigaltstack => signals::altstack(pager, &mut context.uc_stack, arguments),
         libc::SYS_fork => process::fork(pager, number, arguments),
         libc::SYS_clone => {
-            if arguments[1] != 0 {
-                // A process of its own on another stack (no C library does this): the
-                // child could not return through this handler.
+            // A process of its own on another stack (no C library does this): the child could not
+            // return through this handler. One that has the parent's table of descriptors would
+            // put its own userfaultfd where the parent has his.
+            if arguments[1] != 0 || arguments[0] & libc::CLONE_FILES as usize != 0 {
                 return -(libc::EINVAL as isize);
             }
             process::fork(pager, number, arguments)

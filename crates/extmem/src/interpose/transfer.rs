@@ -268,11 +268,11 @@ fn read_words(address: usize, words: &mut [usize]) -> bool {
     };
     // SAFETY: the kernel checks the remote address; the local words are ours.
     let read = unsafe {
-        let process = syscall::call(libc::SYS_getpid, [0; 6]) as usize;
+        let thread = syscall::call(libc::SYS_gettid, [0; 6]) as usize;
         syscall::call(
             libc::SYS_process_vm_readv,
             [
-                process,
+                thread,
                 &raw const local as usize,
                 1,
                 &raw const remote as usize,

@@ -2,6 +2,10 @@
 // Calls that paged memory does not know: refused with an argument (the pager's), and
 // nothing is changed by it; without one they are the kernel's.
 #include "check.h"
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 int main(int count, char **arguments)
 {
@@ -20,6 +24,16 @@ int main(int count, char **arguments)
 		CHECK(errno == EINVAL);
 		CHECK(mlockall(MCL_CURRENT) == -1);
 	}
+	// A copy of the memory, and the same table of descriptors: the child's own userfaultfd
+	// would be the parent's.
+	pid_t child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, 0);
+
+	if (!child)
+		_exit(0);
+	if (refused)
+		CHECK(child == -1 && errno == EINVAL);
+	else
+		CHECK(waitpid(child, NULL, 0) == child);
 	CHECK(holds(memory, 0, BYTES / PAGE, 3));
 	return done();
 }
