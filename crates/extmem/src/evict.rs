@@ -355,8 +355,10 @@ impl Pager {
             return;
         }
         let held = self.hold(0..count, context);
-        for entry in &mut context.scratch().entries[..count] {
-            *entry = entry.unguarded();
+        let scratch = context.scratch();
+        for at in 0..count {
+            scratch.entries[at] = scratch.entries[at].unguarded();
+            scratch.positions[at] = at as u32;
         }
         match held {
             Some(held) => {
@@ -393,7 +395,6 @@ impl Pager {
         let buffer = self.buffer(context, written);
         let scratch = context.scratch();
         for at in 0..count {
-            scratch.positions[at] = at as u32;
             if scratch.entries[at].state() == State::Dirty && !marks.has(at) {
                 let address = self.table.address(scratch.pages[at]);
                 // The program could still write to it: no longer.

@@ -41,7 +41,8 @@ pub struct Pipes {
     pipes: [Lock<Pipe>; PIPES],
     /// For good: there are none, or they copy what they should hold.
     refused: AtomicBool,
-    /// Until somebody looks again: the user's pipes have all that they may.
+    /// Until somebody looks again: the user's pipes have all that they may, or the kernel shares
+    /// pages.
     rests: AtomicBool,
 }
 
@@ -56,6 +57,10 @@ impl Pipes {
             rests: AtomicBool::new(false),
         };
         pipes.open();
+        // SAFETY: the process has one thread.
+        if pipes.are_usable() && !unsafe { pipes.pipes[0].lock().holds_what_comes() } {
+            pipes.refuse();
+        }
         pipes
     }
 
@@ -63,10 +68,25 @@ impl Pipes {
         if self.refused.load(Ordering::Relaxed) {
             return;
         }
-        let are_open = self.pipes.iter().all(|pipe| pipe.lock().open());
-        // SAFETY: the process has one thread.
-        let hold = are_open && unsafe { self.pipes[0].lock().holds_what_comes() };
-        self.refused.store(!hold, Ordering::Relaxed);
+        if !self.pipes.iter().all(|pipe| pipe.lock().open()) {
+            self.refuse();
+        }
+    }
+
+    fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+        self.close();
+    }
+
+    fn close(&self) {
+        for pipe in &self.pipes {
+            pipe.lock().close();
+        }
+    }
+
+    /// Nothing is held until somebody looks again.
+    pub fn rest(&self) {
+        self.rests.store(true, Ordering::Relaxed);
     }
 
     /// Whether pages can be held, as far as is known.
@@ -76,9 +96,7 @@ impl Pipes {
 
     /// In the child of a fork: pipes of its own.
     pub fn after_fork_in_child(&self) {
-        for pipe in &self.pipes {
-            pipe.lock().close();
-        }
+        self.close();
         self.open();
     }
 
@@ -91,7 +109,7 @@ impl Pipes {
             return None;
         }
         if pipe.pages == 0 && !pipe.grow() {
-            self.rests.store(true, Ordering::Relaxed);
+            self.rest();
             return None;
         }
         pipe.was_used = true;

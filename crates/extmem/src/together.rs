@@ -273,23 +273,8 @@ impl Pager {
             pieces[marked].iov_base = unsafe { buffer.add(at * PAGE_BYTES) }.cast();
             marked += 1;
         }
-        // SAFETY: the kernel reads our pages, and refuses those it may not read. Asked for the
-        // number of this thread (the first one may have ended) it is no other process's, whatever
-        // forks and name spaces there are.
-        let copied = unsafe {
-            let thread = syscall::call(libc::SYS_gettid, [0; 6]);
-            syscall::call(
-                libc::SYS_process_vm_readv,
-                [
-                    thread as usize,
-                    pieces.as_ptr() as usize,
-                    marked,
-                    scratch.vectors.as_ptr() as usize,
-                    marked,
-                    0,
-                ],
-            )
-        };
+        // SAFETY: pages of the buffer.
+        let copied = unsafe { syscall::read_own(&scratch.vectors[..marked], &pieces[..marked]) };
         // The program may have made one unreadable, and a container may refuse the call.
         let done = copied.max(0) as usize / PAGE_BYTES;
         for (from, to) in scratch.vectors[..marked].iter().zip(&pieces).skip(done) {
@@ -305,21 +290,8 @@ pub fn read_own(address: usize, into: *mut u8) -> isize {
         iov_len: PAGE_BYTES,
     };
     let (to, from) = (piece(into), piece(address as *mut u8));
-    // SAFETY: the caller's page; the kernel checks the other one.
-    unsafe {
-        let thread = syscall::call(libc::SYS_gettid, [0; 6]);
-        syscall::call(
-            libc::SYS_process_vm_readv,
-            [
-                thread as usize,
-                &raw const to as usize,
-                1,
-                &raw const from as usize,
-                1,
-                0,
-            ],
-        )
-    }
+    // SAFETY: the caller's page.
+    unsafe { syscall::read_own(&[from], &[to]) }
 }
 
 #[cfg(test)]

@@ -81,9 +81,13 @@ impl Pager {
             marks,
             count: held.div_ceil(PAGE_BYTES),
         };
-        // The program may have made one unreadable, or the kernel one page of two that were equal,
-        // which it does not while a pipe holds them.
-        if held.count < marked || kernel_shares_pages() {
+        // The kernel may have made one page of two that were equal; not while a pipe holds them.
+        let shares = kernel_shares_pages();
+        if shares {
+            self.pipes.rest();
+        }
+        // Or the program one that cannot be read.
+        if shares || held.count < marked {
             let buffer = self.buffer(context, held.count);
             held.forget(buffer, &mut context.scratch().vectors);
             return None;

@@ -266,21 +266,8 @@ fn read_words(address: usize, words: &mut [usize]) -> bool {
         iov_base: address as *mut _,
         iov_len: bytes,
     };
-    // SAFETY: the kernel checks the remote address; the local words are ours.
-    let read = unsafe {
-        let thread = syscall::call(libc::SYS_gettid, [0; 6]) as usize;
-        syscall::call(
-            libc::SYS_process_vm_readv,
-            [
-                thread,
-                &raw const local as usize,
-                1,
-                &raw const remote as usize,
-                1,
-                0,
-            ],
-        )
-    };
+    // SAFETY: the local words are ours.
+    let read = unsafe { syscall::read_own(&[remote], &[local]) };
     match -read as i32 {
         // Not permitted here (a hardened container): trust the pointer.
         libc::EPERM | libc::ENOSYS => copy(words),
