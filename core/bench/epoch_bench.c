@@ -19,6 +19,7 @@
  * usage: epoch_bench [JSON file]
  */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -40,6 +41,7 @@
 #define CPU_SAMPLES   781U /* an epoch */
 #define EPOCHS	      60U
 #define WALK_ENTRIES  262144U
+#define COPIES	      3U
 
 #ifndef MOST_EPOCH_US
 #define MOST_EPOCH_US 50000
@@ -224,7 +226,7 @@ static void book(const struct demeter_plan *plan)
  * @epoch_us: mean of an epoch, samples excluded
  * @worst_epoch_us: the worst
  * @worst_space_us: worst time in which one space's ranges are in the making
- * @worst_held_us: worst time in which one space's ranges are copied
+ * @worst_held_us: time for the copy of one space's ranges, of the space where it is worst
  * @sample_us: what an epoch's samples took, mean
  * @ranges: at the end
  * @found: hot spots in a range of at most two granules
@@ -324,17 +326,26 @@ static bool holds(const struct shape *shape, const struct cost *cost)
 	return quick && lets_in && finds;
 }
 
-/* What a reader gets, space by space: dump.c does this under the lock of the space. */
+/*
+ * What a reader gets, space by space: dump.c does this under the lock of the space. Nothing
+ * changes between copies, so the quickest of a few is what the copy takes; the others hold
+ * what else the machine did in between.
+ */
 static void read_out(const struct shape *shape, struct cost *cost)
 {
-	u32 s;
+	double least;
+	u32 s, i;
 
 	for (s = 0; s < shape->spaces; s++) {
-		double begun = cpu_us(), spent;
+		least = HUGE_VAL;
+		for (i = 0; i < COPIES; i++) {
+			double begun = cpu_us(), spent;
 
-		demeter_rank_gather(&space[s].ranges, s, copied, 0, ALL_RANGES);
-		spent = cpu_us() - begun;
-		cost->worst_held_us = spent > cost->worst_held_us ? spent : cost->worst_held_us;
+			demeter_rank_gather(&space[s].ranges, s, copied, 0, ALL_RANGES);
+			spent = cpu_us() - begun;
+			least = spent < least ? spent : least;
+		}
+		cost->worst_held_us = least > cost->worst_held_us ? least : cost->worst_held_us;
 	}
 }
 
