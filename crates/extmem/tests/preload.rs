@@ -47,6 +47,11 @@ fn forks() {
 }
 
 #[test]
+fn processes_on_stacks_of_their_own() {
+    in_every_mode("clone", &[]);
+}
+
+#[test]
 fn words_written_while_pages_leave() {
     in_every_mode("withdraw", &[]);
     in_every_mode("withdraw", &["walk"]);

@@ -6,6 +6,7 @@
 
 use libc::c_long;
 
+use crate::interpose::process::Threads;
 use crate::interpose::{descriptors, exec, memory, process, signals, transfer};
 use crate::pager::{Pager, pager};
 use crate::signal::{KEPT_SIGSYS, pass_on};
@@ -86,15 +87,16 @@ fn dispatch(
         | libc::SYS_epoll_pwait2
         | libc::SYS_rt_sigsuspend => signals::wait_with_mask(pager, number, arguments),
         libc::SYS_sigaltstack => signals::altstack(pager, &mut context.uc_stack, arguments),
-        libc::SYS_fork => process::fork(pager, number, arguments),
+        libc::SYS_fork => process::fork(pager, number, arguments, Threads::Wanted),
         libc::SYS_clone => {
-            // A process of its own on another stack (no C library does this): the child could not
-            // return through this handler. One that has the parent's table of descriptors would
-            // put its own userfaultfd where the parent has his.
-            if arguments[1] != 0 || arguments[0] & libc::CLONE_FILES as usize != 0 {
-                return -(libc::EINVAL as isize);
+            let stack = arguments[1];
+            let result = process::clone(pager, arguments);
+            if result == 0 && stack != 0 {
+                // The child returns through its copy of this handler's frames, and only then
+                // comes to the stack that it was given.
+                context.uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
             }
-            process::fork(pager, number, arguments)
+            result
         }
         libc::SYS_execve | libc::SYS_execveat => exec::perform(pager, number, arguments),
         libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 => descriptors::touch(number, arguments),

@@ -5,15 +5,52 @@ use std::sync::atomic::Ordering;
 
 use libc::c_long;
 
+use crate::config::Mode;
 use crate::fatal;
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, block_signals, restore_signals};
 use crate::region::PAGE_BYTES;
 use crate::syscall;
 
+/// Whether the child of a fork may have threads of the pager's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// When they are needed.
+    Wanted,
+    /// Never: the process is to end with the program's own.
+    Barred,
+}
+
+/// clone of a process with its own memory.
+///
+/// Who is given a stack ends as a thread does when its function returns (`exit`, not
+/// `exit_group`), and the process with it, if it has no other: none of ours may be left. It
+/// evicts by itself.
+pub fn clone(pager: &'static Pager, arguments: [usize; 6]) -> isize {
+    let has_stack = arguments[1] != 0;
+    // One with the parent's table of descriptors would put its own userfaultfd where the
+    // parent has his. In handler mode faults need a thread.
+    let shares_table = arguments[0] & libc::CLONE_FILES as usize != 0;
+    if shares_table || (has_stack && pager.mode == Mode::Handler) {
+        return -(libc::EINVAL as isize);
+    }
+    let mut here = arguments;
+    here[1] = 0;
+    let threads = match has_stack {
+        true => Threads::Barred,
+        false => Threads::Wanted,
+    };
+    fork(pager, libc::SYS_clone, here, threads)
+}
+
 /// clone or fork of a process with its own memory. Runs on the caller's stack, of
 /// which the child has a copy, so both sides return from here.
-pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isize {
+pub fn fork(
+    pager: &'static Pager,
+    number: c_long,
+    arguments: [usize; 6],
+    threads: Threads,
+) -> isize {
     let signals = block_signals();
     // Nobody is half way through anything from here on.
     pager.gate.close();
@@ -22,11 +59,11 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
         restore_signals(signals);
         return -(libc::EAGAIN as isize);
     };
-    // SAFETY: the program's own call: no new stack (checked by the caller).
+    // SAFETY: the program's own call: no new stack.
     let result = unsafe { syscall::call(number, arguments) };
     if result == 0 {
         pager.store.after_fork_in_child(ticket);
-        pager.after_fork_in_child();
+        pager.after_fork_in_child(threads);
     } else {
         pager.store.fork_ended(ticket, result > 0);
     }
@@ -45,7 +82,7 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
 
 impl Pager {
     /// Puts the copy in order: its own fault descriptor, its own threads when needed.
-    fn after_fork_in_child(&self) {
+    fn after_fork_in_child(&self, threads: Threads) {
         // SAFETY: no arguments.
         let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as i32;
         self.process.store(process, Ordering::Relaxed);
@@ -57,7 +94,9 @@ impl Pager {
         // Nobody is in a call here.
         self.pinned_pages.store(0, Ordering::Relaxed);
         self.table.reset_sleepers();
-        self.threads_started.store(false, Ordering::SeqCst);
+        // Barred are those that would be started a second time.
+        self.threads_started
+            .store(threads == Threads::Barred, Ordering::SeqCst);
         self.evict_wanted.store(0, Ordering::SeqCst);
         if let Err(errno) = self.uffd.reopen() {
             fatal!(
