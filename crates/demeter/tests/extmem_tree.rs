@@ -126,6 +126,31 @@ fn other_users_and_name_spaces_are_managed_too() {
     assert_says(&output, &format!("3\n{}", sum.repeat(4)));
 }
 
+/// As sandboxes do, after a login has set limits: the numbers by which the run's files are handed on
+/// lie above the limit then.
+#[test]
+fn who_closes_all_before_an_exec_still_has_the_swap_of_the_run() {
+    const CLOSES: &str = "import os, sys
+if sys.argv[1:]:
+    kept = [os.urandom(1 << 20) for _ in range(48)]
+    print(sum(map(len, kept)) >> 20)
+else:
+    for name in os.listdir(\"/proc/self/fd\"):
+        if int(name) > 2:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass
+    os.execv(sys.executable, [\"python3\", __file__, \"again\"])";
+    let output = on_a_small_disk(&format!(
+        "chmod 755 \"$S\"; cat > \"$S/closes\" <<'END'\n{CLOSES}\nEND
+         for limit in 64: 1024: 20000:; do
+             run prlimit --nofile=$limit setpriv --reuid=65534 --regid=65534 --clear-groups /usr/bin/python3 \"$S/closes\"
+         done"
+    ));
+    assert_says(&output, "48\n48\n48\n");
+}
+
 #[test]
 fn a_signal_sent_to_the_runner_reaches_the_program() {
     let output = on_a_small_disk(

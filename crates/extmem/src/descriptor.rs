@@ -17,6 +17,9 @@ static LOWEST: AtomicI32 = AtomicI32::new(0);
 static KEPT: AtomicU64 = AtomicU64::new(0);
 /// Which of these the next program image inherits.
 static HANDED_ON: AtomicU64 = AtomicU64::new(0);
+/// Those that are to be inherited by a number outside of the block, where nobody keeps the program
+/// from closing them, and the copy of each in the block. Of 0 there is none.
+static BESIDE: [[AtomicI32; 2]; 16] = [const { [const { AtomicI32::new(0) }; 2] }; 16];
 /// The folder /proc, for processes that see another or none; -1 without.
 static PROC: AtomicI32 = AtomicI32::new(-1);
 
@@ -133,7 +136,16 @@ pub fn inherit(fd: RawFd) -> RawFd {
     }
     // SAFETY: plain descriptors.
     let copy = unsafe { syscall::call(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) };
-    if copy < 0 { fd } else { keep(copy as RawFd) }
+    if copy < 0 {
+        return fd;
+    }
+    let copy = keep(copy as RawFd);
+    let free = (BESIDE.iter()).find(|[of, _]| [0, fd].contains(&of.load(Ordering::Relaxed)));
+    if let Some([of, held]) = free {
+        of.store(fd, Ordering::Relaxed);
+        held.store(copy, Ordering::Relaxed);
+    }
+    copy
 }
 
 /// Before an exec: what is handed on stays open over it, whatever somebody made of that.
@@ -148,6 +160,12 @@ pub fn hand_on() {
                 libc::SYS_fcntl,
                 [fd as usize, libc::F_SETFD as usize, 0, 0, 0, 0],
             );
+        }
+    }
+    for [of, copy] in &BESIDE {
+        let (of, copy) = (of.load(Ordering::Relaxed), copy.load(Ordering::Relaxed));
+        if of != 0 && identity(of) != identity(copy) {
+            place(copy, of, 0);
         }
     }
 }
@@ -260,32 +278,30 @@ fn name_in_proc(fd: RawFd) -> Option<[u8; 20]> {
     Some(name)
 }
 
+/// Makes a copy of `fd` by a number that is known; `-errno` on failure.
+fn place(fd: RawFd, number: RawFd, flags: libc::c_int) -> isize {
+    let place = || {
+        // SAFETY: plain descriptors.
+        unsafe {
+            syscall::call(
+                libc::SYS_dup3,
+                [fd as usize, number as usize, flags as usize, 0, 0, 0],
+            )
+        }
+    };
+    match place() {
+        placed if placed == -(libc::EBADF as isize) => with_highest_limit(&place),
+        placed => placed,
+    }
+}
+
 /// Puts `fd` in the place of a kept descriptor; returns the number it has then. That is the
 /// same, unless a limit on numbers has been set meanwhile that cannot be lifted.
 pub fn replace(kept: RawFd, fd: RawFd) -> RawFd {
     if fd == kept {
         return kept;
     }
-    let place = || {
-        // SAFETY: plain descriptors.
-        unsafe {
-            syscall::call(
-                libc::SYS_dup3,
-                [
-                    fd as usize,
-                    kept as usize,
-                    libc::O_CLOEXEC as usize,
-                    0,
-                    0,
-                    0,
-                ],
-            )
-        }
-    };
-    let mut placed = place();
-    if placed == -(libc::EBADF as isize) {
-        placed = with_highest_limit(&place);
-    }
+    let placed = place(fd, kept, libc::O_CLOEXEC);
     let close = |fd: RawFd| {
         // SAFETY: plain descriptors.
         unsafe { syscall::call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }
