@@ -109,9 +109,12 @@ fn the_pager_has_a_doctor_of_its_own() {
     assert_eq!(text, other);
     assert!(text.contains("FAILED   pager"), "{text}");
     assert!(text.contains("next: "), "{text}");
-    // With its library beside it, it is well where the kernel is.
+    assert!(!text.contains("   a program"), "{text}");
+    // A program is tried with its library: this one is none.
     std::fs::write(installed.path().join("bin/libdemeter_extmem.so"), b"").unwrap();
     let output = installed.doctor(&["doctor", "extmem"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("ok       pager"), "{text}");
+    assert!(text.contains("FAILED   a program"), "{text}");
+    assert_eq!(output.status.code(), Some(1));
 }

@@ -411,3 +411,30 @@ fn letters_that_command_a_terminal_are_shown_wherever_a_path_is() {
         assert!(line.contains(r"/bad\n\u{1b}[2J/"), "{message}: {told}");
     }
 }
+
+#[test]
+fn the_doctor_tries_a_program_and_says_what_forbids_it() {
+    let folder = library();
+    let doctor = |limit: &str| {
+        Command::new("sh")
+            .args(["-c", &format!("{limit} exec \"$0\" extmem doctor")])
+            .arg(env!("CARGO_BIN_EXE_demeter"))
+            .env("DEMETER_LIBEXEC", &folder)
+            .output()
+            .unwrap()
+    };
+    let well = doctor("");
+    let told = String::from_utf8_lossy(&well.stdout).into_owned();
+    assert!(well.status.success(), "{told}");
+    assert!(
+        told.contains("ok       a program") && told.contains("40 MiB of memory in 16 MiB"),
+        "{told}"
+    );
+    let limited = doctor("ulimit -v 4000000;");
+    let told = String::from_utf8_lossy(&limited.stdout).into_owned();
+    assert_eq!(limited.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("FAILED   a program") && told.contains("next: lift the limits"),
+        "{told}"
+    );
+}
