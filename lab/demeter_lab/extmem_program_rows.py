@@ -56,6 +56,9 @@ gcc -O0 -c -o l.o large.c
 gcc -O1 -static -o hash-static hash.c
 gcc -O1 -fsanitize=address -o hash-asan hash.c
 if command -v musl-gcc; then musl-gcc -O1 -o hash-musl hash.c; fi
+if [ -e /usr/lib32/crt1.o ]; then gcc -m32 -O1 -o hash-32 hash.c; fi
+cp "$(command -v id)" set-user-id
+chmod u+s set-user-id
 """
 
 
@@ -139,6 +142,10 @@ PROGRAMS = tuple(
          "print(sum(r[\"x\"] for r in json.load(open(\"rows.json\"))))'"),
         ("python3 dict", "python3", "python3 -c 'm={i*7:[i] for i in range(400000)};"
          "print(sum(v[0]*31 for v in m.values()))'"),
+        ("pandas", "data-python", "data-python $SCRIPTS/tables_pandas.py"),
+        ("polars", "data-python", "data-python $SCRIPTS/tables_polars.py"),
+        ("scikit-learn", "data-python", "data-python $SCRIPTS/clusters.py"),
+        ("igraph", "data-python", "data-python $SCRIPTS/graph.py"),
         ("perl", "perl", "perl -ne 'for(split){$n{$_.$.%9}++} "
          "END{print \"$_ $n{$_}\\n\" for sort keys %n}' words | sha256sum"),
         ("R", "R", "R -s -f hash.R"),
@@ -170,6 +177,11 @@ PROGRAMS = tuple(
          "--size=64M --ioengine=psync --mem=mmap --verify=crc32c --minimal >/dev/null; echo ok"),
         ("strace", "strace", "strace -o /dev/null sort text"),
         ("strace -f", "strace", "strace -f -o /dev/null bash -c 'sort words | uniq -c | sort -n'"),
+        ("strace, attached", "strace perl",
+         "$SCRIPTS/attached.sh strace -f -o /dev/null -p PROCESS"),
+        ("gdb, attached", "gdb perl", "$SCRIPTS/attached.sh gdb -nx -q -batch -p PROCESS "
+         "-ex 'info threads' -ex bt -ex 'x/4x $sp'"),
+        ("chromium, no sandbox", "chromium", "$SCRIPTS/chromium.sh --no-sandbox"),
         ("other users", "runuser su setpriv chroot unshare perl", "$SCRIPTS/users.sh"),
         ("postgres", "/usr/lib/postgresql/*/bin/postgres runuser", "$SCRIPTS/postgres.sh"),
         ("mariadb", "mariadbd mariadb mariadb-install-db", "$SCRIPTS/mariadb.sh"),
@@ -182,6 +194,8 @@ PROGRAMS = tuple(
         ("static", "gcc", "./hash-static"),
         ("musl", "musl-gcc", "./hash-musl"),
         ("sanitizer", "gcc", "./hash-asan"),
+        ("32-bit", "gcc /usr/lib32/crt1.o", "./hash-32"),
+        ("set-user-ID", "runuser", "runuser -u nobody -- ./set-user-id -u"),
         ("env -i", "sort", "env -i /usr/bin/sort words"),
         ("busybox", "busybox", "busybox sort text"),
         ("valgrind", "valgrind", "valgrind -q sort words"),
@@ -192,6 +206,7 @@ PROGRAMS = tuple(
         ("static, by itself", "gcc", "./hash-static", True),
         ("musl, by itself", "musl-gcc", "./hash-musl", True),
         ("sanitizer, by itself", "gcc", "./hash-asan", True),
+        ("32-bit, by itself", "gcc /usr/lib32/crt1.o", "./hash-32", True),
         ("valgrind, by itself", "valgrind", "valgrind -q sort words", True),
         ("gdb, by itself", "gdb", "gdb -nx -q -batch -ex run sort", True),
     )

@@ -12,28 +12,11 @@ if [ "$(id -u)" != 0 ]; then
 	echo "experiments: error: control groups and swap need root; next: run it as root" >&2
 	exit 2
 fi
-missing=
+missing=()
 for program in xz:xz-utils zstd:zstd perl:perl redis-server:redis-server; do
-	command -v "${program%:*}" >/dev/null || missing="$missing ${program#*:}"
+	command -v "${program%:*}" >/dev/null || missing+=("${program#*:}")
 done
-if [ -n "$missing" ]; then
-	echo "experiments: installing on this host:$missing" >&2
-	install() {
-		# shellcheck disable=SC2086 # a word list
-		DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends $missing >&2
-	}
-	(
-		# No service is started by it: what runs here is measured.
-		rule=/usr/sbin/policy-rc.d
-		if [ ! -e "$rule" ]; then
-			trap 'rm -f "$rule"' EXIT
-			printf '#!/bin/sh\nexit 101\n' >"$rule"
-			chmod +x "$rule"
-		fi
-		install || { apt-get -q update >&2 && install; }
-	) || {
-		echo "experiments: error: apt-get cannot install:$missing; next: see its words above" >&2
-		exit 2
-	}
+if [ "${#missing[@]}" -gt 0 ]; then
+	lab/experiments/install-on-host.sh "${missing[@]}" || exit 2
 fi
 PYTHONPATH=lab exec "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli extmem locality "$@"

@@ -3,8 +3,9 @@
 # usage: lab/experiments/extmem-programs.sh [--only NAME]… [--swap DIR] [--out FILE]
 # Some hundred commands as they are and under `demeter extmem` with half of the memory they
 # take; what they write is compared. The table of docs/extmem-programs.md; some 20 minutes. As
-# root it installs those of the programs that Debian has; what is missing is named under the
-# table. Status 1 if a row is neither the same nor refused.
+# root it installs those of the programs that Debian has, and with pip, apart from all else,
+# those that are libraries of Python; what is missing is named under the table. Status 1 if a
+# row is neither the same nor refused.
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
@@ -18,29 +19,28 @@ declare -A package_of=([fio]=fio [stress-ng]=stress-ng [rg]=ripgrep [R]=r-base-c
 	[mawk]=mawk [bc]=bc [sqlite3]=sqlite3 [cpio]=cpio [patch]=patch [perl]=perl [zstd]=zstd
 	[xz]=xz-utils [bzip2]=bzip2 [openssl]=openssl [git]=git [gcc]=gcc [g++]=g++ [make]=make
 	[ld]=binutils [javac]=default-jdk-headless [node]=nodejs [go]=golang-go [rustc]=rustc
-	[mkfs.ext4]=e2fsprogs [diff]=diffutils)
+	[mkfs.ext4]=e2fsprogs [diff]=diffutils [chromium]=chromium)
 missing=()
 for program in "${!package_of[@]}"; do
 	command -v "$program" >/dev/null || missing+=("${package_of[$program]}")
 done
-compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
+for file in '/usr/lib/postgresql/*/bin/postgres:postgresql' '/usr/lib32/crt1.o:gcc-multilib'; do
+	compgen -G "${file%:*}" >/dev/null || missing+=("${file#*:}")
+done
 if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-	echo "experiments: installing on this host: ${missing[*]}" >&2
-	echo "experiments: servers among them are not started now; Debian starts them with the machine" >&2
-	install() {
-		DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "$@" >&2
-	}
-	(
-		rule=/usr/sbin/policy-rc.d
-		if [ ! -e "$rule" ]; then
-			trap 'rm -f "$rule"' EXIT
-			printf '#!/bin/sh\nexit 101\n' >"$rule"
-			chmod +x "$rule"
-		fi
-		apt-get -q update >&2 || true
-		install "${missing[@]}" || for package in "${missing[@]}"; do
-			install "$package" || echo "experiments: apt-get cannot install $package" >&2
-		done
-	)
+	echo "experiments: servers that are installed now are started by Debian with the machine" >&2
+	lab/experiments/install-on-host.sh "${missing[@]}" || true
 fi
+# The name is made last: a python of this name has them all.
+venv=$DEMETER_CACHE/programs-venv
+packages=(pandas polars scikit-learn igraph)
+if [ ! -e "$venv/bin/data-python" ]; then
+	echo "experiments: installing with pip into $venv: ${packages[*]}" >&2
+	if python3 -m venv "$venv" && "$venv/bin/pip" install -q "${packages[@]}" >&2; then
+		ln -s python3 "$venv/bin/data-python"
+	else
+		echo "experiments: pip cannot install them; their rows are left out" >&2
+	fi
+fi
+PATH=$PATH:$venv/bin
 PYTHONPATH=lab exec nice -n 10 "$DEMETER_CACHE/lab-venv/bin/python" -m demeter_lab.cli extmem programs "$@"
