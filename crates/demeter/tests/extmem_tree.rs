@@ -130,10 +130,13 @@ fn other_users_and_name_spaces_are_managed_too() {
 /// lie above the limit then.
 #[test]
 fn who_closes_all_before_an_exec_still_has_the_swap_of_the_run() {
-    const CLOSES: &str = "import os, sys
-if sys.argv[1:]:
+    const CLOSES: &str = "import ctypes, os, sys
+if sys.argv[1] == \"again\":
     kept = [os.urandom(1 << 20) for _ in range(48)]
     print(sum(map(len, kept)) >> 20)
+    sys.exit()
+if sys.argv[1] == \"mark\":
+    ctypes.CDLL(None).close_range(3, ctypes.c_uint(-1), 4)
 else:
     for name in os.listdir(\"/proc/self/fd\"):
         if int(name) > 2:
@@ -141,14 +144,35 @@ else:
                 os.close(int(name))
             except OSError:
                 pass
-    os.execv(sys.executable, [\"python3\", __file__, \"again\"])";
+os.execv(sys.executable, [\"python3\", __file__, \"again\"])";
     let output = on_a_small_disk(&format!(
         "chmod 755 \"$S\"; cat > \"$S/closes\" <<'END'\n{CLOSES}\nEND
-         for limit in 64: 1024: 20000:; do
-             run prlimit --nofile=$limit setpriv --reuid=65534 --regid=65534 --clear-groups /usr/bin/python3 \"$S/closes\"
-         done"
+         for limit in 64: 1024: 20000:; do for how in close mark; do
+             run prlimit --nofile=$limit setpriv --reuid=65534 --regid=65534 --clear-groups /usr/bin/python3 \"$S/closes\" $how
+         done; done"
     ));
-    assert_says(&output, "48\n48\n48\n");
+    assert_says(&output, &"48\n".repeat(6));
+}
+
+/// The numbers are free for the program once it has closed them: its own files stay.
+#[test]
+fn what_the_program_opens_by_the_runs_numbers_is_its_own() {
+    const OPENS: &str = "import os, resource
+number = int(os.environ[\"DEMETER_EXTMEM_SWAP_FD\"].split(\":\")[0])
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+own = os.open(__file__, os.O_RDONLY)
+os.dup2(own, number)
+try:
+    os.execv(\"/nonexistent\", [\"x\"])
+except FileNotFoundError:
+    pass
+print(os.path.sameopenfile(own, number), resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limits[1])";
+    let output = on_a_small_disk(&format!(
+        "cat > \"$S/opens\" <<'END'\n{OPENS}\nEND
+         run prlimit --nofile=64: /usr/bin/python3 \"$S/opens\""
+    ));
+    assert_says(&output, "True True\n");
 }
 
 #[test]

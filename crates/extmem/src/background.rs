@@ -12,6 +12,7 @@ use crate::evict::Packs;
 use crate::fatal;
 use crate::fault::Access;
 use crate::futex::{self, pause, yield_now};
+use crate::interpose::ending;
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{HANDLERS, PREFETCHERS, Pager, most_pinned_bytes, pager};
 use crate::pipes::HELD_PAGES;
@@ -85,6 +86,7 @@ impl Pager {
                 "cannot start a paging thread (error {errno}); next: raise the limit on processes (ulimit -u)"
             );
         }
+        self.own_threads.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Brings the pages of a window into DRAM: those in swap by many reads at once, as few
@@ -357,6 +359,7 @@ impl Pager {
             return;
         }
         settled.at_ns = now_ns;
+        ending::end_if_alone(self);
         let operation = self.enter_masked();
         self.sample();
         self.budget.relax_reserve();

@@ -6,8 +6,9 @@
 //! contiguous block, and the block refuses to be closed.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use crate::futex::yield_now;
 use crate::syscall;
 
 use demeter_extmem_tree::DESCRIPTORS as BLOCK;
@@ -20,6 +21,8 @@ static HANDED_ON: AtomicU64 = AtomicU64::new(0);
 /// Those that are to be inherited by a number outside of the block, where nobody keeps the program
 /// from closing them, and the copy of each in the block. Of 0 there is none.
 static BESIDE: [[AtomicI32; 2]; 16] = [const { [const { AtomicI32::new(0) }; 2] }; 16];
+/// The limit on numbers is raised for a moment.
+static RAISED: AtomicBool = AtomicBool::new(false);
 /// The folder /proc, for processes that see another or none; -1 without.
 static PROC: AtomicI32 = AtomicI32::new(-1);
 
@@ -52,6 +55,9 @@ pub fn lowest() -> RawFd {
     LOWEST.store(lowest, Ordering::Relaxed);
     lowest
 }
+
+/// The identity of what is not open.
+const CLOSED: [u64; 2] = [0; 2];
 
 /// Device and inode of what is open; of a block device its own numbers.
 pub fn identity(fd: RawFd) -> [u64; 2] {
@@ -140,12 +146,18 @@ pub fn inherit(fd: RawFd) -> RawFd {
         return fd;
     }
     let copy = keep(copy as RawFd);
-    let free = (BESIDE.iter()).find(|[of, _]| [0, fd].contains(&of.load(Ordering::Relaxed)));
-    if let Some([of, held]) = free {
-        of.store(fd, Ordering::Relaxed);
+    let place =
+        (BESIDE.iter()).find(|[number, _]| [0, fd].contains(&number.load(Ordering::Relaxed)));
+    if let Some([number, held]) = place {
+        number.store(fd, Ordering::Relaxed);
         held.store(copy, Ordering::Relaxed);
     }
     copy
+}
+
+/// In the child of a fork, where nobody is at it.
+pub fn after_fork_in_child() {
+    RAISED.store(false, Ordering::Relaxed);
 }
 
 /// Before an exec: what is handed on stays open over it, whatever somebody made of that.
@@ -154,19 +166,29 @@ pub fn hand_on() {
     while bits != 0 {
         let fd = lowest() + bits.trailing_zeros() as RawFd;
         bits &= bits - 1;
-        // SAFETY: plain descriptors.
-        unsafe {
-            syscall::call(
-                libc::SYS_fcntl,
-                [fd as usize, libc::F_SETFD as usize, 0, 0, 0, 0],
-            );
+        outlives_exec(fd);
+    }
+    for [number, copy] in &BESIDE {
+        let (number, copy) = (number.load(Ordering::Relaxed), copy.load(Ordering::Relaxed));
+        if number == 0 {
+            continue;
+        }
+        match identity(number) {
+            // The program's own, if it is there, stays.
+            CLOSED => _ = place(copy, number, 0),
+            there if there == identity(copy) => outlives_exec(number),
+            _ => {}
         }
     }
-    for [of, copy] in &BESIDE {
-        let (of, copy) = (of.load(Ordering::Relaxed), copy.load(Ordering::Relaxed));
-        if of != 0 && identity(of) != identity(copy) {
-            place(copy, of, 0);
-        }
+}
+
+fn outlives_exec(fd: RawFd) {
+    // SAFETY: plain descriptors.
+    unsafe {
+        syscall::call(
+            libc::SYS_fcntl,
+            [fd as usize, libc::F_SETFD as usize, 0, 0, 0, 0],
+        );
     }
 }
 
@@ -315,8 +337,25 @@ pub fn replace(kept: RawFd, fd: RawFd) -> RawFd {
     }
 }
 
-/// Does something under the hard limit on descriptors.
+/// Does something under the hard limit on descriptors. Not where somebody else is at it for long:
+/// the limit that is put back must be the one of before.
 fn with_highest_limit(work: &dyn Fn() -> isize) -> isize {
+    const ATTEMPTS: usize = 1000;
+    let is_mine = || !RAISED.swap(true, Ordering::Acquire);
+    let mut attempts = 0;
+    while !is_mine() {
+        attempts += 1;
+        if attempts == ATTEMPTS {
+            return -(libc::EBADF as isize);
+        }
+        yield_now();
+    }
+    let result = under_highest_limit(work);
+    RAISED.store(false, Ordering::Release);
+    result
+}
+
+fn under_highest_limit(work: &dyn Fn() -> isize) -> isize {
     let change = |new: *const libc::rlimit, old: *mut libc::rlimit| {
         // SAFETY: null or one rlimit each.
         unsafe {

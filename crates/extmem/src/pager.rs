@@ -99,6 +99,8 @@ pub struct Pager {
     pub seats: Vec<Seat>,
     /// The background threads run.
     pub threads_started: AtomicBool,
+    /// How many of them this process has. They never end.
+    pub own_threads: AtomicU32,
     /// Who makes room: the evictor, or (second) the threads that need it.
     pub inline_eviction: CrowdTurns,
     /// Nonzero: the evictor has work.

@@ -207,6 +207,7 @@ fn start(config: &Config) -> Result<(), Error> {
         }),
         seats: seats()?,
         threads_started: AtomicBool::new(false),
+        own_threads: AtomicU32::new(0),
         inline_eviction: crate::evict::who_evicts(),
         evict_wanted: AtomicU32::new(0),
         process: AtomicI32::new(std::process::id() as i32),

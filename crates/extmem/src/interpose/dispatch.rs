@@ -6,8 +6,7 @@
 
 use libc::c_long;
 
-use crate::interpose::process::Threads;
-use crate::interpose::{descriptors, exec, memory, process, signals, transfer};
+use crate::interpose::{descriptors, ending, exec, memory, process, signals, transfer};
 use crate::pager::{Pager, pager};
 use crate::signal::{KEPT_SIGSYS, pass_on};
 use crate::syscall;
@@ -87,7 +86,8 @@ fn dispatch(
         | libc::SYS_epoll_pwait2
         | libc::SYS_rt_sigsuspend => signals::wait_with_mask(pager, number, arguments),
         libc::SYS_sigaltstack => signals::altstack(pager, &mut context.uc_stack, arguments),
-        libc::SYS_fork => process::fork(pager, number, arguments, Threads::Wanted),
+        libc::SYS_fork => process::fork(pager, number, arguments),
+        libc::SYS_exit => ending::thread_ends(pager, arguments),
         libc::SYS_clone => {
             let stack = arguments[1];
             let result = process::clone(pager, arguments);

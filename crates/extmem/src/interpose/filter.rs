@@ -74,6 +74,7 @@ const NESTED: &[libc::c_long] = &[
 /// Calls that are looked at whatever they say.
 const ALWAYS: &[libc::c_long] = &[
     libc::SYS_fork,
+    libc::SYS_exit,
     libc::SYS_close_range,
     libc::SYS_mlockall,
     libc::SYS_sigaltstack,

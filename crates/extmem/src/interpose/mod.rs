@@ -9,6 +9,7 @@
 pub mod arguments;
 pub mod descriptors;
 pub mod dispatch;
+pub mod ending;
 pub mod exec;
 pub mod filter;
 pub mod memory;

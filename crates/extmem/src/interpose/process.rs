@@ -5,52 +5,56 @@ use std::sync::atomic::Ordering;
 
 use libc::c_long;
 
-use crate::config::Mode;
 use crate::fatal;
+use crate::interpose::ending;
+use crate::interpose::memory::in_arena;
+use crate::interpose::transfer::Held;
 use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, block_signals, restore_signals};
 use crate::region::PAGE_BYTES;
 use crate::syscall;
 
-/// Whether the child of a fork may have threads of the pager's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Threads {
-    /// When they are needed.
-    Wanted,
-    /// Never: the process is to end with the program's own.
-    Barred,
-}
+/// Flags that a process with a memory of its own cannot have. With the parent's table of
+/// descriptors it would put its own userfaultfd where the parent has his; while a parent waits for
+/// its exec nobody else could fault; and another thread pointer would come in the middle of a
+/// handler.
+const REFUSED: i32 = libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_SETTLS;
 
-/// clone of a process with its own memory.
+/// clone of a process with a memory of its own; the stack that it is given is left to the
+/// caller.
 ///
-/// Who is given a stack ends as a thread does when its function returns (`exit`, not
-/// `exit_group`), and the process with it, if it has no other: none of ours may be left. It
-/// evicts by itself.
+/// One in the arena is refused: at its first missing page the kernel would find no place for the
+/// frame of a signal.
 pub fn clone(pager: &'static Pager, arguments: [usize; 6]) -> isize {
-    let has_stack = arguments[1] != 0;
-    // One with the parent's table of descriptors would put its own userfaultfd where the
-    // parent has his. In handler mode faults need a thread.
-    let shares_table = arguments[0] & libc::CLONE_FILES as usize != 0;
-    if shares_table || (has_stack && pager.mode == Mode::Handler) {
+    let [flags, stack, parent_word, child_word, ..] = arguments;
+    if flags & REFUSED as usize != 0 || in_arena(stack) {
         return -(libc::EINVAL as isize);
+    }
+    // The kernel writes to these at once, in a child that has no userfaultfd yet.
+    const WORD_BYTES: usize = size_of::<i32>();
+    let mut held = Held::new(pager, false);
+    if flags & (libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD) as usize != 0 {
+        held.hold(parent_word, WORD_BYTES, true);
+    }
+    if flags & libc::CLONE_CHILD_SETTID as usize != 0 {
+        held.hold(child_word, WORD_BYTES, true);
     }
     let mut here = arguments;
     here[1] = 0;
-    let threads = match has_stack {
-        true => Threads::Barred,
-        false => Threads::Wanted,
-    };
-    fork(pager, libc::SYS_clone, here, threads)
+    let result = fork(pager, libc::SYS_clone, here);
+    if result == 0 {
+        // Pins are taken off the copy already.
+        std::mem::forget(held);
+        if stack != 0 {
+            ending::by_threads();
+        }
+    }
+    result
 }
 
 /// clone or fork of a process with its own memory. Runs on the caller's stack, of
 /// which the child has a copy, so both sides return from here.
-pub fn fork(
-    pager: &'static Pager,
-    number: c_long,
-    arguments: [usize; 6],
-    threads: Threads,
-) -> isize {
+pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isize {
     let signals = block_signals();
     // Nobody is half way through anything from here on.
     pager.gate.close();
@@ -63,7 +67,7 @@ pub fn fork(
     let result = unsafe { syscall::call(number, arguments) };
     if result == 0 {
         pager.store.after_fork_in_child(ticket);
-        pager.after_fork_in_child(threads);
+        pager.after_fork_in_child();
     } else {
         pager.store.fork_ended(ticket, result > 0);
     }
@@ -82,7 +86,7 @@ pub fn fork(
 
 impl Pager {
     /// Puts the copy in order: its own fault descriptor, its own threads when needed.
-    fn after_fork_in_child(&self, threads: Threads) {
+    fn after_fork_in_child(&self) {
         // SAFETY: no arguments.
         let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as i32;
         self.process.store(process, Ordering::Relaxed);
@@ -94,9 +98,10 @@ impl Pager {
         // Nobody is in a call here.
         self.pinned_pages.store(0, Ordering::Relaxed);
         self.table.reset_sleepers();
-        // Barred are those that would be started a second time.
-        self.threads_started
-            .store(threads == Threads::Barred, Ordering::SeqCst);
+        self.threads_started.store(false, Ordering::SeqCst);
+        self.own_threads.store(0, Ordering::SeqCst);
+        ending::after_fork_in_child();
+        crate::descriptor::after_fork_in_child();
         self.evict_wanted.store(0, Ordering::SeqCst);
         if let Err(errno) = self.uffd.reopen() {
             fatal!(

@@ -55,7 +55,7 @@ impl<'a> Held<'a> {
 
     /// Brings `[address, address + bytes)` into DRAM as far as it is managed. Stops at
     /// the end of what one call may hold; returns bytes held from the start.
-    fn hold(&mut self, address: usize, bytes: usize, write: bool) -> usize {
+    pub(super) fn hold(&mut self, address: usize, bytes: usize, write: bool) -> usize {
         let pager = self.pager;
         if bytes == 0 || pager.table.page_of(address).is_none() {
             return bytes;
