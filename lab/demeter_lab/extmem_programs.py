@@ -152,7 +152,7 @@ def run(command: list[str], folder: Path) -> Run:
             status,
             digest.hexdigest(),
             out_bytes,
-            int(peak.read_text()) // 1024 if peak.exists() else 0,
+            int(peak.read_text() or 0) // 1024 if peak.exists() else 0,
             time.monotonic() - began,
             errors.read().decode(errors="replace"),
         )
