@@ -250,14 +250,15 @@ fn is_zombie(stat: &str) -> bool {
     is_over && matches!(fields.nth(16), None | Some("0" | "1"))
 }
 
-/// CLOCK_MONOTONIC.
+/// CLOCK_MONOTONIC, by the kernel itself: a library that the program loads may have a clock of its
+/// own, and variables of a thread, which threads of the pager have none of.
 pub fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: `now` is writable.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    unsafe { libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 

@@ -295,9 +295,11 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
-        // Scripts start helpers: the one with the most memory is the program.
+        // Scripts start helpers: the one with the most memory is the program. Of the earliest of
+        // many only sums are known.
         let Some(first) = self.processes.iter().max_by_key(|process| {
             (
+                process.pid != 0,
                 process.counter("first_touches"),
                 process.peak_resident_bytes,
             )
@@ -313,9 +315,13 @@ impl fmt::Display for Summary {
             first.policy,
             first.mode,
             first.engine,
-            match self.processes.len() {
-                1 => String::new(),
-                more => format!(", and {} processes more", more - 1),
+            match (
+                self.processes.len(),
+                self.processes.iter().any(|one| one.pid == 0)
+            ) {
+                (1, _) => String::new(),
+                (more, false) => format!(", and {} processes more", more - 1),
+                (more, true) => format!(", and at least {} processes more", more - 1),
             }
         )?;
         let total = |name| self.total(name);
@@ -402,6 +408,14 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
+        let mut with_earlier = summary.clone();
+        let mut earlier = summary.processes[0].clone();
+        (earlier.pid, earlier.command) = (0, "(earlier processes)".to_owned());
+        earlier.counters.insert("first_touches", 1 << 40);
+        with_earlier.processes.push(earlier);
+        let text = with_earlier.to_string();
+        assert!(text.starts_with("sort: "), "{text}");
+        assert!(text.contains("at least 1 processes more"), "{text}");
         let json = serde_json::to_value(&summary).unwrap();
         let process = &json["processes"][0];
         assert_eq!(process["state"], "ended");

@@ -206,7 +206,7 @@ impl Pager {
         };
         if result < 0 {
             fatal!(
-                "cannot reserve {} bytes at {address:#x} (error {}); next: raise vm.max_map_count",
+                "cannot reserve {} bytes at {address:#x} (error {}); next: raise vm.max_map_count, and let the program set no limit on its address space (RLIMIT_AS)",
                 pages.bytes(),
                 -result
             );

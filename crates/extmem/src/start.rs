@@ -96,6 +96,7 @@ fn start(config: &Config) -> Result<(), Error> {
     if valgrind::runs_us() {
         return Err(Error::Valgrind);
     }
+    crate::clock::find();
     install_panic_line();
     // First of all: an exec leaves the filter of the image before in force, and only
     // calls from the stub are exempt.

@@ -51,6 +51,28 @@ fn processes_on_stacks_of_their_own() {
     in_every_mode("clone", &[]);
 }
 
+/// The pager's threads have no variables of other libraries, and it wants a clock that goes on.
+#[test]
+fn a_clock_of_another_library_is_left_to_the_program() {
+    let bench = Bench::new();
+    let library = bench.compile("clock_library", &["-shared", "-fPIC"]);
+    let program = bench.compile("fork", &[]);
+    let ours = bench::library();
+    for libraries in [[&ours, &library], [&library, &ours]] {
+        let [first, second] = libraries.map(|path| path.display());
+        let output = bench
+            .paged(&program)
+            .env("LD_PRELOAD", format!("{first}:{second}"))
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success() && output.stdout == b"ok\n",
+            "{}",
+            text(&output)
+        );
+    }
+}
+
 #[test]
 fn words_written_while_pages_leave() {
     in_every_mode("withdraw", &[]);

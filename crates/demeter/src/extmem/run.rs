@@ -194,9 +194,15 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
     })
 }
 
-/// A line about a program that ended by a signal which the pager needs.
+/// A line about a program that ended by a signal which the pager needs, or that it may have by the
+/// pager.
 fn ended_by(signal: Option<i32>) -> Option<String> {
     let name = match signal? {
+        libc::SIGSEGV => {
+            return Some(
+                "the program was ended by SIGSEGV, as one is that makes stacks of its own in managed memory (coroutines, deep recursion of rustc); next: if it runs by itself, try --min-size 16M, or --mode handler, and see the limits in docs/extmem.md".to_owned(),
+            );
+        }
         libc::SIGBUS => "SIGBUS",
         libc::SIGSYS => "SIGSYS",
         _ => return None,

@@ -73,6 +73,8 @@ fn dispatch(
             }
         }
         libc::SYS_remap_file_pages => -(libc::EINVAL as isize),
+        // In the place of managed memory (SHM_REMAP).
+        libc::SYS_shmat if memory::in_arena(arguments[1]) => -(libc::EINVAL as isize),
         libc::SYS_rt_sigprocmask => {
             // The kernel's mask is the first 64 bits of the C library's.
             let mask = (&raw mut context.uc_sigmask).cast::<u64>();

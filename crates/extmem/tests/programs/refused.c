@@ -4,16 +4,26 @@
 #include "check.h"
 #include <sched.h>
 #include <signal.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+static int never(void *argument)
+{
+	(void)argument;
+	return 1;
+}
+
 int main(int count, char **arguments)
 {
+	static char stack[64 << 10] __attribute__((aligned(16)));
+	char *top = stack + sizeof(stack);
+
 	enum { BYTES = 40 * MIB };
 	char *memory = map(BYTES);
 	int refused = count > 1 ? -1 : 0;
 
-	(void)arguments;
+	(void)arguments, (void)never, (void)top;
 	fill(memory, 0, BYTES / PAGE, 3);
 	CHECK(madvise(memory, MIB, MADV_WIPEONFORK) == refused);
 	CHECK(madvise(memory, MIB, MADV_DONTFORK) == refused);
@@ -34,6 +44,23 @@ int main(int count, char **arguments)
 		CHECK(child == -1 && errno == EINVAL);
 	else
 		CHECK(waitpid(child, NULL, 0) == child);
+	if (refused) {
+		// A parent that waits for its child's exec, another thread pointer, and a stack
+		// whose pages may be missing.
+		for (int at = 0; at < 3; at++) {
+			int flags = at == 0 ? CLONE_VFORK : at == 1 ? CLONE_SETTLS : 0;
+
+			CHECK(clone(never, at == 2 ? memory + BYTES : top, flags | SIGCHLD, NULL,
+				    NULL, NULL, NULL) == -1 && errno == EINVAL);
+		}
+		// The C library has put function and argument there.
+		fill(memory, 0, BYTES / PAGE, 3);
+		int segment = shmget(IPC_PRIVATE, MIB, IPC_CREAT | 0600);
+
+		CHECK(segment >= 0);
+		CHECK(shmat(segment, memory + 4 * MIB, SHM_REMAP) == (void *)-1 && errno == EINVAL);
+		CHECK(!shmctl(segment, IPC_RMID, NULL));
+	}
 	CHECK(holds(memory, 0, BYTES / PAGE, 3));
 	return done();
 }
