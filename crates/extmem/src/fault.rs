@@ -102,7 +102,10 @@ impl Pager {
                 }
                 return;
             }
-            // Whoever evicts, a full tier is emptied by the evictor.
+            // Whoever evicts: what is learnt, and given back when it is not used, is the
+            // evictor's part. In the child of a fork it may not run yet.
+            self.start_threads();
+            // A full tier is emptied by it.
             if !inline || self.tier.as_ref().is_some_and(|tier| tier.is_full()) {
                 self.want_eviction();
             }
@@ -285,6 +288,7 @@ impl Pager {
         let Some(mut other) = self.contexts.try_borrow(&self.budget) else {
             return;
         };
+        self.start_threads();
         let pages = self.evict(BESIDE_PAGES, &mut other);
         self.contexts.give_back(&other);
         self.counters().evictions_inline_pages.add(pages as u64);
