@@ -240,6 +240,24 @@ pub fn open_in_proc(name: &[u8], flags: libc::c_int) -> isize {
     }
 }
 
+/// What a file of /proc holds, as far as there is room; empty where it cannot be read.
+pub fn read_in_proc<'a>(name: &[u8], room: &'a mut [u8]) -> &'a [u8] {
+    let Ok(file) = RawFd::try_from(open_in_proc(name, libc::O_RDONLY)) else {
+        return &[];
+    };
+    if file < 0 {
+        return &[];
+    }
+    // SAFETY: bytes of that room, and a descriptor opened above.
+    let length = unsafe {
+        let into = room.as_mut_ptr() as usize;
+        let length = syscall::call(libc::SYS_read, [file as usize, into, room.len(), 0, 0, 0]);
+        syscall::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
+        length
+    };
+    &room[..usize::try_from(length).unwrap_or(0)]
+}
+
 /// The file behind a descriptor once more, with a description of its own.
 pub fn open_again(fd: RawFd) -> Option<RawFd> {
     RawFd::try_from(open_in_proc(&name_in_proc(fd)?, libc::O_RDWR))

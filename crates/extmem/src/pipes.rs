@@ -278,22 +278,8 @@ static PROOF: Proof = Proof(UnsafeCell::new([0; 2 * PAGE_BYTES]));
 
 fn linux_swaps_to_zram() -> bool {
     const NAME: &[u8] = b"/zram";
-    let mut lines = [0u8; 2048];
-    let file = descriptor::open_in_proc(b"swaps\0", libc::O_RDONLY);
-    let Ok(file) = RawFd::try_from(file) else {
-        return false;
-    };
-    if file < 0 {
-        return false;
-    }
-    // SAFETY: bytes of that array, and a descriptor opened above.
-    let length = unsafe {
-        let room = lines.as_mut_ptr() as usize;
-        let length = syscall::call(libc::SYS_read, [file as usize, room, lines.len(), 0, 0, 0]);
-        syscall::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
-        length
-    };
-    let lines = &lines[..usize::try_from(length).unwrap_or(0)];
+    let mut room = [0u8; 2048];
+    let lines = descriptor::read_in_proc(b"swaps\0", &mut room);
     lines.windows(NAME.len()).any(|word| word == NAME)
 }
 

@@ -4,7 +4,6 @@
 //! Most end by `exit_group`. What clone() of the C library made on a stack of its own ends as a
 //! thread does when its function returns, and so may the first thread of any program.
 
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use crate::pager::Pager;
@@ -77,19 +76,8 @@ fn others(pager: &Pager, known: u32) -> Option<u32> {
 
 /// Threads of this process, the pager's among them.
 fn threads() -> Option<u32> {
-    let mut text = [0u8; 4096];
-    let file = RawFd::try_from(descriptor::open_in_proc(b"self/status\0", libc::O_RDONLY)).ok()?;
-    if file < 0 {
-        return None;
-    }
-    // SAFETY: bytes of that array, and a descriptor opened above.
-    let length = unsafe {
-        let room = text.as_mut_ptr() as usize;
-        let length = syscall::call(libc::SYS_read, [file as usize, room, text.len(), 0, 0, 0]);
-        syscall::call(libc::SYS_close, [file as usize, 0, 0, 0, 0, 0]);
-        length
-    };
-    count_of(text.get(..usize::try_from(length).ok()?)?)
+    let mut room = [0u8; 4096];
+    count_of(descriptor::read_in_proc(b"self/status\0", &mut room))
 }
 
 /// The number behind `Threads:` at the beginning of a line.
