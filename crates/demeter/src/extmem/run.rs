@@ -198,13 +198,12 @@ pub fn execute(arguments: &Arguments) -> Result<u8, Error> {
 /// pager.
 fn ended_by(signal: Option<i32>) -> Option<String> {
     let name = match signal? {
-        libc::SIGSEGV => {
-            return Some(
-                "the program was ended by SIGSEGV, as one is that makes stacks of its own in managed memory (coroutines, deep recursion of rustc); next: if it runs by itself, try --min-size 16M, or --mode handler, and see the limits in docs/extmem.md".to_owned(),
-            );
-        }
         libc::SIGBUS => "SIGBUS",
         libc::SIGSYS => "SIGSYS",
+        libc::SIGSEGV => {
+            let line = "the program was ended by SIGSEGV, as one is that makes stacks of its own in managed memory (coroutines, deep recursion of rustc); next: if it runs by itself, try --min-size 16M, or --mode handler, and see the limits in docs/extmem.md";
+            return Some(line.to_owned());
+        }
         _ => return None,
     };
     Some(format!(

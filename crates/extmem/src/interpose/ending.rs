@@ -28,12 +28,12 @@ pub fn after_fork_in_child() {
 
 /// A thread of the C library's ends: with it the process, if it is the last.
 pub fn thread_ends(pager: &Pager, arguments: [usize; 6]) -> isize {
+    // SAFETY: no arguments.
+    let [thread, process] = [libc::SYS_gettid, libc::SYS_getpid]
+        .map(|call| unsafe { syscall::call(call, [0; 6]) as i32 });
     // Not what shares the memory of another process.
-    if pager.is_this_process() {
+    if process == pager.process.load(Ordering::Relaxed) {
         let status = arguments[0] as i32;
-        // SAFETY: no arguments.
-        let [thread, process] =
-            [libc::SYS_gettid, libc::SYS_getpid].map(|call| unsafe { syscall::call(call, [0; 6]) });
         let is_first = thread == process;
         if is_first {
             BY_THREADS.store(true, Ordering::SeqCst);

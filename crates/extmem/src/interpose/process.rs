@@ -27,7 +27,7 @@ const REFUSED: i32 = libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_SETTLS;
 /// frame of a signal.
 pub fn clone(pager: &'static Pager, arguments: [usize; 6]) -> isize {
     let [flags, stack, parent_word, child_word, ..] = arguments;
-    if flags & REFUSED as usize != 0 || in_arena(stack) {
+    if flags & REFUSED as usize != 0 || in_arena(stack.wrapping_sub(1)) {
         return -(libc::EINVAL as isize);
     }
     // The kernel writes to these at once, in a child that has no userfaultfd yet.

@@ -2,6 +2,7 @@
 // clone() of the C library with a stack for the child and memory of its own, as sandboxes and
 // programs of containers call it: the child goes on there, sees what was evicted, and pages on.
 #include "check.h"
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -64,9 +65,22 @@ static int told(void *argument)
 	return *(int *)argument;
 }
 
+// Whether the first thread of this process has ended.
+static int first_has_ended(void)
+{
+	char path[64], text[256] = "";
+	int file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", getpid());
+	file = open(path, O_RDONLY);
+	CHECK(file >= 0 && read(file, text, sizeof(text) - 1) > 0 && !close(file));
+	return !strncmp(strrchr(text, ')'), ") Z", 3);
+}
+
 static void *late(void *argument)
 {
-	usleep(100000);
+	while (!first_has_ended())
+		usleep(1000);
 	fill(memory, 0, PAGES, 5);
 	CHECK(holds(memory, 0, PAGES, 5));
 	return argument;

@@ -18,12 +18,11 @@ int main(int count, char **arguments)
 {
 	static char stack[64 << 10] __attribute__((aligned(16)));
 	char *top = stack + sizeof(stack);
-
 	enum { BYTES = 40 * MIB };
 	char *memory = map(BYTES);
 	int refused = count > 1 ? -1 : 0;
 
-	(void)arguments, (void)never, (void)top;
+	(void)arguments;
 	fill(memory, 0, BYTES / PAGE, 3);
 	CHECK(madvise(memory, MIB, MADV_WIPEONFORK) == refused);
 	CHECK(madvise(memory, MIB, MADV_DONTFORK) == refused);
