@@ -59,14 +59,19 @@ pub struct Kernel {
     pub initrd_base: PathBuf,
 }
 
+/// Major and minor number of what `uname -r` says; None where it does not begin with them.
+pub fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+        _ => None,
+    }
+}
+
 impl Kernel {
     /// Major and minor number; None where the release does not begin with them.
     pub fn version(&self) -> Option<(u32, u32)> {
-        let mut numbers = self.release.split(['.', '-']).map(str::parse::<u32>);
-        match (numbers.next(), numbers.next()) {
-            (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
-            _ => None,
-        }
+        version_of(&self.release)
     }
 
     /// What QEMU is given.

@@ -165,12 +165,7 @@ fn verdict(said: &str) -> Option<(&str, &str)> {
 /// How pages that were written leave; `swaps` is what Linux swaps to.
 fn evictions(release: &str, swaps: &str) -> Check {
     const NAME: &str = "evictions";
-    let mut numbers = release.split(['.', '-']).map(|word| word.parse::<u32>());
-    let together = match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= FREES_TOGETHER,
-        _ => true,
-    };
-    if !together {
+    if testbed::version_of(release).is_some_and(|version| version < FREES_TOGETHER) {
         return Check::limited(
             NAME,
             format!("Linux {release}: each page that was written leaves by itself"),
