@@ -128,6 +128,8 @@ PROGRAMS = tuple(
         ("readelf", "readelf perl", "readelf -a \"$(command -v perl)\""),
         ("gcc", "gcc", "gcc -O2 -S -o - large.c"),
         ("g++", "g++", "g++ -O1 -S -o - large.cc"),
+        ("g++, Boost fibers", "g++ usr/include/boost/context/fiber.hpp",
+         "g++ -O1 -o f $SCRIPTS/fibers.cc -lboost_context; ./f"),
         ("cpp", "cpp", "cpp -P large.cc"),
         ("as", "as gcc", "as -o l2.o l.s; sha256sum l2.o"),
         ("ld", "ld gcc", "ld -r -o l3.o l.o; sha256sum l3.o"),
@@ -138,6 +140,9 @@ PROGRAMS = tuple(
         ("make", "make", "printf 'a:\\n\\t@sort text | sha256sum\\n' >M; make -s -f M"),
         ("rustc", "rustc", "rustc --crate-type lib -C codegen-units=1 --emit=obj -o r.o lib.rs; "
          "sha256sum r.o"),
+        ("rustc, deep", "rustc python3", "python3 -c 'print(\"pub fn f(x: u64) -> u64 { x\" + "
+         "\" + 1\" * 3000 + \" }\")' >deep.rs; "
+         "rustc --crate-type lib -C codegen-units=1 --emit=obj -o d.o deep.rs; sha256sum d.o"),
         ("python3", "python3", "python3 -c 'import json;"
          "print(sum(r[\"x\"] for r in json.load(open(\"rows.json\"))))'"),
         ("python3 dict", "python3", "python3 -c 'm={i*7:[i] for i in range(400000)};"

@@ -24,7 +24,8 @@ missing=()
 for program in "${!package_of[@]}"; do
 	command -v "$program" >/dev/null || missing+=("${package_of[$program]}")
 done
-for file in '/usr/lib/postgresql/*/bin/postgres:postgresql' '/usr/lib32/crt1.o:gcc-multilib'; do
+for file in '/usr/lib/postgresql/*/bin/postgres:postgresql' '/usr/lib32/crt1.o:gcc-multilib' \
+	'/usr/include/boost/context/fiber.hpp:libboost-context-dev'; do
 	compgen -G "${file%:*}" >/dev/null || missing+=("${file#*:}")
 done
 if [ "${#missing[@]}" -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -20,6 +20,8 @@ use crate::pipes::Pipes;
 use crate::policy::Policy;
 use crate::queue::WindowQueue;
 use crate::region::PAGE_BYTES;
+use crate::signal_actions;
+use crate::signal_stacks::{SignalStacks, has};
 use crate::stacks::Stacks;
 use crate::statistics::{Counters, Log, Statistics};
 use crate::stream::Streams;
@@ -109,8 +111,10 @@ pub struct Pager {
     pub process: AtomicI32,
     /// Pages locked into DRAM.
     pub locked_pages: AtomicI64,
-    /// Alternate signal stacks, which are among them. Taken inside the gate.
+    /// Alternate signal stacks of the program's, which are among them. Taken inside the gate.
     pub stacks: Lock<Stacks>,
+    /// Alternate signal stacks of the pager's, for threads that have none.
+    pub signal_stacks: SignalStacks,
     /// Reservations that asked for another place, since some of one was used.
     pub misplaced: AtomicU32,
     /// Bytes one system call may pin.
@@ -214,6 +218,35 @@ impl Pager {
         process == self.process.load(Ordering::Relaxed)
     }
 
+    /// An alternate signal stack for this thread, of the pager's; not for what shares the
+    /// memory of a process and is none of its threads.
+    pub fn own_signal_stack(&self) -> Option<libc::stack_t> {
+        if !self.is_this_process() {
+            return None;
+        }
+        // SAFETY: no arguments.
+        let thread = unsafe { syscall::call(libc::SYS_gettid, [0; 6]) };
+        self.signal_stacks.of_thread(thread as u32, &self.budget)
+    }
+
+    /// What a thread needs on stacks in managed memory, from the context of a signal: one that has
+    /// no alternate signal stack has the pager's when its handler returns.
+    pub fn give_signal_stack(&self, context: &mut libc::ucontext_t) {
+        let pointer = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+        if in_arena(pointer)
+            && !has(&context.uc_stack, pointer)
+            && !signal_actions::left_managed_stacks()
+            && self.is_this_process()
+        {
+            signal_actions::leave_managed_stacks();
+        }
+        if context.uc_stack.ss_size == 0
+            && let Some(stack) = self.own_signal_stack()
+        {
+            context.uc_stack = stack;
+        }
+    }
+
     /// The sums of this process.
     pub fn counters(&self) -> &'static Counters {
         &self.statistics.block().counters
@@ -236,6 +269,11 @@ impl Drop for Operation<'_> {
             restore_signals(signals);
         }
     }
+}
+
+/// Whether an address lies in the address space the pager has taken.
+pub fn in_arena(address: usize) -> bool {
+    (ARENA_BASE..ARENA_BASE + ARENA_MOST_BYTES).contains(&address)
 }
 
 /// Blocks all signals of this thread; the mask before.

@@ -8,6 +8,8 @@ use crate::syscall;
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 
+const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
 /// Zero-filled, page-aligned memory that lives as long as the process. Pages
 /// are physical only once touched.
 #[derive(Debug)]
@@ -33,23 +35,31 @@ impl Region {
     /// Maps private anonymous memory, whole pages, without reserving it and
     /// without huge pages (which would make more of it physical than is used).
     pub fn map_anonymous(len_bytes: usize) -> std::io::Result<Self> {
-        Self::map(len_bytes, libc::MAP_PRIVATE)
+        Self::map(len_bytes, libc::MAP_PRIVATE, READ_WRITE)
+    }
+
+    /// Maps private memory that may not be accessed before it is made so.
+    pub fn reserve(len_bytes: usize) -> std::io::Result<Self> {
+        Self::map(len_bytes, libc::MAP_PRIVATE, libc::PROT_NONE)
     }
 
     /// The same, but shared with children of a fork.
     pub fn map_shared(len_bytes: usize) -> std::io::Result<Self> {
-        Self::map(len_bytes, libc::MAP_SHARED)
+        Self::map(len_bytes, libc::MAP_SHARED, READ_WRITE)
     }
 
-    fn map(len_bytes: usize, sharing: libc::c_int) -> std::io::Result<Self> {
+    fn map(
+        len_bytes: usize,
+        sharing: libc::c_int,
+        protection: libc::c_int,
+    ) -> std::io::Result<Self> {
         let len_bytes = round_up(len_bytes.max(1), PAGE_BYTES);
-        let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (sharing | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let base = unsafe {
             syscall::call(
                 libc::SYS_mmap,
-                [0, len_bytes, protection, flags, usize::MAX, 0],
+                [0, len_bytes, protection as usize, flags, usize::MAX, 0],
             )
         };
         if base < 0 {
@@ -74,6 +84,11 @@ impl Region {
         }
         // SAFETY: just mapped, zero-filled, never unmapped.
         Ok(unsafe { Self::new(base, len_bytes) })
+    }
+
+    /// Where what is not carved yet begins.
+    pub fn address(&self) -> usize {
+        self.next.as_ptr() as usize
     }
 
     /// Bytes not carved yet.

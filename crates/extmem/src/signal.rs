@@ -13,25 +13,13 @@ use crate::fault::{Access, Resolution};
 use crate::page::{PageIndex, State};
 use crate::pager::{Operation, Pager, pager};
 use crate::region::PAGE_BYTES;
+use crate::signal_actions::{Action, set_action};
+use crate::signal_frame::{Frame, Handler};
 use crate::syscall;
 
 const SA_RESTORER: u64 = 0x0400_0000;
 /// Set in the error code of a page fault: it was a write.
 const FAULT_WRITE: i64 = 2;
-
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Action {
-    /// Handler, or SIG_DFL, SIG_IGN.
-    pub handler: usize,
-    /// SA_*.
-    pub flags: u64,
-    /// Returns from the handler.
-    pub restorer: usize,
-    /// Blocked meanwhile.
-    pub mask: u64,
-}
 
 /// The program's action for a signal that the pager has taken.
 #[derive(Debug)]
@@ -94,33 +82,6 @@ unsafe extern "C" {
     fn demeter_extmem_restorer();
 }
 
-/// Signature of a handler with SA_SIGINFO.
-pub type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
-
-/// Sets an action with the bare call; the action before.
-pub fn set_action(signal: i32, action: Option<&Action>) -> Result<Action, i32> {
-    let mut before = Action::default();
-    // SAFETY: the kernel's structure both ways.
-    let result = unsafe {
-        syscall::call(
-            libc::SYS_rt_sigaction,
-            [
-                signal as usize,
-                action.map_or(0, |action| std::ptr::from_ref(action) as usize),
-                &raw mut before as usize,
-                8,
-                0,
-                0,
-            ],
-        )
-    };
-    if result < 0 {
-        Err(-result as i32)
-    } else {
-        Ok(before)
-    }
-}
-
 /// Takes a signal for the pager; what the program had set is kept.
 pub fn take(signal: i32, handler: Handler, flags: i32, mask: u64, kept: &Kept) -> Result<(), i32> {
     let action = Action {
@@ -160,9 +121,26 @@ pub extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, context: *mut 
         if resolution == Resolution::Done || !is_file {
             // Done, or just being unmapped by another thread: the access is made again,
             // and what comes of it is the kernel's answer.
+            // SAFETY: the interrupted context.
+            pager.give_signal_stack(unsafe { &mut *context });
             return;
         }
     }
+    // SAFETY: a handler's arguments. The program's handler runs where it would have, and this
+    // one has nothing to drop.
+    unsafe {
+        let mut frame = Frame::new(signal, info, context);
+        if let Some(pager) = pager()
+            && pager.signal_stacks.is_one(&frame.context().uc_stack)
+            && let Some(end) = frame.better_end(pager)
+        {
+            frame.copy_below(end).go_on(pass_bus_on);
+        }
+    }
+    pass_bus_on(signal, info, context);
+}
+
+extern "C" fn pass_bus_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     pass_on(signal, info, context, &KEPT_SIGBUS);
 }
 

@@ -25,6 +25,7 @@ use crate::queue::{Window, WindowQueue};
 use crate::region::{PAGE_BYTES, Region, round_up};
 use crate::share::Share;
 use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, on_bus, take};
+use crate::signal_stacks::SignalStacks;
 use crate::statistics::{About, AboutSwap, Board, Log, MOST_SWAP_PLACES, Place, Statistics};
 use crate::stream::Streams;
 use crate::swap::{EngineChoice, MOST_PLACES, SwapOptions, SwapPlace, SwapStore};
@@ -215,6 +216,7 @@ fn start(config: &Config) -> Result<(), Error> {
         locked_pages: AtomicI64::new(0),
         pinned_pages: AtomicI64::new(0),
         stacks: Lock::default(),
+        signal_stacks: signal_stacks()?,
         misplaced: AtomicU32::new(0),
         most_pinned_bytes: AtomicUsize::new(crate::pager::most_pinned_bytes(&budget)),
         budget,
@@ -239,7 +241,8 @@ fn start(config: &Config) -> Result<(), Error> {
         errno,
     })?;
     let trap = dispatch::on_trap;
-    take(libc::SIGSYS, trap, libc::SA_NODEFER, 0, &KEPT_SIGSYS).map_err(|errno| Error::Signal {
+    let may_nest = flags | libc::SA_NODEFER;
+    take(libc::SIGSYS, trap, may_nest, 0, &KEPT_SIGSYS).map_err(|errno| Error::Signal {
         signal: libc::SIGSYS,
         errno,
     })?;
@@ -486,6 +489,12 @@ fn out_of_room() -> Error {
         bytes: 0,
         cause: std::io::Error::from_raw_os_error(libc::ENOMEM),
     }
+}
+
+fn signal_stacks() -> Result<SignalStacks, Error> {
+    let bytes = SignalStacks::footprint_bytes();
+    let region = Region::reserve(bytes).map_err(|cause| Error::AddressSpace { bytes, cause })?;
+    SignalStacks::new(&region).ok_or_else(out_of_room)
 }
 
 fn zeroes() -> Result<*const u8, Error> {

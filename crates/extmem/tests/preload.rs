@@ -158,6 +158,11 @@ fn an_alternate_stack_that_was_only_read_takes_frames() {
 }
 
 #[test]
+fn stacks_in_managed_memory() {
+    in_every_mode("stacks", &[]);
+}
+
+#[test]
 fn signals() {
     in_every_mode("signals", &[]);
 }

@@ -201,7 +201,7 @@ fn ended_by(signal: Option<i32>) -> Option<String> {
         libc::SIGBUS => "SIGBUS",
         libc::SIGSYS => "SIGSYS",
         libc::SIGSEGV => {
-            let line = "the program was ended by SIGSEGV, as one is that makes stacks of its own in managed memory (coroutines, deep recursion of rustc); next: if it runs by itself, try --min-size 16M, or --mode handler, and see the limits in docs/extmem.md";
+            let line = "the program was ended by SIGSEGV; next: if it runs by itself, try --min-size 16M, or --mode handler, and see the limits in docs/extmem.md";
             return Some(line.to_owned());
         }
         _ => return None,

@@ -2,20 +2,36 @@
 //! The SIGSYS handler: one trapped call in, its result out.
 //!
 //! It runs with the program's own signal mask and on the program's own stack, so that a
-//! call that waits can be interrupted exactly as without the pager.
+//! call that waits can be interrupted exactly as without the pager. Where that stack is managed
+//! memory it runs on the thread's alternate one (`signal_stacks.rs`).
 
 use libc::c_long;
 
 use crate::interpose::{descriptors, ending, exec, memory, process, signals, transfer};
-use crate::pager::{Pager, pager};
+use crate::pager::{Pager, in_arena, pager};
 use crate::signal::{KEPT_SIGSYS, pass_on};
+use crate::signal_frame::Frame;
 use crate::syscall;
 
 /// `si_code` of a seccomp trap.
 const SYS_SECCOMP: i32 = 1;
 
-/// The handler.
+/// The handler: goes on where the call may wait.
 pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: a handler's arguments; nothing here wants to be dropped, and below the end that is
+    // named there is room for a frame, or there would have been none for the kernel's.
+    unsafe {
+        let mut frame = Frame::new(signal, info, context);
+        if let Some(pager) = pager()
+            && let Some(end) = frame.better_end(pager)
+        {
+            frame.copy_below(end).go_on(do_call);
+        }
+    }
+    do_call(signal, info, context);
+}
+
+extern "C" fn do_call(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     // SAFETY: the kernel gives valid pointers. `si_syscall` follows the call's address.
     let (code, number) = unsafe {
         (
@@ -27,8 +43,10 @@ pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut
         pass_on(signal, info, context, &KEPT_SIGSYS);
         return;
     };
-    // SAFETY: the interrupted context, ours to change until we return.
-    let context = unsafe { &mut *context };
+    // SAFETY: a handler's arguments, as of `on_trap`.
+    let mut frame = unsafe { Frame::new(signal, info, context) };
+    let context = frame.context();
+    pager.give_signal_stack(context);
     let registers = &context.uc_mcontext.gregs;
     let argument = |register: i32| registers[register as usize] as usize;
     let arguments = [
@@ -41,18 +59,19 @@ pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut
     ];
     // SAFETY: this thread's errno: a call's result is in its register, errno is set later.
     let errno = unsafe { *libc::__errno_location() };
-    let result = dispatch(pager, number, arguments, context);
+    let result = dispatch(pager, number, arguments, &mut frame);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
-    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
+    frame.context().uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
 }
 
 fn dispatch(
     pager: &'static Pager,
     number: c_long,
     arguments: [usize; 6],
-    context: &mut libc::ucontext_t,
+    frame: &mut Frame,
 ) -> isize {
+    let context = frame.context();
     match number {
         libc::SYS_mmap => memory::mmap(pager, arguments),
         libc::SYS_munmap => memory::munmap(pager, arguments),
@@ -65,7 +84,7 @@ fn dispatch(
         }
         // All of memory does not fit in DRAM: that is why we are here.
         libc::SYS_mlockall => -(libc::ENOMEM as isize),
-        libc::SYS_pkey_mprotect if memory::in_arena(arguments[0]) => {
+        libc::SYS_pkey_mprotect if in_arena(arguments[0]) => {
             if arguments[3] as i32 == -1 {
                 memory::mprotect(pager, arguments)
             } else {
@@ -74,7 +93,7 @@ fn dispatch(
         }
         libc::SYS_remap_file_pages => -(libc::EINVAL as isize),
         // In the place of managed memory (SHM_REMAP).
-        libc::SYS_shmat if memory::in_arena(arguments[1]) => -(libc::EINVAL as isize),
+        libc::SYS_shmat if in_arena(arguments[1]) => -(libc::EINVAL as isize),
         libc::SYS_rt_sigprocmask => {
             // The kernel's mask is the first 64 bits of the C library's.
             let mask = (&raw mut context.uc_sigmask).cast::<u64>();
@@ -91,8 +110,11 @@ fn dispatch(
         libc::SYS_fork => process::fork(pager, number, arguments),
         libc::SYS_exit => ending::thread_ends(pager, arguments),
         libc::SYS_clone => {
+            if arguments[0] & libc::CLONE_VM as usize != 0 {
+                return process::clone_sharing(pager, arguments, *frame);
+            }
             let stack = arguments[1];
-            let result = process::clone(pager, arguments);
+            let result = process::clone(pager, arguments, context.uc_stack.ss_size > 0);
             if result == 0 && stack != 0 {
                 // The child returns through its copy of this handler's frames, and only then
                 // comes to the stack that it was given.

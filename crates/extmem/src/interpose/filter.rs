@@ -40,7 +40,7 @@ const fn argument_high(index: u32) -> u32 {
 }
 
 /// So many of these filters, and a few more, the kernel puts one on another.
-pub const DEPTH: u32 = 130;
+pub const DEPTH: u32 = 125;
 
 /// mmap flags that leave a mapping to the kernel.
 const LEFT_ALONE: i32 = libc::MAP_FIXED
@@ -165,22 +165,26 @@ fn by_arguments(program: &mut Program, allow: Label, trap: Label, refuse: Label)
     // All numbers above, of which nothing is known.
     blocks.push(Block::of(&[]));
     find_block(program, &blocks, 0, &reach);
-    // A new thread: its stack may lie in the arena, which a trap could not honour.
-    program.here(clone);
-    program.load(argument_low(0));
-    let of_clone = arguments[libc::SYS_clone as usize] as usize;
-    program.test(
-        JMP_JSET,
-        libc::CLONE_VM as u32,
-        Some(allow),
-        Some(reach[of_clone]),
-    );
-    // The pager makes some of these outside its own door, with SIGSYS blocked, where a trap
-    // ends the process, too: the C library's clock, and lines that are written.
     let (first, last) = (
         (ARENA_BASE >> 32) as u32,
         ((ARENA_BASE + ARENA_MOST_BYTES - 1) >> 32) as u32,
     );
+    program.here(clone);
+    program.load(argument_low(0));
+    let of_clone = arguments[libc::SYS_clone as usize] as usize;
+    program.test(JMP_JSET, libc::CLONE_VM as u32, NEXT, Some(reach[of_clone]));
+    // A child that its parent waits for, on a stack of its own if it is on one.
+    let thread = program.label();
+    program.test(JMP_JSET, libc::CLONE_VFORK as u32, NEXT, Some(thread));
+    program.load(argument_low(1));
+    program.test(JMP_JEQ, 0, Some(allow), Some(reach[2]));
+    // A new thread, unless its stack lies in the arena.
+    program.here(thread);
+    program.load(argument_high(1));
+    program.test(JMP_JGE, first, NEXT, Some(allow));
+    program.test(JMP_JGT, last, Some(allow), Some(trap));
+    // The pager makes some of these outside its own door, with SIGSYS blocked, where a trap
+    // ends the process, too: the C library's clock, and lines that are written.
     for index in (0..6).rev() {
         let next = reach[index as usize];
         program.here(reach[index as usize + 1]);
@@ -657,15 +661,18 @@ mod tests {
     #[test]
     fn processes_are_trapped_threads_are_not() {
         let code = filter(LIBRARY);
-        let clone = |flags: i32| {
-            verdict(
-                &code,
-                libc::SYS_clone,
-                INSIDE,
-                [flags as usize, ARENA_BASE, 0, 0, 0, 0],
-            )
+        let sharing = |flags: i32, from: usize, stack: usize| {
+            let flags = (flags | libc::CLONE_VM) as usize;
+            verdict(&code, libc::SYS_clone, from, [flags, stack, 0, 0, 0, 0])
         };
-        assert_eq!(clone(libc::CLONE_VM | libc::CLONE_THREAD), RET_ALLOW);
+        let stack = 0x7f12_0000_0000 + 0x5000;
+        assert_eq!(sharing(libc::CLONE_THREAD, INSIDE, stack), RET_ALLOW);
+        assert_eq!(sharing(libc::CLONE_VFORK, ELSEWHERE, stack), RET_ALLOW);
+        assert_eq!(sharing(libc::CLONE_VFORK, INSIDE, 0), RET_ALLOW);
+        // But for those whose frames of signals need another place.
+        assert_eq!(sharing(libc::CLONE_VFORK, INSIDE, stack), RET_TRAP);
+        assert_eq!(sharing(libc::CLONE_THREAD, INSIDE, ARENA_BASE), RET_TRAP);
+        assert_eq!(sharing(libc::CLONE_THREAD, ELSEWHERE, ARENA_BASE), RET_TRAP);
         assert_eq!(
             verdict(
                 &code,

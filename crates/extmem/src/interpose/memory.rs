@@ -8,7 +8,7 @@ use libc::c_long;
 use crate::context::Context;
 use crate::fault::Access;
 use crate::mapping::{Ownership, Pages, promised_by};
-use crate::pager::{ARENA_BASE, ARENA_MOST_BYTES, Pager};
+use crate::pager::{Pager, in_arena};
 use crate::places::Promise;
 use crate::policy::abi;
 use crate::region::{PAGE_BYTES, round_up};
@@ -16,11 +16,6 @@ use crate::syscall;
 
 const fn fails(errno: i32) -> isize {
     -(errno as isize)
-}
-
-/// Whether an address lies in the address space the pager has taken.
-pub fn in_arena(address: usize) -> bool {
-    (ARENA_BASE..ARENA_BASE + ARENA_MOST_BYTES).contains(&address)
 }
 
 fn pass(number: c_long, arguments: [usize; 6]) -> isize {

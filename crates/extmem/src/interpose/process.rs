@@ -7,11 +7,12 @@ use libc::c_long;
 
 use crate::fatal;
 use crate::interpose::ending;
-use crate::interpose::memory::in_arena;
 use crate::interpose::transfer::Held;
 use crate::page::{Entry, Flag, PageIndex, State};
-use crate::pager::{Pager, block_signals, restore_signals};
+use crate::pager::{Pager, block_signals, in_arena, restore_signals};
 use crate::region::PAGE_BYTES;
+use crate::signal_frame::Frame;
+use crate::signal_stacks::{DISABLED, end_of};
 use crate::syscall;
 
 /// Flags that a process with a memory of its own cannot have. With the parent's table of
@@ -19,15 +20,17 @@ use crate::syscall;
 /// its exec nobody else could fault; and another thread pointer would come in the middle of a
 /// handler.
 const REFUSED: i32 = libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_SETTLS;
+/// From its thread pointer on, what the C library and the kernel know of a thread.
+const THREAD_BYTES: usize = 4096;
 
 /// clone of a process with a memory of its own; the stack that it is given is left to the
 /// caller.
 ///
-/// One in the arena is refused: at its first missing page the kernel would find no place for the
-/// frame of a signal.
-pub fn clone(pager: &'static Pager, arguments: [usize; 6]) -> isize {
+/// One in the arena is refused to a thread that `has_alternate` stack for signals none: at its
+/// first missing page the kernel would find no place for the frame of one.
+pub fn clone(pager: &'static Pager, arguments: [usize; 6], has_alternate: bool) -> isize {
     let [flags, stack, parent_word, child_word, ..] = arguments;
-    if flags & REFUSED as usize != 0 || in_arena(stack.wrapping_sub(1)) {
+    if flags & REFUSED as usize != 0 || (in_arena(stack.wrapping_sub(1)) && !has_alternate) {
         return -(libc::EINVAL as isize);
     }
     // The kernel writes to these at once, in a child that has no userfaultfd yet.
@@ -52,10 +55,58 @@ pub fn clone(pager: &'static Pager, arguments: [usize; 6]) -> isize {
     result
 }
 
+/// clone of what shares this memory, with a stack of its own: a thread whose stack is in the arena,
+/// or a child that its parent waits for. The latter would have the parent's alternate signal
+/// stack, on which he may be at work: it has none.
+pub fn clone_sharing(pager: &Pager, arguments: [usize; 6], frame: Frame) -> isize {
+    let [flags, stack, parent_word, child_word, thread_pointer, _] = arguments;
+    let has = |flag: i32| flags & flag as usize != 0;
+    let is_managed = in_arena(stack.wrapping_sub(1));
+    let alternate = match is_managed {
+        true => pager.signal_stacks.promise(&pager.budget),
+        false => Some(DISABLED),
+    };
+    let Some(alternate) = alternate else {
+        return -(libc::EAGAIN as isize);
+    };
+    // The C library keeps what it knows of a thread at the end of its stack. The kernel writes
+    // there, too, without waiting for a page.
+    let is_kept = !(is_managed && has(libc::CLONE_SETTLS) && thread_pointer > stack)
+        || pager.lock_stack(stack, thread_pointer - stack + THREAD_BYTES);
+    let end = if is_managed {
+        end_of(&alternate)
+    } else {
+        stack
+    };
+    let result = if is_kept {
+        // SAFETY: the child's own stack, or the pager's for it, which nobody uses; the words are
+        // the program's.
+        unsafe {
+            let mut child = frame.copy_below(end);
+            let context = child.context();
+            context.uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
+            context.uc_stack = alternate;
+            child.clone_into(flags, [parent_word, child_word, thread_pointer])
+        }
+    } else {
+        -(libc::EAGAIN as isize)
+    };
+    match result {
+        // What is no thread of this process is not asked for: it keeps the stack for good.
+        1.. if has(libc::CLONE_THREAD) => {
+            (pager.signal_stacks).hand_over(&alternate, Some(result as u32));
+        }
+        1.. if !has(libc::CLONE_VFORK) => {}
+        _ => pager.signal_stacks.hand_over(&alternate, None),
+    }
+    result
+}
+
 /// clone or fork of a process with its own memory. Runs on the caller's stack, of
 /// which the child has a copy, so both sides return from here.
 pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isize {
     let signals = block_signals();
+    let before = this_thread();
     // Nobody is half way through anything from here on.
     pager.gate.close();
     let Some(ticket) = pager.store.fork_begin() else {
@@ -68,6 +119,7 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
     if result == 0 {
         pager.store.after_fork_in_child(ticket);
         pager.after_fork_in_child();
+        (pager.signal_stacks).after_fork_in_child(before, this_thread());
     } else {
         pager.store.fork_ended(ticket, result > 0);
     }
@@ -82,6 +134,11 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
     }
     restore_signals(signals);
     result
+}
+
+fn this_thread() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall::call(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
 impl Pager {

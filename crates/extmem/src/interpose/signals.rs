@@ -8,9 +8,10 @@
 
 use libc::c_long;
 
-use crate::interpose::memory::in_arena;
-use crate::pager::{Pager, block_signals, restore_signals};
-use crate::signal::{Action, KEPT_SIGBUS, KEPT_SIGSYS, NEVER_BLOCKED, is_ours, set_action};
+use crate::pager::{Pager, block_signals, in_arena, restore_signals};
+use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, NEVER_BLOCKED, is_ours};
+use crate::signal_actions::{Action, replace};
+use crate::signal_stacks::{DISABLED, has};
 use crate::syscall;
 
 const fn fails(errno: i32) -> isize {
@@ -89,7 +90,7 @@ pub fn action(pager: &Pager, arguments: [usize; 6]) -> isize {
         mask: wanted.mask & !NEVER_BLOCKED,
         ..wanted
     });
-    match set_action(signal as i32, stripped.as_ref()) {
+    match replace(signal as i32, stripped.as_ref(), pager.is_this_process()) {
         Ok(before) => {
             debug_assert!(!is_ours(&before));
             // SAFETY: the program's pointer.
@@ -147,14 +148,21 @@ pub fn altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usize; 6
             [0, &raw mut before as usize, 0, 0, 0, 0],
         );
     }
+    // One of the pager's is not the program's to know, which has none.
+    let is_ours = pager.signal_stacks.is_one(&before);
+    let own = before;
+    if is_ours {
+        before = DISABLED;
+    }
     if let Some(wanted) = wanted {
         // No signal comes between the kernel's word and ours.
         let signals = block_signals();
-        let result = replace_altstack(pager, &before, &wanted);
+        let result = replace_altstack(pager, &own, &wanted);
         restore_signals(signals);
         if result < 0 {
             return result;
         }
+        // The kernel's answer, or what it does on return.
         *current = wanted;
     }
     // SAFETY: the program's pointer.
@@ -162,7 +170,8 @@ pub fn altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usize; 6
     0
 }
 
-/// The kernel is asked first: what it refuses is not locked. Signals are blocked.
+/// The kernel is asked first: what it refuses is not locked. On a stack of the pager's, where it
+/// refuses all, what it would say is said here. Signals are blocked.
 fn replace_altstack(pager: &Pager, before: &libc::stack_t, wanted: &libc::stack_t) -> isize {
     let managed = |stack: &libc::stack_t| {
         stack.ss_flags & libc::SS_DISABLE == 0 && in_arena(stack.ss_sp as usize)
@@ -172,12 +181,16 @@ fn replace_altstack(pager: &Pager, before: &libc::stack_t, wanted: &libc::stack_
         // SAFETY: a copy of the program's structure.
         unsafe { syscall::call(libc::SYS_sigaltstack, [stack, 0, 0, 0, 0, 0]) }
     };
-    let result = set(wanted);
+    let here = 0u8;
+    let is_on_it = pager.signal_stacks.is_one(before) && has(before, (&raw const here) as usize);
+    let result = if is_on_it { judge(wanted) } else { set(wanted) };
     if result < 0 {
         return result;
     }
     if managed(wanted) && !pager.lock_stack(wanted.ss_sp as usize, wanted.ss_size) {
-        set(before);
+        if !is_on_it {
+            set(before);
+        }
         return fails(libc::ENOMEM);
     }
     let is_same =
@@ -186,4 +199,15 @@ fn replace_altstack(pager: &Pager, before: &libc::stack_t, wanted: &libc::stack_
         pager.unlock_stack(before.ss_sp as usize, before.ss_size);
     }
     0
+}
+
+/// What the kernel says to a stack, of a thread that is on none.
+fn judge(wanted: &libc::stack_t) -> isize {
+    const AUTODISARM: i32 = 1 << 31;
+    match wanted.ss_flags & !AUTODISARM {
+        libc::SS_DISABLE => 0,
+        0 | libc::SS_ONSTACK if wanted.ss_size >= libc::MINSIGSTKSZ => 0,
+        0 | libc::SS_ONSTACK => fails(libc::ENOMEM),
+        _ => fails(libc::EINVAL),
+    }
 }

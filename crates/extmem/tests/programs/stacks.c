@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Programs on stacks of their own making, in memory of malloc: coroutines, threads, children.
+// Their next page is missing, or out, whenever the kernel wants to push the frame of a signal.
+#include "check.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+
+#define STACK (256 << 10)
+#define STACKS 4
+#define ROUNDS 3
+
+extern char **environ;
+
+static __thread ucontext_t caller, inside;
+static __thread volatile sig_atomic_t ticks;
+static sigjmp_buf again;
+// The program's own stack for signals.
+static void *alternate;
+
+static void tick(int signal)
+{
+	(void)signal;
+	ticks++;
+}
+
+static void jump(int signal)
+{
+	(void)signal;
+	siglongjmp(again, 1);
+}
+
+// Goes down so many pages, looks at all of them on its way back.
+static uint64_t descend(uint64_t seed, int pages)
+{
+	volatile uint64_t words[512];
+
+	for (int index = 0; index < 512; index++)
+		words[index] = word_of(seed, pages, index);
+	uint64_t below = pages > 1 ? descend(seed, pages - 1) : 0;
+
+	for (int index = 0; index < 512; index++)
+		CHECK(words[index] == word_of(seed, pages, index));
+	return below + 1;
+}
+
+static void child_of(pid_t child, int result)
+{
+	int status;
+
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	if (status != result << 8)
+		fprintf(stderr, "status %#x instead of %d\n", status, result);
+	CHECK(status == result << 8);
+}
+
+static void spawn(void)
+{
+	char *arguments[] = { "true", NULL };
+	pid_t child;
+
+	CHECK(!posix_spawnp(&child, "true", NULL, NULL, arguments, environ));
+	child_of(child, 0);
+}
+
+// Calls whose buffers are on this stack, or that are about memory, processes and signals.
+static void calls(void)
+{
+	char text[3 * PAGE], *memory = map(MIB);
+	int pipes[2], file = open("/proc/self/stat", O_RDONLY);
+	stack_t before;
+	sigset_t mask;
+
+	CHECK(file >= 0 && read(file, text, sizeof(text)) > 0 && !close(file));
+	fill(memory, 7, MIB / PAGE, 7);
+	CHECK(holds(memory, 7, MIB / PAGE, 7) && !munmap(memory, MIB));
+	CHECK(!sigaltstack(NULL, &before) && before.ss_sp == alternate);
+	CHECK(before.ss_flags == (alternate ? 0 : SS_DISABLE));
+	CHECK(!sigprocmask(SIG_SETMASK, NULL, &mask) && !sigismember(&mask, SIGUSR1));
+	int seen = ticks;
+
+	raise(SIGUSR1);
+	CHECK(ticks == seen + 1);
+	CHECK(!pipe(pipes));
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (!child) {
+		char last[2 * PAGE];
+
+		memset(last, 'x', sizeof(last));
+		CHECK(descend(5, 9) == 9);
+		_exit(write(pipes[1], last, sizeof(last)) == sizeof(last) ? 5 : 1);
+	}
+	for (size_t got = 0; got < 2 * PAGE;) {
+		ssize_t more = read(pipes[0], text + got, sizeof(text) - got);
+
+		CHECK(more > 0);
+		got += more;
+	}
+	CHECK(text[0] == 'x' && text[2 * PAGE - 1] == 'x' && !close(pipes[0]) && !close(pipes[1]));
+	child_of(child, 5);
+	spawn();
+}
+
+// A call that waits is left by a handler that does not return; the next ones find all in order.
+static void interrupted(void)
+{
+	int pipes[2];
+
+	CHECK(!pipe(pipes));
+	for (volatile int round = 0; round < 3; round++) {
+		struct sigaction action = { .sa_handler = jump };
+		struct itimerval soon = { .it_value.tv_usec = 20000 };
+		char text[64];
+
+		CHECK(!sigaction(SIGALRM, &action, NULL));
+		if (!sigsetjmp(again, 1)) {
+			CHECK(!setitimer(ITIMER_REAL, &soon, NULL));
+			CHECK(read(pipes[0], text, sizeof(text)) == -2);
+		}
+		CHECK(descend(6, 5) == 5);
+	}
+	CHECK(!close(pipes[0]) && !close(pipes[1]));
+}
+
+static void run(void)
+{
+	for (int round = 0; round < ROUNDS; round++) {
+		CHECK(descend(round, 30) == 30);
+		calls();
+		CHECK(swapcontext(&inside, &caller) == 0);
+	}
+}
+
+// As often as it waits, everything else is brought in, and the stack goes out.
+static void *coroutines(void *alone)
+{
+	char *stacks[STACKS];
+	static __thread ucontext_t contexts[STACKS];
+	const size_t pages = 24 * MIB / PAGE;
+	char *memory = map(pages * PAGE);
+
+	for (int stack = 0; stack < STACKS; stack++) {
+		stacks[stack] = malloc(STACK);
+		CHECK(!getcontext(&contexts[stack]));
+		contexts[stack].uc_stack.ss_sp = stacks[stack];
+		contexts[stack].uc_stack.ss_size = STACK;
+		contexts[stack].uc_link = &caller;
+		makecontext(&contexts[stack], run, 0);
+	}
+	for (int round = 0; round <= ROUNDS; round++) {
+		for (int stack = 0; stack < STACKS; stack++) {
+			CHECK(!swapcontext(&caller, &contexts[stack]));
+			contexts[stack] = inside;
+			if (alone)
+				fill(memory, 0, pages, round);
+		}
+	}
+	for (int stack = 0; stack < STACKS; stack++)
+		free(stacks[stack]);
+	return NULL;
+}
+
+static void left(void)
+{
+	interrupted();
+	CHECK(!swapcontext(&inside, &caller));
+}
+
+static void leave_by_jumps(void)
+{
+	char *stack = malloc(STACK);
+
+	CHECK(!getcontext(&inside));
+	inside.uc_stack.ss_sp = stack;
+	inside.uc_stack.ss_size = STACK;
+	makecontext(&inside, left, 0);
+	CHECK(!swapcontext(&caller, &inside));
+	free(stack);
+}
+
+static void *on_given_stack(void *argument)
+{
+	char here;
+
+	CHECK(&here > (char *)argument && &here < (char *)argument + STACK);
+	CHECK(descend(8, 30) == 30);
+	evict_the_rest();
+	calls();
+	CHECK(descend(9, 40) == 40);
+	return argument;
+}
+
+static void thread_on_given_stack(void)
+{
+	for (int round = 0; round < 2; round++) {
+		char *stack = aligned_alloc(PAGE, STACK);
+		pthread_attr_t attributes;
+		pthread_t thread;
+		void *result;
+
+		CHECK(!pthread_attr_init(&attributes));
+		CHECK(!pthread_attr_setstack(&attributes, stack, STACK));
+		evict_the_rest();
+		CHECK(!pthread_create(&thread, &attributes, on_given_stack, stack));
+		CHECK(!pthread_join(thread, &result) && result == stack);
+		free(stack);
+	}
+}
+
+static int child(void *argument)
+{
+	CHECK(descend(10, 30) == 30);
+	evict_the_rest();
+	CHECK(descend(11, 40) == 40);
+	calls();
+	return *(int *)argument;
+}
+
+static void child_on_given_stack(int flags)
+{
+	int result = 17;
+	char *stack = malloc(STACK);
+
+	evict_the_rest();
+	child_of(clone(child, stack + STACK, flags | SIGCHLD, &result), result);
+	free(stack);
+}
+
+static int in_parents_memory(void *argument)
+{
+	CHECK(descend(12, 30) == 30);
+	_exit(*(int *)argument);
+}
+
+// What a crash handler does, on its own stack, to which signals of its children must not come.
+static void spawns(int signal)
+{
+	volatile char words[PAGE];
+
+	memset((char *)words, signal, sizeof(words));
+	for (int round = 0; round < 3; round++)
+		spawn();
+	for (size_t index = 0; index < sizeof(words); index++)
+		CHECK(words[index] == signal);
+	tick(signal);
+}
+
+static void spawn_from_a_handler(void)
+{
+	static char stack[64 << 10];
+	stack_t wanted = { .ss_sp = stack, .ss_size = sizeof(stack) }, before;
+	struct sigaction action = { .sa_handler = spawns, .sa_flags = SA_ONSTACK };
+	int seen = ticks;
+
+	CHECK(!sigaltstack(&wanted, &before) && before.ss_flags == SS_DISABLE);
+	CHECK(!sigaction(SIGUSR2, &action, NULL));
+	CHECK(!raise(SIGUSR2) && ticks == seen + 1);
+	CHECK(!sigaltstack(NULL, &before) && before.ss_sp == stack);
+	// With a small one of the program's own it is the pager's that is worked on.
+	wanted.ss_size = 12 << 10;
+	CHECK(!sigaltstack(&wanted, NULL));
+	alternate = stack;
+	child_on_given_stack(0);
+	wanted.ss_flags = SS_DISABLE;
+	CHECK(!sigaltstack(&wanted, NULL));
+	CHECK(!sigaltstack(NULL, &before) && before.ss_flags == SS_DISABLE);
+}
+
+static void *ends(void *argument)
+{
+	volatile char *page = argument;
+
+	*page = 1;
+	return NULL;
+}
+
+int main(void)
+{
+	pthread_t threads[3];
+	int result = 23;
+
+	signal(SIGUSR1, tick);
+	coroutines(threads);
+	leave_by_jumps();
+	for (int thread = 0; thread < 3; thread++)
+		CHECK(!pthread_create(&threads[thread], NULL, coroutines, NULL));
+	for (int thread = 0; thread < 3; thread++)
+		CHECK(!pthread_join(threads[thread], NULL));
+	// More than are kept a stack for, one after another.
+	char *memory = map(MIB);
+
+	for (int round = 0; round < 300; round++) {
+		CHECK(!pthread_create(&threads[0], NULL, ends, memory + round % 256 * PAGE));
+		CHECK(!pthread_join(threads[0], NULL));
+	}
+	thread_on_given_stack();
+	child_on_given_stack(0);
+	child_on_given_stack(CLONE_PARENT_SETTID);
+	char *stack = malloc(STACK);
+
+	child_of(clone(in_parents_memory, stack + STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, &result),
+		 result);
+	child_of(clone(in_parents_memory, stack + STACK, CLONE_VM | SIGCHLD, &result), result);
+	free(stack);
+	spawn_from_a_handler();
+	return done();
+}
