@@ -20,8 +20,7 @@ use crate::pipes::Pipes;
 use crate::policy::Policy;
 use crate::queue::WindowQueue;
 use crate::region::PAGE_BYTES;
-use crate::signal_actions;
-use crate::signal_stacks::{SignalStacks, has};
+use crate::signal_stacks::{Place, SignalStacks};
 use crate::stacks::Stacks;
 use crate::statistics::{Counters, Log, Statistics};
 use crate::stream::Streams;
@@ -226,20 +225,11 @@ impl Pager {
         }
         // SAFETY: no arguments.
         let thread = unsafe { syscall::call(libc::SYS_gettid, [0; 6]) };
-        self.signal_stacks.of_thread(thread as u32, &self.budget)
+        self.signal_stacks.of_thread(self, thread as u32)
     }
 
-    /// What a thread needs on stacks in managed memory, from the context of a signal: one that has
-    /// no alternate signal stack has the pager's when its handler returns.
+    /// A thread that has no alternate signal stack has the pager's when its handler returns.
     pub fn give_signal_stack(&self, context: &mut libc::ucontext_t) {
-        let pointer = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
-        if in_arena(pointer)
-            && !has(&context.uc_stack, pointer)
-            && !signal_actions::left_managed_stacks()
-            && self.is_this_process()
-        {
-            signal_actions::leave_managed_stacks();
-        }
         if context.uc_stack.ss_size == 0
             && let Some(stack) = self.own_signal_stack()
         {
@@ -258,6 +248,24 @@ impl Pager {
         let mut operation = self.enter_masked();
         operation.signals = Some(signals);
         operation
+    }
+}
+
+impl Place for Pager {
+    fn process(&self) -> i32 {
+        self.process.load(Ordering::Relaxed)
+    }
+
+    fn charge(&self, pages: i64) {
+        self.budget.charge_overhead(pages);
+    }
+
+    fn lock_block(&self, start: usize, bytes: usize) -> bool {
+        self.lock_stack(start, bytes)
+    }
+
+    fn unlock_block(&self, start: usize, bytes: usize) {
+        self.unlock_stack(start, bytes);
     }
 }
 

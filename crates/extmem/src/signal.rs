@@ -13,7 +13,7 @@ use crate::fault::{Access, Resolution};
 use crate::page::{PageIndex, State};
 use crate::pager::{Operation, Pager, pager};
 use crate::region::PAGE_BYTES;
-use crate::signal_actions::{Action, set_action};
+use crate::signal_actions::{Action, leave_managed_stacks, set_action};
 use crate::signal_frame::{Frame, Handler};
 use crate::syscall;
 
@@ -122,7 +122,9 @@ pub extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, context: *mut 
             // Done, or just being unmapped by another thread: the access is made again,
             // and what comes of it is the kernel's answer.
             // SAFETY: the interrupted context.
-            pager.give_signal_stack(unsafe { &mut *context });
+            let context = unsafe { &mut *context };
+            leave_managed_stacks(pager, context);
+            pager.give_signal_stack(context);
             return;
         }
     }

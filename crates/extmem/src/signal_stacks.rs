@@ -6,9 +6,8 @@
 //! sooner or later: the frames of faults and traps go elsewhere. A thread is given its stack by
 //! the frame of the first of them, which `sigreturn` puts in force, and does not hear of it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::budget::Budget;
 use crate::region::{PAGE_BYTES, Region};
 use crate::syscall;
 
@@ -24,6 +23,8 @@ const CHARGED_PAGES: i64 = 2;
 const FREE: u32 = u32::MAX;
 /// Of one that is made ready for a thread before that has a number.
 const PROMISED: u32 = u32::MAX - 1;
+/// Where none is left it is not looked again before it was asked for so many times.
+const FULL_FOR: u32 = 1000;
 
 /// What a thread has that has none.
 pub const DISABLED: libc::stack_t = libc::stack_t {
@@ -32,18 +33,32 @@ pub const DISABLED: libc::stack_t = libc::stack_t {
     ss_size: 0,
 };
 
+/// What the stacks need of the process that they are in.
+pub trait Place {
+    /// Its number.
+    fn process(&self) -> i32;
+    /// So many pages of DRAM are taken by them.
+    fn charge(&self, pages: i64);
+    /// Keeps managed memory in DRAM. False if too much would be.
+    fn lock_block(&self, start: usize, bytes: usize) -> bool;
+    /// It may leave again.
+    fn unlock_block(&self, start: usize, bytes: usize);
+}
+
 /// The stacks of this process's threads.
 #[derive(Debug)]
 pub struct SignalStacks {
     base: usize,
     /// The thread whose stack it is.
     owners: [AtomicU32; MOST],
+    /// What is locked in managed memory for it: first byte, and how many.
+    blocks: [[AtomicUsize; 2]; MOST],
     /// Those before it have been somebody's.
     used: AtomicUsize,
     /// With so many it is looked first whether their threads are still there.
     look_at: AtomicUsize,
-    /// None was left when it was asked for last.
-    is_full: AtomicBool,
+    /// None was left; so often it is not looked again.
+    full: AtomicU32,
 }
 
 impl SignalStacks {
@@ -57,9 +72,10 @@ impl SignalStacks {
         (region.left_bytes() >= Self::footprint_bytes()).then(|| Self {
             base: region.address(),
             owners: [const { AtomicU32::new(0) }; MOST],
+            blocks: [const { [const { AtomicUsize::new(0) }; 2] }; MOST],
             used: AtomicUsize::new(0),
             look_at: AtomicUsize::new(64),
-            is_full: AtomicBool::new(false),
+            full: AtomicU32::new(0),
         })
     }
 
@@ -69,45 +85,76 @@ impl SignalStacks {
     }
 
     /// That of a thread of this process, which gets one if there is one left.
-    pub fn of_thread(&self, thread: u32, budget: &Budget) -> Option<libc::stack_t> {
+    pub fn of_thread(&self, place: &impl Place, thread: u32) -> Option<libc::stack_t> {
         let used = self.used.load(Ordering::Acquire);
         let owners = self.owners.get(..used)?;
         let is_owner = |owner: &AtomicU32| owner.load(Ordering::Relaxed) == thread;
         if let Some(index) = owners.iter().position(is_owner) {
             return Some(self.stack(index));
         }
-        self.take(thread, budget)
+        self.take(place, thread)
     }
 
     /// One for a thread that is about to be made: [`SignalStacks::hand_over`] says which it is.
-    pub fn promise(&self, budget: &Budget) -> Option<libc::stack_t> {
-        self.take(PROMISED, budget)
+    pub fn promise(&self, place: &impl Place) -> Option<libc::stack_t> {
+        self.take(place, PROMISED)
     }
 
-    /// The thread for which it was made ready; None if it did not come to be.
-    pub fn hand_over(&self, stack: &libc::stack_t, thread: Option<u32>) {
+    /// The thread for which it was made ready; None if it did not come to be, or has ended.
+    pub fn hand_over(&self, place: &impl Place, stack: &libc::stack_t, thread: Option<u32>) {
         let index = (stack.ss_sp as usize).wrapping_sub(self.base) / STRIDE_BYTES;
-        if let Some(owner) = self.owners.get(index) {
-            let _ = owner.compare_exchange(
-                PROMISED,
-                thread.unwrap_or(FREE),
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+        if index < MOST {
+            match thread {
+                Some(thread) => self.owners[index].store(thread, Ordering::Release),
+                None => self.let_go(place, index, PROMISED),
+            }
         }
     }
 
-    /// In the child of a fork there is one thread, with another number.
-    pub fn after_fork_in_child(&self, before: u32, now: u32) {
-        for owner in &self.owners[..self.used.load(Ordering::Relaxed)] {
+    /// Locks what is known of the thread to which it is promised, as long as that has the stack.
+    /// False if too much would be locked.
+    pub fn lock(
+        &self,
+        place: &impl Place,
+        stack: &libc::stack_t,
+        start: usize,
+        bytes: usize,
+    ) -> bool {
+        let index = (stack.ss_sp as usize).wrapping_sub(self.base) / STRIDE_BYTES;
+        // Whoever had this memory has it no more, and does not unlock it.
+        for [known, length] in &self.blocks {
+            let at = known.load(Ordering::Relaxed);
+            if at < start + bytes && start < at + length.load(Ordering::Relaxed) {
+                length.store(0, Ordering::Relaxed);
+            }
+        }
+        let locked = index < MOST && place.lock_block(start, bytes);
+        if locked {
+            self.blocks[index][0].store(start, Ordering::Relaxed);
+            self.blocks[index][1].store(bytes, Ordering::Relaxed);
+        }
+        locked
+    }
+
+    /// In the child of a fork there is one thread, with another number, on the alternate stack
+    /// that it had. The others' blocks stay locked: they are not many.
+    pub fn after_fork_in_child(&self, before: u32, now: u32, current: &libc::stack_t) {
+        let used = self.used.load(Ordering::Relaxed);
+        for (index, owner) in self.owners.iter().enumerate() {
             let seen = owner.load(Ordering::Relaxed);
-            owner.store(if seen == before { now } else { FREE }, Ordering::Relaxed);
+            let is_own = seen == before || self.stack(index).ss_sp == current.ss_sp;
+            // One that was being made ready was so in the parent.
+            let free = if index < used { FREE } else { 0 };
+            let next = if is_own && index < used { now } else { free };
+            owner.store(next, Ordering::Relaxed);
         }
-        self.is_full.store(false, Ordering::Relaxed);
+        self.full.store(0, Ordering::Relaxed);
     }
 
-    fn take(&self, thread: u32, budget: &Budget) -> Option<libc::stack_t> {
-        if self.is_full.load(Ordering::Relaxed) {
+    fn take(&self, place: &impl Place, thread: u32) -> Option<libc::stack_t> {
+        let full = self.full.load(Ordering::Relaxed);
+        if full > 0 {
+            self.full.store(full - 1, Ordering::Relaxed);
             return None;
         }
         let used = self.used.load(Ordering::Acquire);
@@ -115,14 +162,18 @@ impl SignalStacks {
             return Some(stack);
         }
         if used >= self.look_at.load(Ordering::Relaxed) {
-            let alive = self.let_go_of_the_dead(used);
+            let alive = self.let_go_of_the_dead(place, used);
             let next = (2 * alive).clamp(64, MOST);
             self.look_at.store(next, Ordering::Relaxed);
             if let Some(stack) = self.take_free(thread, used) {
                 return Some(stack);
             }
         }
-        self.take_fresh(thread, budget)
+        let fresh = self.take_fresh(place, thread);
+        if fresh.is_none() {
+            self.full.store(FULL_FOR, Ordering::Relaxed);
+        }
+        fresh
     }
 
     fn take_free(&self, thread: u32, used: usize) -> Option<libc::stack_t> {
@@ -133,7 +184,7 @@ impl SignalStacks {
         Some(self.stack(index))
     }
 
-    fn take_fresh(&self, thread: u32, budget: &Budget) -> Option<libc::stack_t> {
+    fn take_fresh(&self, place: &impl Place, thread: u32) -> Option<libc::stack_t> {
         for index in self.used.load(Ordering::Acquire)..MOST {
             let owner = &self.owners[index];
             let claimed = owner.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed);
@@ -160,19 +211,17 @@ impl SignalStacks {
                 break;
             }
             self.used.fetch_max(index + 1, Ordering::AcqRel);
-            budget.charge_overhead(CHARGED_PAGES);
+            place.charge(CHARGED_PAGES);
             return Some(stack);
         }
-        self.is_full.store(true, Ordering::Relaxed);
         None
     }
 
     /// Frees the stacks of threads that have ended; how many have not.
-    fn let_go_of_the_dead(&self, used: usize) -> usize {
-        // SAFETY: no arguments.
-        let process = unsafe { syscall::call(libc::SYS_getpid, [0; 6]) } as usize;
+    fn let_go_of_the_dead(&self, place: &impl Place, used: usize) -> usize {
+        let process = place.process();
         let mut alive = 0;
-        for owner in &self.owners[..used] {
+        for (index, owner) in self.owners[..used].iter().enumerate() {
             let thread = owner.load(Ordering::Relaxed);
             if matches!(thread, 0 | FREE) {
                 continue;
@@ -180,17 +229,36 @@ impl SignalStacks {
             let is_dead = thread != PROMISED && {
                 // SAFETY: asks whether the thread is there.
                 let result = unsafe {
-                    syscall::call(libc::SYS_tgkill, [process, thread as usize, 0, 0, 0, 0])
+                    syscall::call(
+                        libc::SYS_tgkill,
+                        [process as usize, thread as usize, 0, 0, 0, 0],
+                    )
                 };
                 result == -(libc::ESRCH as isize)
             };
             if is_dead {
-                let _ = owner.compare_exchange(thread, FREE, Ordering::AcqRel, Ordering::Relaxed);
+                self.let_go(place, index, thread);
             } else {
                 alive += 1;
             }
         }
         alive
+    }
+
+    /// Of one that is still such a thread's.
+    fn let_go(&self, place: &impl Place, index: usize, thread: u32) {
+        let [start, length] = &self.blocks[index];
+        let start = start.load(Ordering::Relaxed);
+        let bytes = length.load(Ordering::Relaxed);
+        let owner = &self.owners[index];
+        let claimed = owner.compare_exchange(thread, PROMISED, Ordering::AcqRel, Ordering::Relaxed);
+        if claimed.is_err() {
+            return;
+        }
+        if bytes > 0 && length.swap(0, Ordering::Relaxed) > 0 {
+            place.unlock_block(start, bytes);
+        }
+        owner.store(FREE, Ordering::Release);
     }
 
     fn stack(&self, index: usize) -> libc::stack_t {
@@ -217,12 +285,31 @@ pub fn has(stack: &libc::stack_t, pointer: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn stacks() -> (SignalStacks, Budget) {
+    #[derive(Default)]
+    struct Told {
+        pages: AtomicUsize,
+        locked: AtomicUsize,
+    }
+
+    impl Place for Told {
+        fn process(&self) -> i32 {
+            std::process::id() as i32
+        }
+        fn charge(&self, pages: i64) {
+            self.pages.fetch_add(pages as usize, Ordering::Relaxed);
+        }
+        fn lock_block(&self, _: usize, bytes: usize) -> bool {
+            self.locked.fetch_add(bytes, Ordering::Relaxed);
+            bytes < 1 << 20
+        }
+        fn unlock_block(&self, _: usize, bytes: usize) {
+            self.locked.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn stacks() -> (SignalStacks, Told) {
         let region = Region::reserve(SignalStacks::footprint_bytes()).unwrap();
-        (
-            SignalStacks::new(&region).unwrap(),
-            Budget::new(1_000_000, 1, None),
-        )
+        (SignalStacks::new(&region).unwrap(), Told::default())
     }
 
     fn this_thread() -> u32 {
@@ -232,50 +319,74 @@ mod tests {
 
     #[test]
     fn a_thread_keeps_its_stack_and_may_write_to_all_of_it() {
-        let (stacks, budget) = stacks();
-        let own = stacks.of_thread(this_thread(), &budget).unwrap();
-        let other = stacks.promise(&budget).unwrap();
+        let (stacks, place) = stacks();
+        let own = stacks.of_thread(&place, this_thread()).unwrap();
+        let other = stacks.promise(&place).unwrap();
         assert_ne!(own.ss_sp, other.ss_sp);
-        let again = stacks.of_thread(this_thread(), &budget).unwrap();
+        let again = stacks.of_thread(&place, this_thread()).unwrap();
         assert_eq!((own.ss_sp, own.ss_size), (again.ss_sp, again.ss_size));
         assert!(stacks.is_one(&own) && has(&own, end_of(&own)));
         assert!(!has(&own, own.ss_sp as usize) && !has(&own, end_of(&own) + 1));
         // SAFETY: a stack that nobody uses.
         unsafe { own.ss_sp.cast::<u8>().write_bytes(1, own.ss_size) };
-        assert_eq!(budget.overhead_pages(), 2 * CHARGED_PAGES);
+        assert_eq!(
+            place.pages.load(Ordering::Relaxed),
+            2 * CHARGED_PAGES as usize
+        );
     }
 
     #[test]
     fn stacks_of_the_dead_are_others() {
-        let (stacks, budget) = stacks();
-        let own = stacks.of_thread(this_thread(), &budget).unwrap();
+        let (stacks, place) = stacks();
+        let own = stacks.of_thread(&place, this_thread()).unwrap();
         for _ in 0..300 {
-            let of = |()| stacks.of_thread(this_thread(), &budget).is_some();
+            let of = |()| stacks.of_thread(&place, this_thread()).is_some();
             assert!(std::thread::scope(|scope| scope
                 .spawn(|| of(()))
                 .join()
                 .unwrap()));
         }
         assert!(stacks.used.load(Ordering::Relaxed) <= 65);
-        let again = stacks.of_thread(this_thread(), &budget).unwrap();
+        let again = stacks.of_thread(&place, this_thread()).unwrap();
         assert_eq!(own.ss_sp, again.ss_sp);
     }
 
     #[test]
     fn there_may_be_more_threads_than_stacks() {
-        let (stacks, budget) = stacks();
-        let first = stacks.promise(&budget).unwrap();
+        let (stacks, place) = stacks();
+        let first = stacks.promise(&place).unwrap();
         for _ in 1..MOST {
-            assert!(stacks.promise(&budget).is_some());
+            assert!(stacks.promise(&place).is_some());
         }
-        assert!(stacks.promise(&budget).is_none());
-        // What did not come to be gives back; the child of a fork has one only.
-        stacks.hand_over(&first, Some(7));
-        stacks.after_fork_in_child(7, 8);
-        let kept = stacks.of_thread(8, &budget).unwrap();
-        assert_eq!(kept.ss_sp, first.ss_sp);
-        let next = stacks.promise(&budget).unwrap();
-        stacks.hand_over(&next, None);
-        assert_eq!(stacks.promise(&budget).unwrap().ss_sp, next.ss_sp);
+        assert!(stacks.promise(&place).is_none());
+        // Some end, which is seen when it was asked for often enough.
+        stacks.hand_over(&place, &first, None);
+        let asked = (0..2 * FULL_FOR).find(|_| stacks.promise(&place).is_some());
+        assert_eq!(asked, Some(FULL_FOR));
+        // The child of a fork has its own, by whichever name.
+        stacks.hand_over(&place, &first, Some(7));
+        let second = stacks.stack(1);
+        stacks.after_fork_in_child(7, 8, &DISABLED);
+        assert_eq!(stacks.of_thread(&place, 8).unwrap().ss_sp, first.ss_sp);
+        stacks.after_fork_in_child(1, 9, &second);
+        assert_eq!(stacks.of_thread(&place, 9).unwrap().ss_sp, second.ss_sp);
+        assert_eq!(stacks.promise(&place).unwrap().ss_sp, first.ss_sp);
+    }
+
+    #[test]
+    fn what_is_locked_for_a_thread_goes_with_it() {
+        let (stacks, place) = stacks();
+        let locked = || place.locked.load(Ordering::Relaxed);
+        let [first, second, third] = [(); 3].map(|()| stacks.promise(&place).unwrap());
+        assert!(stacks.lock(&place, &first, 0x10000, 0x1000));
+        assert!(stacks.lock(&place, &second, 0x20000, 0x1000));
+        stacks.hand_over(&place, &first, None);
+        assert_eq!(locked(), 0x1000);
+        // Its memory is another's by now.
+        assert!(stacks.lock(&place, &third, 0x20800, 0x1000));
+        stacks.hand_over(&place, &second, None);
+        assert_eq!(locked(), 0x2000);
+        stacks.hand_over(&place, &third, None);
+        assert_eq!(locked(), 0x1000);
     }
 }

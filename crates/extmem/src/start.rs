@@ -241,8 +241,7 @@ fn start(config: &Config) -> Result<(), Error> {
         errno,
     })?;
     let trap = dispatch::on_trap;
-    let may_nest = flags | libc::SA_NODEFER;
-    take(libc::SIGSYS, trap, may_nest, 0, &KEPT_SIGSYS).map_err(|errno| Error::Signal {
+    take(libc::SIGSYS, trap, flags, u64::MAX, &KEPT_SIGSYS).map_err(|errno| Error::Signal {
         signal: libc::SIGSYS,
         errno,
     })?;

@@ -8,8 +8,9 @@
 use libc::c_long;
 
 use crate::interpose::{descriptors, ending, exec, memory, process, signals, transfer};
-use crate::pager::{Pager, in_arena, pager};
+use crate::pager::{Pager, in_arena, pager, restore_signals};
 use crate::signal::{KEPT_SIGSYS, pass_on};
+use crate::signal_actions::leave_managed_stacks;
 use crate::signal_frame::Frame;
 use crate::syscall;
 
@@ -46,6 +47,10 @@ extern "C" fn do_call(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     // SAFETY: a handler's arguments, as of `on_trap`.
     let mut frame = unsafe { Frame::new(signal, info, context) };
     let context = frame.context();
+    // All were blocked until here, so that none came in between on a stack that it is not for.
+    // SAFETY: the kernel's mask is the first 64 bits of the C library's.
+    restore_signals(unsafe { *(&raw const context.uc_sigmask).cast::<u64>() });
+    leave_managed_stacks(pager, context);
     pager.give_signal_stack(context);
     let registers = &context.uc_mcontext.gregs;
     let argument = |register: i32| registers[register as usize] as usize;
@@ -106,7 +111,7 @@ fn dispatch(
         | libc::SYS_epoll_pwait
         | libc::SYS_epoll_pwait2
         | libc::SYS_rt_sigsuspend => signals::wait_with_mask(pager, number, arguments),
-        libc::SYS_sigaltstack => signals::altstack(pager, &mut context.uc_stack, arguments),
+        libc::SYS_sigaltstack => signals::altstack(pager, context, arguments),
         libc::SYS_fork => process::fork(pager, number, arguments),
         libc::SYS_exit => ending::thread_ends(pager, arguments),
         libc::SYS_clone => {

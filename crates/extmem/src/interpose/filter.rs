@@ -78,6 +78,7 @@ const ALWAYS: &[libc::c_long] = &[
     libc::SYS_close_range,
     libc::SYS_mlockall,
     libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
     libc::SYS_rt_sigsuspend,
 ];
 
@@ -275,8 +276,6 @@ fn of_the_library(program: &mut Program, terms: Terms, allow: Label, trap: Label
         (argument, label)
     };
     let (given, closing) = (IF_GIVEN.map(&mut each), CLOSING.map(&mut each));
-    let action = program.label();
-    program.test(JMP_JEQ, libc::SYS_rt_sigaction as u32, Some(action), NEXT);
     program.test(JMP_JEQ, libc::SYS_mmap as u32, NEXT, Some(allow));
 
     program.load(argument_low(3));
@@ -301,12 +300,6 @@ fn of_the_library(program: &mut Program, terms: Terms, allow: Label, trap: Label
         program.test(JMP_JGE, descriptors.start as u32, NEXT, Some(allow));
         program.test(JMP_JGE, descriptors.end as u32, Some(allow), Some(trap));
     }
-    // Even a question about these two must not be answered with our handlers.
-    program.here(action);
-    program.load(argument_low(0));
-    program.test(JMP_JEQ, libc::SIGBUS as u32, Some(trap), NEXT);
-    program.test(JMP_JEQ, libc::SIGSYS as u32, Some(trap), NEXT);
-    // And whether it is given a new action is the question of the first of these.
     for (argument, label) in given {
         program.here(label);
         program.load(argument_low(argument));

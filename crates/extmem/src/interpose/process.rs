@@ -34,14 +34,8 @@ pub fn clone(pager: &'static Pager, arguments: [usize; 6], has_alternate: bool) 
         return -(libc::EINVAL as isize);
     }
     // The kernel writes to these at once, in a child that has no userfaultfd yet.
-    const WORD_BYTES: usize = size_of::<i32>();
     let mut held = Held::new(pager, false);
-    if flags & (libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD) as usize != 0 {
-        held.hold(parent_word, WORD_BYTES, true);
-    }
-    if flags & libc::CLONE_CHILD_SETTID as usize != 0 {
-        held.hold(child_word, WORD_BYTES, true);
-    }
+    hold_words(&mut held, flags, parent_word, child_word);
     let mut here = arguments;
     here[1] = 0;
     let result = fork(pager, libc::SYS_clone, here);
@@ -55,6 +49,17 @@ pub fn clone(pager: &'static Pager, arguments: [usize; 6], has_alternate: bool) 
     result
 }
 
+/// The words that clone writes.
+fn hold_words(held: &mut Held<'_>, flags: usize, parent_word: usize, child_word: usize) {
+    const WORD_BYTES: usize = size_of::<i32>();
+    if flags & (libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD) as usize != 0 {
+        held.hold(parent_word, WORD_BYTES, true);
+    }
+    if flags & libc::CLONE_CHILD_SETTID as usize != 0 {
+        held.hold(child_word, WORD_BYTES, true);
+    }
+}
+
 /// clone of what shares this memory, with a stack of its own: a thread whose stack is in the arena,
 /// or a child that its parent waits for. The latter would have the parent's alternate signal
 /// stack, on which he may be at work: it has none.
@@ -63,7 +68,7 @@ pub fn clone_sharing(pager: &Pager, arguments: [usize; 6], frame: Frame) -> isiz
     let has = |flag: i32| flags & flag as usize != 0;
     let is_managed = in_arena(stack.wrapping_sub(1));
     let alternate = match is_managed {
-        true => pager.signal_stacks.promise(&pager.budget),
+        true => pager.signal_stacks.promise(pager),
         false => Some(DISABLED),
     };
     let Some(alternate) = alternate else {
@@ -72,7 +77,15 @@ pub fn clone_sharing(pager: &Pager, arguments: [usize; 6], frame: Frame) -> isiz
     // The C library keeps what it knows of a thread at the end of its stack. The kernel writes
     // there, too, without waiting for a page.
     let is_kept = !(is_managed && has(libc::CLONE_SETTLS) && thread_pointer > stack)
-        || pager.lock_stack(stack, thread_pointer - stack + THREAD_BYTES);
+        || (pager.signal_stacks).lock(
+            pager,
+            &alternate,
+            stack,
+            thread_pointer - stack + THREAD_BYTES,
+        );
+    // The kernel writes to these without waiting.
+    let mut held = Held::new(pager, false);
+    hold_words(&mut held, flags, parent_word, child_word);
     let end = if is_managed {
         end_of(&alternate)
     } else {
@@ -94,10 +107,10 @@ pub fn clone_sharing(pager: &Pager, arguments: [usize; 6], frame: Frame) -> isiz
     match result {
         // What is no thread of this process is not asked for: it keeps the stack for good.
         1.. if has(libc::CLONE_THREAD) => {
-            (pager.signal_stacks).hand_over(&alternate, Some(result as u32));
+            (pager.signal_stacks).hand_over(pager, &alternate, Some(result as u32));
         }
         1.. if !has(libc::CLONE_VFORK) => {}
-        _ => pager.signal_stacks.hand_over(&alternate, None),
+        _ => pager.signal_stacks.hand_over(pager, &alternate, None),
     }
     result
 }
@@ -119,7 +132,8 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
     if result == 0 {
         pager.store.after_fork_in_child(ticket);
         pager.after_fork_in_child();
-        (pager.signal_stacks).after_fork_in_child(before, this_thread());
+        let current = current_alternate();
+        (pager.signal_stacks).after_fork_in_child(before, this_thread(), &current);
     } else {
         pager.store.fork_ended(ticket, result > 0);
     }
@@ -134,6 +148,19 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
     }
     restore_signals(signals);
     result
+}
+
+/// The alternate stack that is in force.
+fn current_alternate() -> libc::stack_t {
+    let mut stack = DISABLED;
+    // SAFETY: fills one structure.
+    unsafe {
+        syscall::call(
+            libc::SYS_sigaltstack,
+            [0, &raw mut stack as usize, 0, 0, 0, 0],
+        );
+    }
+    stack
 }
 
 fn this_thread() -> u32 {

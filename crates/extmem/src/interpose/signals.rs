@@ -90,7 +90,7 @@ pub fn action(pager: &Pager, arguments: [usize; 6]) -> isize {
         mask: wanted.mask & !NEVER_BLOCKED,
         ..wanted
     });
-    match replace(signal as i32, stripped.as_ref(), pager.is_this_process()) {
+    match replace(pager, signal as i32, stripped.as_ref()) {
         Ok(before) => {
             debug_assert!(!is_ours(&before));
             // SAFETY: the program's pointer.
@@ -135,9 +135,11 @@ pub fn wait_with_mask(pager: &Pager, number: c_long, arguments: [usize; 6]) -> i
 }
 
 /// sigaltstack. The kernel pushes a frame there at any time, so it must be in DRAM.
-/// `current` is the stack in the interrupted context, restored on return.
-pub fn altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usize; 6]) -> isize {
+/// That of the interrupted context is put in force on return.
+pub fn altstack(pager: &Pager, context: &mut libc::ucontext_t, arguments: [usize; 6]) -> isize {
     let [new, old, ..] = arguments;
+    let pointer = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    let current = &mut context.uc_stack;
     // SAFETY: the program's pointer.
     let wanted = unsafe { get::<libc::stack_t>(new) };
     let mut before = *current;
@@ -148,11 +150,16 @@ pub fn altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usize; 6
             [0, &raw mut before as usize, 0, 0, 0, 0],
         );
     }
-    // One of the pager's is not the program's to know, which has none.
-    let is_ours = pager.signal_stacks.is_one(&before);
+    // One of the pager's is not the program's to know, which has none; but where it is on it.
     let own = before;
-    if is_ours {
-        before = DISABLED;
+    if pager.signal_stacks.is_one(&own) {
+        before = match has(&own, pointer) {
+            true => libc::stack_t {
+                ss_flags: libc::SS_ONSTACK,
+                ..own
+            },
+            false => DISABLED,
+        };
     }
     if let Some(wanted) = wanted {
         // No signal comes between the kernel's word and ours.
@@ -162,8 +169,9 @@ pub fn altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usize; 6
         if result < 0 {
             return result;
         }
-        // The kernel's answer, or what it does on return.
-        *current = wanted;
+        let is_none = wanted.ss_flags & libc::SS_DISABLE != 0;
+        let pagers = is_none.then(|| pager.own_signal_stack()).flatten();
+        *current = pagers.unwrap_or(wanted);
     }
     // SAFETY: the program's pointer.
     unsafe { put(old, before) };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Programs on stacks of their own making, in memory of malloc: coroutines, threads, children.
 // Their next page is missing, or out, whenever the kernel wants to push the frame of a signal.
+#define _FORTIFY_SOURCE 2
 #include "check.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -133,6 +134,9 @@ static void interrupted(void)
 static void run(void)
 {
 	for (int round = 0; round < ROUNDS; round++) {
+		stack_t none = { .ss_flags = SS_DISABLE };
+
+		CHECK(!sigaltstack(&none, NULL));
 		CHECK(descend(round, 30) == 30);
 		calls();
 		CHECK(swapcontext(&inside, &caller) == 0);
@@ -274,6 +278,72 @@ static void spawn_from_a_handler(void)
 	CHECK(!sigaltstack(NULL, &before) && before.ss_flags == SS_DISABLE);
 }
 
+// A handler that asks for an alternate stack, of which its thread has none, does not return.
+static void *jumps(void *argument)
+{
+	struct sigaction action = { .sa_handler = jump, .sa_flags = SA_ONSTACK };
+	static __thread volatile int jumped;
+
+	CHECK(!sigaction(SIGUSR2, &action, NULL));
+	for (jumped = 0; jumped < 3; jumped++) {
+		if (!sigsetjmp(again, 1)) {
+			raise(SIGUSR2);
+			CHECK(0);
+		}
+	}
+	return argument;
+}
+
+static void tick_on_much(int signal)
+{
+	volatile char room[6 << 10];
+
+	memset((char *)room, signal, sizeof(room));
+	tick(signal);
+}
+
+// Plain handlers come between a program's calls, which has a small alternate stack for others.
+static void ticks_between_calls(void)
+{
+	const size_t bytes = 12 << 10;
+	char *stack = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct sigaction action = { .sa_handler = tick_on_much };
+	struct itimerval often = { { 0, 200 }, { 0, 200 } }, never = { 0 };
+	stack_t wanted = { .ss_sp = stack + bytes, .ss_size = bytes };
+	sigset_t mask;
+
+	CHECK(stack != MAP_FAILED && !mprotect(stack + bytes, bytes, PROT_READ | PROT_WRITE));
+	CHECK(!sigaltstack(&wanted, NULL) && !sigaction(SIGALRM, &action, NULL));
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGUSR2);
+	ticks = 0;
+	CHECK(!setitimer(ITIMER_REAL, &often, NULL));
+	while (ticks < 1000)
+		CHECK(!sigprocmask(SIG_BLOCK, &mask, NULL) &&
+		      !sigprocmask(SIG_UNBLOCK, &mask, NULL));
+	CHECK(!setitimer(ITIMER_REAL, &never, NULL));
+	wanted.ss_flags = SS_DISABLE;
+	CHECK(!sigaltstack(&wanted, NULL) && !munmap(stack, 2 * bytes));
+}
+
+// What is asked for is what was set.
+static void actions(void)
+{
+	struct sigaction action = { .sa_handler = tick, .sa_flags = SA_RESTART }, before;
+	int seen = ticks;
+
+	CHECK(!sigaction(SIGUSR2, &action, NULL) && !sigaction(SIGUSR2, NULL, &before));
+	// With it comes what the C library adds.
+	CHECK(before.sa_handler == tick && (before.sa_flags & SA_RESTART));
+	CHECK(!(before.sa_flags & (SA_ONSTACK | SA_SIGINFO)));
+	action = before;
+	CHECK(!sigaction(SIGUSR2, &action, &before) && before.sa_handler == tick);
+	before.sa_handler(SIGUSR2);
+	raise(SIGUSR2);
+	CHECK(ticks == seen + 2);
+	CHECK(signal(SIGUSR2, SIG_IGN) == tick && signal(SIGUSR2, SIG_DFL) == SIG_IGN);
+}
+
 static void *ends(void *argument)
 {
 	volatile char *page = argument;
@@ -288,7 +358,13 @@ int main(void)
 	int result = 23;
 
 	signal(SIGUSR1, tick);
+	ticks_between_calls();
+	CHECK(!pthread_create(&threads[0], NULL, jumps, NULL) && !pthread_join(threads[0], NULL));
+	actions();
 	coroutines(threads);
+	actions();
+	ticks_between_calls();
+	CHECK(!pthread_create(&threads[0], NULL, jumps, NULL) && !pthread_join(threads[0], NULL));
 	leave_by_jumps();
 	for (int thread = 0; thread < 3; thread++)
 		CHECK(!pthread_create(&threads[thread], NULL, coroutines, NULL));
