@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::pager::pager;
+use crate::pager::{bring_in_stack, pager};
 
 /// Tells the policy what a range of memory is for (the kinds are in
 /// `demeter_extmem_policy.h`). Look it up with `dlsym`: it is there only under the pager.
@@ -18,8 +18,9 @@ pub extern "C" fn demeter_extmem_hint(address: *mut c_void, bytes: usize, hint: 
     let Ok(hint) = u32::try_from(hint) else {
         return -1;
     };
+    bring_in_stack();
     let operation = pager.enter();
-    pager.policy.hint(pages.first, pages.count, hint);
+    operation.on_own_stack(&mut || pager.policy.hint(pages.first, pages.count, hint));
     drop(operation);
     0
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The pager of this process: its parts, and how an operation enters it.
 
+use std::ffi::c_void;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Ordering,
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering,
 };
 
 use crate::budget::Budget;
 use crate::compressed::CompressedTier;
 use crate::config::Mode;
-use crate::context::{Context, Contexts};
+use crate::context::{Context, Contexts, call_on_stack};
 use crate::crowd::CrowdTurns;
 use crate::extents::Extents;
 use crate::forecast::Forecast;
@@ -20,7 +21,7 @@ use crate::pipes::Pipes;
 use crate::policy::Policy;
 use crate::queue::WindowQueue;
 use crate::region::PAGE_BYTES;
-use crate::signal_stacks::{Place, SignalStacks};
+use crate::signal_stacks::{Process, SignalStacks};
 use crate::stacks::Stacks;
 use crate::statistics::{Counters, Log, Statistics};
 use crate::stream::Streams;
@@ -110,9 +111,10 @@ pub struct Pager {
     pub process: AtomicI32,
     /// Pages locked into DRAM.
     pub locked_pages: AtomicI64,
-    /// Alternate signal stacks of the program's, which are among them. Taken inside the gate.
+    /// Stacks and thread blocks that the kernel writes to, which are among them. Taken inside the
+    /// gate.
     pub stacks: Lock<Stacks>,
-    /// Alternate signal stacks of the pager's, for threads that have none.
+    /// Alternate signal stacks of the pager's, one a thread.
     pub signal_stacks: SignalStacks,
     /// Reservations that asked for another place, since some of one was used.
     pub misplaced: AtomicU32,
@@ -251,8 +253,8 @@ impl Pager {
     }
 }
 
-impl Place for Pager {
-    fn process(&self) -> i32 {
+impl Process for Pager {
+    fn number(&self) -> i32 {
         self.process.load(Ordering::Relaxed)
     }
 
@@ -260,13 +262,41 @@ impl Place for Pager {
         self.budget.charge_overhead(pages);
     }
 
-    fn lock_block(&self, start: usize, bytes: usize) -> bool {
+    fn lock_memory(&self, start: usize, bytes: usize) -> bool {
         self.lock_stack(start, bytes)
     }
 
-    fn unlock_block(&self, start: usize, bytes: usize) {
+    fn unlock_memory(&self, start: usize, bytes: usize) {
         self.unlock_stack(start, bytes);
     }
+
+    fn without_signals<R>(&self, work: impl FnOnce() -> R) -> R {
+        let signals = block_signals();
+        let result = work();
+        restore_signals(signals);
+        result
+    }
+}
+
+impl Operation<'_> {
+    /// Works on the stack of the pager's, where that of the caller may be managed memory.
+    pub fn on_own_stack(&self, mut work: &mut dyn FnMut()) {
+        // SAFETY: the operation's stack, on which nothing runs while its owner is here; the
+        // argument is what `run` takes, and outlives the call.
+        unsafe {
+            call_on_stack(
+                self.context.stack_top(),
+                run,
+                (&raw mut work).cast::<c_void>(),
+            );
+        }
+    }
+}
+
+extern "C" fn run(argument: *mut c_void) {
+    // SAFETY: `on_own_stack` passes this.
+    let work = unsafe { &mut *argument.cast::<&mut dyn FnMut()>() };
+    work();
 }
 
 impl Drop for Operation<'_> {
@@ -282,6 +312,22 @@ impl Drop for Operation<'_> {
 /// Whether an address lies in the address space the pager has taken.
 pub fn in_arena(address: usize) -> bool {
     (ARENA_BASE..ARENA_BASE + ARENA_MOST_BYTES).contains(&address)
+}
+
+/// The pager does not touch managed memory in the midst of its work. Where it is called on a stack
+/// in managed memory, and not by a signal, as much of that as it takes is brought in before.
+#[inline(never)]
+pub fn bring_in_stack() {
+    const PAGES: usize = 2;
+    let here = 0u8;
+    let pointer = &raw const here as usize;
+    if in_arena(pointer) {
+        for page in 1..=PAGES {
+            let below = (pointer - page * PAGE_BYTES) as *const AtomicU8;
+            // SAFETY: below the stack pointer, or what lies below the stack, and left as it is.
+            unsafe { (*below).fetch_or(0, Ordering::SeqCst) };
+        }
+    }
 }
 
 /// Blocks all signals of this thread; the mask before.

@@ -6,14 +6,13 @@
 //! SIGSYS actions are kept here and called for what is not ours.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::context::call_on_stack;
 use crate::fault::{Access, Resolution};
 use crate::page::{PageIndex, State};
 use crate::pager::{Operation, Pager, pager};
 use crate::region::PAGE_BYTES;
-use crate::signal_actions::{Action, leave_managed_stacks, set_action};
+use crate::signal_actions::{Action, Kept, NEVER_BLOCKED, UNTIL_MOVED, move_handlers, set_action};
 use crate::signal_frame::{Frame, Handler};
 use crate::syscall;
 
@@ -21,59 +20,18 @@ const SA_RESTORER: u64 = 0x0400_0000;
 /// Set in the error code of a page fault: it was a write.
 const FAULT_WRITE: i64 = 2;
 
-/// The program's action for a signal that the pager has taken.
-#[derive(Debug)]
-pub struct Kept {
-    handler: AtomicUsize,
-    flags: AtomicU64,
-    restorer: AtomicUsize,
-    mask: AtomicU64,
-}
-
-impl Kept {
-    const fn new() -> Self {
-        Self {
-            handler: AtomicUsize::new(0),
-            flags: AtomicU64::new(0),
-            restorer: AtomicUsize::new(0),
-            mask: AtomicU64::new(0),
-        }
-    }
-
-    /// What the program set.
-    pub fn get(&self) -> Action {
-        Action {
-            handler: self.handler.load(Ordering::Acquire),
-            flags: self.flags.load(Ordering::Relaxed),
-            restorer: self.restorer.load(Ordering::Relaxed),
-            mask: self.mask.load(Ordering::Relaxed),
-        }
-    }
-
-    /// What the program sets.
-    pub fn set(&self, action: Action) {
-        self.flags.store(action.flags, Ordering::Relaxed);
-        self.restorer.store(action.restorer, Ordering::Relaxed);
-        self.mask.store(action.mask, Ordering::Relaxed);
-        self.handler.store(action.handler, Ordering::Release);
-    }
-}
-
 /// The program's SIGBUS action.
 pub static KEPT_SIGBUS: Kept = Kept::new();
 /// The program's SIGSYS action.
 pub static KEPT_SIGSYS: Kept = Kept::new();
-
-/// The bits of SIGBUS and SIGSYS in a signal set: they must never be blocked.
-pub const NEVER_BLOCKED: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSYS - 1);
 
 std::arch::global_asm!(
     ".globl demeter_extmem_restorer",
     ".hidden demeter_extmem_restorer",
     ".type demeter_extmem_restorer,@function",
     "demeter_extmem_restorer:",
-    "mov eax, 15",
-    "syscall",
+    // mov rax, 15; syscall: the bytes by which unwinders know the C library's.
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05",
     "ud2",
     ".size demeter_extmem_restorer, . - demeter_extmem_restorer",
 );
@@ -123,7 +81,7 @@ pub extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, context: *mut 
             // and what comes of it is the kernel's answer.
             // SAFETY: the interrupted context.
             let context = unsafe { &mut *context };
-            leave_managed_stacks(pager, context);
+            move_handlers(pager, context);
             pager.give_signal_stack(context);
             return;
         }
@@ -132,9 +90,10 @@ pub extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, context: *mut 
     // one has nothing to drop.
     unsafe {
         let mut frame = Frame::new(signal, info, context);
+        // Where it goes on may be managed memory.
+        crate::pager::restore_signals(UNTIL_MOVED);
         if let Some(pager) = pager()
-            && pager.signal_stacks.is_one(&frame.context().uc_stack)
-            && let Some(end) = frame.better_end(pager)
+            && let Some(end) = frame.end_for_handler(pager, KEPT_SIGBUS.get().is_on_stack())
         {
             frame.copy_below(end).go_on(pass_bus_on);
         }
@@ -226,12 +185,8 @@ pub fn pass_on(
             }
             // SAFETY: the kernel's context. The handler runs with the mask it asked for.
             let interrupted = unsafe { *(&raw const (*context).uc_sigmask).cast::<u64>() };
-            let own = if action.flags & libc::SA_NODEFER as u64 == 0 {
-                1 << (signal - 1)
-            } else {
-                0
-            };
-            crate::pager::restore_signals((interrupted | action.mask | own) & !NEVER_BLOCKED);
+            let blocked = action.blocked_meanwhile(signal);
+            crate::pager::restore_signals((interrupted | blocked) & !NEVER_BLOCKED);
             // SAFETY: the program's own handler, called as the kernel would.
             unsafe {
                 if action.flags & libc::SA_SIGINFO as u64 != 0 {

@@ -51,49 +51,93 @@ impl Frame {
         unsafe { &mut *self.context }
     }
 
-    /// Where the stack is to end on which a handler that may wait goes on; None for where it is.
+    /// Its stack pointer.
+    pub fn pointer(&mut self) -> usize {
+        self.context().uc_mcontext.gregs[libc::REG_RSP as usize] as usize
+    }
+
+    /// The signals that it had blocked.
+    pub fn mask(&mut self) -> u64 {
+        // SAFETY: the kernel's mask is the first 64 bits of the C library's.
+        unsafe { *(&raw const self.context().uc_sigmask).cast::<u64>() }
+    }
+
+    /// Where the stack ends on which a system call of the program's is worked on; None where the
+    /// frame is.
     ///
-    /// That of what was interrupted, as if there were no alternate stack: while the handler
-    /// waits, others may come, and a child by vfork may take signals on that one. But never
-    /// managed memory, which the pager does not touch in the midst of its work.
-    pub fn better_end(&mut self, pager: &Pager) -> Option<usize> {
-        let here = self.context as usize;
-        let context = self.context();
-        let interrupted = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
-        let alternate = context.uc_stack;
-        let is_on_alternate = has(&alternate, here) && !has(&alternate, interrupted);
+    /// | interrupted on | goes on |
+    /// |---|---|
+    /// | memory of the kernel's | there, as without an alternate stack: while the call waits other signals may come, and a child by vfork may take some on the alternate one |
+    /// | the alternate stack | there |
+    /// | managed memory | on the pager's stack: the pager does not touch managed memory in the midst of its work |
+    pub fn end_for_call(&mut self, pager: &Pager) -> Option<usize> {
+        let (interrupted, alternate) = (self.pointer(), self.context().uc_stack);
+        let is_elsewhere = self.is_elsewhere();
         if !in_arena(interrupted) || has(&alternate, interrupted) {
-            return is_on_alternate.then(|| interrupted - RED_ZONE_BYTES);
+            return is_elsewhere.then(|| interrupted - RED_ZONE_BYTES);
         }
-        if is_on_alternate && pager.signal_stacks.is_one(&alternate) {
+        if is_elsewhere && pager.signal_stacks.is_one(&alternate) {
             return None;
         }
         pager.own_signal_stack().map(|stack| end_of(&stack))
     }
 
+    /// Where the stack ends on which a handler of the program's runs, which asks for an alternate
+    /// one or not; None where the frame is.
+    ///
+    /// | interrupted on | goes on |
+    /// |---|---|
+    /// | the pager's stack (it works on a call) | there |
+    /// | any other | on the program's alternate stack, if it is asked for, there is one and is large enough, and it is not on it; else there, managed memory or not |
+    pub fn end_for_handler(&mut self, pager: &Pager, asks: bool) -> Option<usize> {
+        let (interrupted, alternate) = (self.pointer(), self.context().uc_stack);
+        if !self.is_elsewhere() {
+            return None;
+        }
+        if asks && !pager.signal_stacks.is_one(&alternate) {
+            // One that the kernel has of the program.
+            return None;
+        }
+        let own = pager.signal_stacks.program_stack(&alternate);
+        if asks && !has(&own, interrupted) && own.ss_size > self.bytes() + STATE_ALIGNMENT {
+            return Some(end_of(&own));
+        }
+        Some(interrupted - RED_ZONE_BYTES)
+    }
+
+    /// On an alternate stack, and what was interrupted is not.
+    fn is_elsewhere(&mut self) -> bool {
+        let (here, interrupted) = (self.context as usize, self.pointer());
+        let alternate = self.context().uc_stack;
+        has(&alternate, here) && !has(&alternate, interrupted)
+    }
+
+    /// From the return address to the end.
+    fn bytes(&mut self) -> usize {
+        let state = self.context().uc_mcontext.fpregs as usize;
+        let end = match state {
+            0 => self.info as usize + size_of::<libc::siginfo_t>(),
+            // SAFETY: the kernel's.
+            state => state + unsafe { state_bytes(state) },
+        };
+        end - self.start()
+    }
+
     /// A copy that lies below an address.
     ///
     /// # Safety
-    /// Below `end` must be as much of a stack that nobody uses as a frame takes.
+    /// Below `end` must be as much of a stack that nobody uses as a frame takes, or a place where
+    /// the kernel would have pushed it.
     pub unsafe fn copy_below(mut self, end: usize) -> Self {
-        let from = self.context as usize - size_of::<usize>();
+        let (from, bytes) = (self.start(), self.bytes());
         let state = self.context().uc_mcontext.fpregs as usize;
-        let (bytes, moved) = match state {
-            0 => {
-                let bytes = self.info as usize + size_of::<libc::siginfo_t>() - from;
-                let moved = (end - bytes).wrapping_sub(from) & !(STATE_ALIGNMENT - 1);
-                (bytes, moved)
-            }
-            state => {
-                // SAFETY: the kernel's, of so many bytes.
-                let state_bytes = unsafe { state_bytes(state) };
-                let at = (end - state_bytes) & !(STATE_ALIGNMENT - 1);
-                (state + state_bytes - from, at.wrapping_sub(state))
-            }
-        };
+        // The end of the frame is that of the CPU's state, whose start is aligned.
+        let below = end - bytes;
+        let moved = below.wrapping_sub(from) & !(STATE_ALIGNMENT - 1);
         let to = from.wrapping_add(moved);
-        // SAFETY: the frame, and memory that the caller vouches for.
-        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
+        // SAFETY: the frame, and memory that the caller vouches for. They may overlap where the
+        // program's alternate stack is a part of its stack.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
         let mut copy = Self {
             signal: self.signal,
             info: (self.info as usize).wrapping_add(moved) as *mut libc::siginfo_t,
@@ -137,8 +181,8 @@ impl Frame {
     pub unsafe fn clone_into(mut self, flags: usize, words: [usize; 3]) -> isize {
         self.context().uc_mcontext.gregs[libc::REG_RAX as usize] = 0;
         let [parent_word, child_word, thread_pointer] = words;
-        // SAFETY: the caller's word. The child comes out of the stub with this frame's start as
-        // its stack pointer, and so returns to where the frame says.
+        // SAFETY: the caller's word. The child leaves the stub by its `ret`, whose stack pointer is
+        // this frame's start: to the restorer that the frame begins with, as from a handler.
         unsafe {
             syscall::call(
                 libc::SYS_clone,
@@ -167,5 +211,71 @@ unsafe fn state_bytes(state: usize) -> usize {
     match unsafe { words.read_unaligned() } {
         [EXTENDED_STATE, bytes] => bytes as usize,
         _ => LEGACY_STATE_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the kernel lays one out: return address, context, siginfo, then the CPU's state.
+    #[repr(C, align(64))]
+    struct Laid([u64; 512]);
+
+    const CONTEXT_AT: usize = 8;
+    const INFO_AT: usize = 8 + 304;
+    const STATE_AT: usize = 512;
+
+    fn laid(state_bytes: u32) -> Laid {
+        let mut laid = Laid([0; 512]);
+        (1..)
+            .zip(&mut laid.0)
+            .for_each(|(number, word)| *word = number);
+        let software = (STATE_AT + SOFTWARE_WORDS_AT) / 8;
+        laid.0[software] = u64::from(EXTENDED_STATE) | u64::from(state_bytes) << 32;
+        laid
+    }
+
+    #[test]
+    fn a_copy_is_whole_and_points_into_itself() {
+        for (has_state, state_bytes) in [(true, 836), (true, 2700), (false, 0)] {
+            let mut laid = laid(state_bytes);
+            let start = laid.0.as_mut_ptr() as usize;
+            let mut room = Laid([0; 512]);
+            let end = room.0.as_mut_ptr() as usize + 4090;
+            // SAFETY: a frame as above, which nobody returns from, and room for its copy.
+            let (mut frame, copy) = unsafe {
+                let mut frame = Frame::new(
+                    7,
+                    (start + INFO_AT) as *mut libc::siginfo_t,
+                    (start + CONTEXT_AT) as *mut libc::ucontext_t,
+                );
+                let state = if has_state { start + STATE_AT } else { 0 };
+                frame.context().uc_mcontext.fpregs = state as *mut _;
+                (frame, frame.copy_below(end))
+            };
+            let mut copy = copy;
+            let moved = copy.start() - start;
+            assert_eq!(moved % STATE_ALIGNMENT, 0);
+            assert!(copy.start() + copy.bytes() <= end && end - copy.start() < copy.bytes() + 64);
+            assert_eq!(copy.bytes(), frame.bytes());
+            assert_eq!(copy.info as usize - start, INFO_AT + moved);
+            let bytes = frame.bytes();
+            // The word that points into the frame is another one.
+            frame.context().uc_mcontext.fpregs = copy.context().uc_mcontext.fpregs;
+            // SAFETY: both are so long.
+            let [was, is] = [start, copy.start()]
+                .map(|at| unsafe { std::slice::from_raw_parts(at as *const u8, bytes) });
+            assert!(was == is);
+            let state = copy.context().uc_mcontext.fpregs as usize;
+            assert_eq!(
+                state,
+                if has_state {
+                    start + STATE_AT + moved
+                } else {
+                    0
+                }
+            );
+        }
     }
 }

@@ -32,7 +32,7 @@ use crate::swap::{EngineChoice, MOST_PLACES, SwapOptions, SwapPlace, SwapStore};
 use crate::uffd::{Delivery, Uffd};
 use crate::victim::VictimCache;
 use crate::worker::Seat;
-use crate::{descriptor, fatal, library, stub, syscall, valgrind};
+use crate::{descriptor, fatal, library, signal_actions, stub, syscall, valgrind};
 
 /// The break of a program does not get larger than 256 GiB.
 const MOST_BREAK_PAGES: usize = (256 << 30) / PAGE_BYTES;
@@ -241,13 +241,15 @@ fn start(config: &Config) -> Result<(), Error> {
         errno,
     })?;
     let trap = dispatch::on_trap;
-    take(libc::SIGSYS, trap, flags, u64::MAX, &KEPT_SIGSYS).map_err(|errno| Error::Signal {
+    let blocked = signal_actions::UNTIL_MOVED;
+    take(libc::SIGSYS, trap, flags, blocked, &KEPT_SIGSYS).map_err(|errno| Error::Signal {
         signal: libc::SIGSYS,
         errno,
     })?;
     let signals = crate::pager::block_signals();
     pager.start_handlers();
-    crate::pager::restore_signals(signals & !crate::signal::NEVER_BLOCKED);
+    signal_actions::adopt();
+    crate::pager::restore_signals(signals & !signal_actions::NEVER_BLOCKED);
     if config.verbose {
         announce(pager);
     }
@@ -269,8 +271,9 @@ extern "C" fn destructor() {
     if !pager.is_this_process() {
         return;
     }
+    crate::pager::bring_in_stack();
     let operation = pager.enter();
-    pager.sample();
+    operation.on_own_stack(&mut || pager.sample());
     drop(operation);
     pager.statistics.finish();
     if pager.says_summary {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //! The SIGSYS handler: one trapped call in, its result out.
 //!
-//! It runs with the program's own signal mask and on the program's own stack, so that a
-//! call that waits can be interrupted exactly as without the pager. Where that stack is managed
-//! memory it runs on the thread's alternate one (`signal_stacks.rs`).
+//! It works with the program's own signal mask and on the program's own stack, so that a
+//! call that waits can be interrupted exactly as without the pager: its frame is moved there from
+//! the alternate one, with all signals blocked until then. Where the program's stack is managed
+//! memory it stays on the alternate one (`signal_stacks.rs`).
 
 use libc::c_long;
 
 use crate::interpose::{descriptors, ending, exec, memory, process, signals, transfer};
 use crate::pager::{Pager, in_arena, pager, restore_signals};
 use crate::signal::{KEPT_SIGSYS, pass_on};
-use crate::signal_actions::leave_managed_stacks;
+use crate::signal_actions::move_handlers;
 use crate::signal_frame::Frame;
 use crate::syscall;
 
@@ -19,12 +20,13 @@ const SYS_SECCOMP: i32 = 1;
 
 /// The handler: goes on where the call may wait.
 pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: a handler's arguments; nothing here wants to be dropped, and below the end that is
-    // named there is room for a frame, or there would have been none for the kernel's.
+    // SAFETY: a handler's arguments; nothing here wants to be dropped. Below the end that is named
+    // the kernel would have pushed the frame, were there no alternate stack; where there is no
+    // room for it, the program hears of it (SIGSEGV is not blocked).
     unsafe {
         let mut frame = Frame::new(signal, info, context);
         if let Some(pager) = pager()
-            && let Some(end) = frame.better_end(pager)
+            && let Some(end) = frame.end_for_call(pager)
         {
             frame.copy_below(end).go_on(do_call);
         }
@@ -32,6 +34,7 @@ pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut
     do_call(signal, info, context);
 }
 
+#[inline(never)]
 extern "C" fn do_call(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     // SAFETY: the kernel gives valid pointers. `si_syscall` follows the call's address.
     let (code, number) = unsafe {
@@ -46,11 +49,9 @@ extern "C" fn do_call(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     };
     // SAFETY: a handler's arguments, as of `on_trap`.
     let mut frame = unsafe { Frame::new(signal, info, context) };
+    restore_signals(frame.mask());
     let context = frame.context();
-    // All were blocked until here, so that none came in between on a stack that it is not for.
-    // SAFETY: the kernel's mask is the first 64 bits of the C library's.
-    restore_signals(unsafe { *(&raw const context.uc_sigmask).cast::<u64>() });
-    leave_managed_stacks(pager, context);
+    move_handlers(pager, context);
     pager.give_signal_stack(context);
     let registers = &context.uc_mcontext.gregs;
     let argument = |register: i32| registers[register as usize] as usize;

@@ -76,7 +76,8 @@ pub fn clone_sharing(pager: &Pager, arguments: [usize; 6], frame: Frame) -> isiz
     };
     // The C library keeps what it knows of a thread at the end of its stack. The kernel writes
     // there, too, without waiting for a page.
-    let is_kept = !(is_managed && has(libc::CLONE_SETTLS) && thread_pointer > stack)
+    let is_known = has(libc::CLONE_SETTLS) && in_arena(thread_pointer) && thread_pointer > stack;
+    let is_kept = !(is_managed && is_known)
         || (pager.signal_stacks).lock(
             pager,
             &alternate,
@@ -105,12 +106,10 @@ pub fn clone_sharing(pager: &Pager, arguments: [usize; 6], frame: Frame) -> isiz
         -(libc::EAGAIN as isize)
     };
     match result {
-        // What is no thread of this process is not asked for: it keeps the stack for good.
-        1.. if has(libc::CLONE_THREAD) => {
-            (pager.signal_stacks).hand_over(pager, &alternate, Some(result as u32));
+        1.. if !has(libc::CLONE_VFORK) => {
+            pager.signal_stacks.hand_over(&alternate, result as u32);
         }
-        1.. if !has(libc::CLONE_VFORK) => {}
-        _ => pager.signal_stacks.hand_over(pager, &alternate, None),
+        _ => pager.signal_stacks.give_back(pager, &alternate),
     }
     result
 }

@@ -8,10 +8,11 @@
 
 use libc::c_long;
 
+use crate::interpose::transfer::read_user;
 use crate::pager::{Pager, block_signals, in_arena, restore_signals};
-use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, NEVER_BLOCKED, is_ours};
-use crate::signal_actions::{Action, replace};
-use crate::signal_stacks::{DISABLED, has};
+use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, is_ours};
+use crate::signal_actions::{Action, NEVER_BLOCKED, replace};
+use crate::signal_stacks::{AUTODISARM, has};
 use crate::syscall;
 
 const fn fails(errno: i32) -> isize {
@@ -44,6 +45,17 @@ pub fn procmask(mask: &mut u64, arguments: [usize; 6]) -> isize {
         return fails(libc::EINVAL);
     }
     let before = *mask;
+    if !matches!(
+        how as i32,
+        libc::SIG_BLOCK | libc::SIG_UNBLOCK | libc::SIG_SETMASK
+    ) && set != 0
+    {
+        // So programs ask whether memory may be read.
+        return match read_user(set) {
+            Some(_) => fails(libc::EINVAL),
+            None => fails(libc::EFAULT),
+        };
+    }
     // SAFETY: the program's pointer.
     if let Some(set) = unsafe { get::<u64>(set) } {
         let next = match how as i32 {
@@ -134,12 +146,61 @@ pub fn wait_with_mask(pager: &Pager, number: c_long, arguments: [usize; 6]) -> i
     result
 }
 
-/// sigaltstack. The kernel pushes a frame there at any time, so it must be in DRAM.
-/// That of the interrupted context is put in force on return.
+/// sigaltstack. The kernel has the pager's (`signal_stacks.rs`), and the thread's is noted.
 pub fn altstack(pager: &Pager, context: &mut libc::ucontext_t, arguments: [usize; 6]) -> isize {
+    let pagers = context.uc_stack;
+    if !pager.signal_stacks.is_one(&pagers) {
+        return kernels_altstack(pager, &mut context.uc_stack, arguments);
+    }
     let [new, old, ..] = arguments;
     let pointer = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
-    let current = &mut context.uc_stack;
+    let told = pager.signal_stacks.program_stack(&pagers);
+    let is_on = has(&told, pointer);
+    // SAFETY: the program's pointer.
+    if let Some(wanted) = unsafe { get::<libc::stack_t>(new) } {
+        let result = judge(&wanted, is_on && told.ss_flags & AUTODISARM == 0);
+        if result < 0 {
+            return result;
+        }
+        if pager.is_this_process() {
+            pager.signal_stacks.set_program_stack(&pagers, &wanted);
+        }
+    }
+    let before = if has(&pagers, pointer) {
+        // In a handler that came while the pager was at work: who looks whether it may jump out
+        // of it is told the truth.
+        libc::stack_t {
+            ss_flags: libc::SS_ONSTACK,
+            ..pagers
+        }
+    } else {
+        libc::stack_t {
+            ss_flags: told.ss_flags | if is_on { libc::SS_ONSTACK } else { 0 },
+            ..told
+        }
+    };
+    // SAFETY: the program's pointer.
+    unsafe { put(old, before) };
+    0
+}
+
+/// What the kernel says to a stack.
+fn judge(wanted: &libc::stack_t, is_on_one: bool) -> isize {
+    if is_on_one {
+        return fails(libc::EPERM);
+    }
+    match wanted.ss_flags & !AUTODISARM {
+        libc::SS_DISABLE => 0,
+        0 | libc::SS_ONSTACK if wanted.ss_size >= libc::MINSIGSTKSZ => 0,
+        0 | libc::SS_ONSTACK => fails(libc::ENOMEM),
+        _ => fails(libc::EINVAL),
+    }
+}
+
+/// Of a thread that has none of the pager's. The kernel pushes a frame there at any time, so it
+/// must be in DRAM. `current` is the stack in the interrupted context, restored on return.
+fn kernels_altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usize; 6]) -> isize {
+    let [new, old, ..] = arguments;
     // SAFETY: the program's pointer.
     let wanted = unsafe { get::<libc::stack_t>(new) };
     let mut before = *current;
@@ -150,36 +211,22 @@ pub fn altstack(pager: &Pager, context: &mut libc::ucontext_t, arguments: [usize
             [0, &raw mut before as usize, 0, 0, 0, 0],
         );
     }
-    // One of the pager's is not the program's to know, which has none; but where it is on it.
-    let own = before;
-    if pager.signal_stacks.is_one(&own) {
-        before = match has(&own, pointer) {
-            true => libc::stack_t {
-                ss_flags: libc::SS_ONSTACK,
-                ..own
-            },
-            false => DISABLED,
-        };
-    }
     if let Some(wanted) = wanted {
         // No signal comes between the kernel's word and ours.
         let signals = block_signals();
-        let result = replace_altstack(pager, &own, &wanted);
+        let result = replace_altstack(pager, &before, &wanted);
         restore_signals(signals);
         if result < 0 {
             return result;
         }
-        let is_none = wanted.ss_flags & libc::SS_DISABLE != 0;
-        let pagers = is_none.then(|| pager.own_signal_stack()).flatten();
-        *current = pagers.unwrap_or(wanted);
+        *current = wanted;
     }
     // SAFETY: the program's pointer.
     unsafe { put(old, before) };
     0
 }
 
-/// The kernel is asked first: what it refuses is not locked. On a stack of the pager's, where it
-/// refuses all, what it would say is said here. Signals are blocked.
+/// The kernel is asked first: what it refuses is not locked. Signals are blocked.
 fn replace_altstack(pager: &Pager, before: &libc::stack_t, wanted: &libc::stack_t) -> isize {
     let managed = |stack: &libc::stack_t| {
         stack.ss_flags & libc::SS_DISABLE == 0 && in_arena(stack.ss_sp as usize)
@@ -189,16 +236,12 @@ fn replace_altstack(pager: &Pager, before: &libc::stack_t, wanted: &libc::stack_
         // SAFETY: a copy of the program's structure.
         unsafe { syscall::call(libc::SYS_sigaltstack, [stack, 0, 0, 0, 0, 0]) }
     };
-    let here = 0u8;
-    let is_on_it = pager.signal_stacks.is_one(before) && has(before, (&raw const here) as usize);
-    let result = if is_on_it { judge(wanted) } else { set(wanted) };
+    let result = set(wanted);
     if result < 0 {
         return result;
     }
     if managed(wanted) && !pager.lock_stack(wanted.ss_sp as usize, wanted.ss_size) {
-        if !is_on_it {
-            set(before);
-        }
+        set(before);
         return fails(libc::ENOMEM);
     }
     let is_same =
@@ -207,15 +250,4 @@ fn replace_altstack(pager: &Pager, before: &libc::stack_t, wanted: &libc::stack_
         pager.unlock_stack(before.ss_sp as usize, before.ss_size);
     }
     0
-}
-
-/// What the kernel says to a stack, of a thread that is on none.
-fn judge(wanted: &libc::stack_t) -> isize {
-    const AUTODISARM: i32 = 1 << 31;
-    match wanted.ss_flags & !AUTODISARM {
-        libc::SS_DISABLE => 0,
-        0 | libc::SS_ONSTACK if wanted.ss_size >= libc::MINSIGSTKSZ => 0,
-        0 | libc::SS_ONSTACK => fails(libc::ENOMEM),
-        _ => fails(libc::EINVAL),
-    }
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Programs on stacks of their own making, in memory of malloc: coroutines, threads, children.
 // Their next page is missing, or out, whenever the kernel wants to push the frame of a signal.
+// A longjmp looks whether the thread is on its alternate stack.
+#undef _FORTIFY_SOURCE
 #define _FORTIFY_SOURCE 2
 #include "check.h"
+#include <alloca.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -68,6 +71,18 @@ static void spawn(void)
 
 	CHECK(!posix_spawnp(&child, "true", NULL, NULL, arguments, environ));
 	child_of(child, 0);
+}
+
+// With the next page down untouched.
+static __attribute__((noinline)) void raise_at_the_edge(void)
+{
+	uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+	volatile char *room = alloca((here - 600) % PAGE);
+	int seen = ticks;
+
+	__asm__ volatile("" : : "r"(room) : "memory");
+	raise(SIGUSR1);
+	CHECK(ticks == seen + 1);
 }
 
 // Calls whose buffers are on this stack, or that are about memory, processes and signals.
@@ -137,6 +152,9 @@ static void run(void)
 		stack_t none = { .ss_flags = SS_DISABLE };
 
 		CHECK(!sigaltstack(&none, NULL));
+		// Its frame does not fit into what is left of the page.
+		if (round == 0)
+			raise_at_the_edge();
 		CHECK(descend(round, 30) == 30);
 		calls();
 		CHECK(swapcontext(&inside, &caller) == 0);
@@ -176,18 +194,6 @@ static void left(void)
 {
 	interrupted();
 	CHECK(!swapcontext(&inside, &caller));
-}
-
-static void leave_by_jumps(void)
-{
-	char *stack = malloc(STACK);
-
-	CHECK(!getcontext(&inside));
-	inside.uc_stack.ss_sp = stack;
-	inside.uc_stack.ss_size = STACK;
-	makecontext(&inside, left, 0);
-	CHECK(!swapcontext(&caller, &inside));
-	free(stack);
 }
 
 static void *on_given_stack(void *argument)
@@ -294,11 +300,15 @@ static void *jumps(void *argument)
 	return argument;
 }
 
+// Where plain handlers do not run.
+static char *forbidden;
+
 static void tick_on_much(int signal)
 {
 	volatile char room[6 << 10];
 
 	memset((char *)room, signal, sizeof(room));
+	CHECK((char *)room < forbidden || (char *)room > forbidden + 6 * PAGE);
 	tick(signal);
 }
 
@@ -313,7 +323,9 @@ static void ticks_between_calls(void)
 	sigset_t mask;
 
 	CHECK(stack != MAP_FAILED && !mprotect(stack + bytes, bytes, PROT_READ | PROT_WRITE));
+	forbidden = stack;
 	CHECK(!sigaltstack(&wanted, NULL) && !sigaction(SIGALRM, &action, NULL));
+	CHECK(!sigaction(SIGUSR2, &action, NULL));
 	sigemptyset(&mask);
 	sigaddset(&mask, SIGUSR2);
 	ticks = 0;
@@ -322,8 +334,111 @@ static void ticks_between_calls(void)
 		CHECK(!sigprocmask(SIG_BLOCK, &mask, NULL) &&
 		      !sigprocmask(SIG_UNBLOCK, &mask, NULL));
 	CHECK(!setitimer(ITIMER_REAL, &never, NULL));
+	// Two at a time.
+	sigaddset(&mask, SIGALRM);
+	CHECK(!sigprocmask(SIG_BLOCK, &mask, NULL));
+	ticks = 0;
+	CHECK(!raise(SIGUSR2) && !raise(SIGALRM) && ticks == 0);
+	CHECK(!sigprocmask(SIG_UNBLOCK, &mask, NULL) && ticks == 2);
 	wanted.ss_flags = SS_DISABLE;
 	CHECK(!sigaltstack(&wanted, NULL) && !munmap(stack, 2 * bytes));
+}
+
+// Nothing writes to it but the program and its handlers.
+static void an_alternate_stack_is_the_programs(void)
+{
+	char *stack = malloc(STACK);
+	struct sigaction action = { .sa_handler = tick, .sa_flags = SA_ONSTACK };
+	stack_t wanted = { .ss_sp = stack, .ss_size = STACK }, before;
+	sigset_t mask;
+
+	CHECK(!sigaction(SIGUSR2, &action, NULL) && !sigaltstack(&wanted, NULL));
+	memset(stack, 7, STACK);
+	evict_the_rest();
+	for (int round = 0; round < 3; round++) {
+		CHECK(!sigprocmask(SIG_SETMASK, NULL, &mask) && !sigaltstack(NULL, &before));
+		CHECK(before.ss_sp == stack && before.ss_size == STACK && !before.ss_flags);
+		spawn();
+	}
+	for (int at = 0; at < STACK; at++)
+		CHECK(stack[at] == 7);
+	ticks = 0;
+	raise(SIGUSR2);
+	CHECK(ticks == 1 && stack[0] == 7 && !memchr(stack, 0, STACK / 2));
+	wanted.ss_flags = SS_DISABLE;
+	CHECK(memchr(stack, 0, STACK) && !sigaltstack(&wanted, NULL));
+	free(stack);
+}
+
+// A coroutine whose stack is made by a signal that it takes there, as in GNU Pth and QEMU.
+void jump_unchecked(sigjmp_buf, int) __asm__("siglongjmp") __attribute__((noreturn));
+static sigjmp_buf born, back;
+
+static void give_birth(int signal)
+{
+	tick(signal);
+	if (sigsetjmp(born, 0)) {
+		// Long after the handler has returned.
+		CHECK(descend(13, 20) == 20);
+		calls();
+		jump_unchecked(back, 1);
+	}
+}
+
+static void coroutine_by_signal(void)
+{
+	for (volatile int round = 0; round < 3; round++) {
+		char *volatile stack = malloc(STACK);
+		struct sigaction action = { .sa_handler = give_birth, .sa_flags = SA_ONSTACK };
+		stack_t wanted = { .ss_sp = stack, .ss_size = STACK };
+
+		CHECK(!sigaction(SIGUSR2, &action, NULL) && !sigaltstack(&wanted, NULL));
+		ticks = 0;
+		raise(SIGUSR2);
+		wanted.ss_flags = SS_DISABLE;
+		CHECK(ticks == 1 && !sigaltstack(&wanted, NULL));
+		evict_the_rest();
+		if (!sigsetjmp(back, 0))
+			jump_unchecked(born, 1);
+		free(stack);
+	}
+}
+
+// A stack for signals that is told of on a stack in managed memory.
+static void tells(void)
+{
+	static char own[64 << 10];
+	stack_t wanted = { .ss_sp = own, .ss_size = sizeof(own) }, before;
+	struct sigaction action = { .sa_handler = spawns, .sa_flags = SA_ONSTACK };
+
+	CHECK(!sigaction(SIGUSR2, &action, NULL));
+	CHECK(!sigaltstack(&wanted, NULL) && !sigaltstack(NULL, &before) && before.ss_sp == own);
+	ticks = 0;
+	raise(SIGUSR2);
+	CHECK(ticks == 1 && own[sizeof(own) - 100 * 16]);
+	wanted.ss_flags = SS_DISABLE;
+	CHECK(!sigaltstack(&wanted, &before) && before.ss_sp == own);
+	CHECK(!sigaltstack(NULL, &before) && before.ss_flags == SS_DISABLE);
+	CHECK(!swapcontext(&inside, &caller));
+}
+
+static void ends_the_program(void)
+{
+	evict_the_rest();
+	exit(descend(14, 10) == 10 ? 29 : 1);
+}
+
+// Runs on a stack of malloc until it comes back.
+static void on_new_stack(void (*function)(void))
+{
+	char *stack = malloc(STACK);
+
+	CHECK(!getcontext(&inside));
+	inside.uc_stack.ss_sp = stack;
+	inside.uc_stack.ss_size = STACK;
+	makecontext(&inside, function, 0);
+	CHECK(!swapcontext(&caller, &inside));
+	free(stack);
 }
 
 // What is asked for is what was set.
@@ -359,18 +474,29 @@ int main(void)
 
 	signal(SIGUSR1, tick);
 	ticks_between_calls();
+	an_alternate_stack_is_the_programs();
 	CHECK(!pthread_create(&threads[0], NULL, jumps, NULL) && !pthread_join(threads[0], NULL));
 	actions();
 	coroutines(threads);
 	actions();
 	ticks_between_calls();
 	CHECK(!pthread_create(&threads[0], NULL, jumps, NULL) && !pthread_join(threads[0], NULL));
-	leave_by_jumps();
+	on_new_stack(left);
+	on_new_stack(tells);
+	fflush(stdout);
+	pid_t last = fork();
+
+	CHECK(last >= 0);
+	if (!last)
+		on_new_stack(ends_the_program);
+	child_of(last, 29);
+	an_alternate_stack_is_the_programs();
+	coroutine_by_signal();
 	for (int thread = 0; thread < 3; thread++)
 		CHECK(!pthread_create(&threads[thread], NULL, coroutines, NULL));
 	for (int thread = 0; thread < 3; thread++)
 		CHECK(!pthread_join(threads[thread], NULL));
-	// More than are kept a stack for, one after another.
+	// Many, one after another.
 	char *memory = map(MIB);
 
 	for (int round = 0; round < 300; round++) {
