@@ -24,7 +24,9 @@ use std::ffi::CStr;
 use crate::abi::{
     Arrival, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING, VICTIM_CACHE,
 };
-use crate::{Algorithm, BLOCK_PAGES, Host, HotTrial, KeptWalk, Lists, Memory, VictimSize, Was};
+use crate::{
+    Algorithm, BLOCK_PAGES, Host, HotTrial, KeptWalk, Lists, Memory, PageSet, VictimSize, Was,
+};
 
 const PROBATION: u8 = 0;
 const HOT: u8 = 1;
@@ -71,6 +73,8 @@ pub struct Default2Q {
     unstreamed_pages: u32,
     trial: HotTrial,
     victims: VictimSize,
+    /// Pages that left DRAM.
+    out: PageSet,
 }
 
 impl Default2Q {
@@ -258,6 +262,7 @@ impl Algorithm for Default2Q {
             Lists::<LISTS>::memory_bytes(host.arena_pages())
                 + KeptWalk::memory_bytes(host.arena_pages())
                 + HotTrial::memory_bytes(host.arena_pages())
+                + PageSet::memory_bytes(host.arena_pages())
         })
     }
 
@@ -270,6 +275,7 @@ impl Algorithm for Default2Q {
             unstreamed_pages: 0,
             trial: HotTrial::new(host.arena_pages(), host.dram_pages(), memory)?,
             victims: VictimSize::new(host.dram_pages(), VICTIM_SHARES),
+            out: PageSet::new(host.arena_pages(), memory)?,
         })
     }
 
@@ -277,11 +283,13 @@ impl Algorithm for Default2Q {
         self.pages.remove_range(first, pages);
         self.walk.forget(first, pages);
         self.trial.forget(first, pages);
+        self.victims.forget(self.out.remove_range(first, pages));
     }
 
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
             self.victims.arrived(arrival);
+            self.out.remove(arrival.page);
             let was = self.trial.arrived(arrival);
             let soon = self.host.dram_pages() / SOON_SHARE;
             let comes_soon = arrival.distance != NEVER && arrival.distance < soon;
@@ -341,6 +349,7 @@ impl Algorithm for Default2Q {
     fn evicted(&mut self, pages: &[u32]) {
         self.victims.left(pages.len());
         for &page in pages {
+            self.out.insert(page);
             self.trial.left(page);
         }
     }

@@ -95,6 +95,24 @@ impl<A: Algorithm> Pager<A> {
         }
     }
 
+    /// The program gives memory back and has the same anew.
+    #[cfg(test)]
+    fn map_anew(&mut self, pages: Range<u32>) {
+        for page in pages.clone() {
+            let resident = std::mem::take(&mut self.resident[page as usize]);
+            let cached = std::mem::take(&mut self.cached[page as usize]);
+            self.used -= u32::from(resident || cached);
+            self.stamps.remove(&page);
+        }
+        for victim in &mut self.victims {
+            if victim.is_some_and(|page| pages.contains(&page)) {
+                *victim = None;
+            }
+        }
+        self.policy.unmapped(pages.start, pages.end - pages.start);
+        self.policy.mapped(pages.start, pages.end - pages.start);
+    }
+
     fn leave(&mut self, page: u32) {
         self.evictions += 1;
         self.stamps.insert(page, self.evictions);
@@ -355,6 +373,23 @@ mod tests {
             println!("modelled faults, {pattern:?}: {missed} and {detours} for nothing");
             assert!(detours < missed / 4.0, "{detours} beside {missed}");
         }
+    }
+
+    /// What a program has freed is not what it waits for.
+    #[test]
+    fn memory_that_is_given_back_is_not_out() {
+        let mut pager = Pager::<Default2Q>::new();
+        pager.policy.mapped(0, PAGES);
+        for _ in 0..8 {
+            (0..PAGES).for_each(|page| {
+                pager.touch(page, false);
+            });
+            pager.map_anew(0..PAGES);
+        }
+        let missed = run(&mut pager, Pattern::Uniform, 0..TOUCHES) * f64::from(TOUCHES);
+        let detours = f64::from(pager.detours);
+        println!("modelled faults after memory was freed: {missed} and {detours} for nothing");
+        assert!(detours < missed / 16.0, "{detours} beside {missed}");
     }
 
     /// Nor may it take long until the hot pages are known, with waves of misses as they

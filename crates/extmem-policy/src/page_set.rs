@@ -50,16 +50,20 @@ impl PageSet {
         was_in
     }
 
-    /// Takes a range out.
-    pub fn remove_range(&mut self, first: u32, pages: u32) {
+    /// Takes a range out. How many pages of it were in the set.
+    pub fn remove_range(&mut self, first: u32, pages: u32) -> u32 {
+        let mut removed = 0;
         let end = (u64::from(first) + u64::from(pages)).min(self.words.len() as u64 * 64) as u32;
         let mut page = first;
         while page < end {
             let count = (WORD - page % WORD).min(end - page);
             let mask = u64::MAX >> (WORD - count) << (page % WORD);
-            self.words[(page / WORD) as usize] &= !mask;
+            let word = &mut self.words[(page / WORD) as usize];
+            removed += (*word & mask).count_ones();
+            *word &= !mask;
             page += count;
         }
+        removed
     }
 
     /// The highest page below `below` that is in the set, looked for among as many pages as
@@ -94,8 +98,10 @@ mod tests {
                     0 => prop_assert_eq!(set.insert(page), None),
                     1 => prop_assert_eq!(set.remove(page), model.remove(&page)),
                     _ => {
-                        set.remove_range(page, pages);
+                        let before = model.len();
                         model.retain(|other| !(page..page + pages).contains(other));
+                        let removed = set.remove_range(page, pages) as usize;
+                        prop_assert_eq!(removed, before - model.len());
                     }
                 }
                 prop_assert_eq!(set.contains(page), model.contains(&page));

@@ -55,6 +55,9 @@ pub struct VictimSize {
     alike: Alike,
     /// They were found to be, and what was learnt of them is nothing.
     are_alike: bool,
+    /// Of those that came back meanwhile, so many did early, in permille: more than by chance
+    /// where the program is done with some that are out.
+    alike_early_permille: u64,
 }
 
 /// Are the pages that pass through the cache wanted alike? Tells only while the cache keeps
@@ -67,12 +70,16 @@ struct Alike {
     saved: u32,
     /// Of those saved, those in the younger half.
     young: u32,
+    /// Pages that came back from swap by themselves, and those that did so early.
+    returned: u32,
+    early: u32,
 }
 
 impl Alike {
-    /// A period of so many ends; whether pages are alike, once that can be told. Of pages that
-    /// are, a share `F` is saved, and of those 1 / (1 + sqrt(1 - F)) in the younger half.
-    fn judge(&mut self, period: &Self, is_same_size: bool, enough: u32) -> Option<bool> {
+    /// A period of so many ends; if it can be told that pages are alike, how many permille of
+    /// those that come back do so early. Of pages that are, a share `F` is saved, and of those
+    /// 1 / (1 + sqrt(1 - F)) in the younger half.
+    fn judge(&mut self, period: &Self, is_same_size: bool, enough: u32) -> Option<u64> {
         if !is_same_size || self.fills {
             *self = Self {
                 fills: !is_same_size,
@@ -83,6 +90,8 @@ impl Alike {
         self.passed = self.passed.saturating_add(period.passed);
         self.saved = self.saved.saturating_add(period.saved);
         self.young = self.young.saturating_add(period.young);
+        self.returned = self.returned.saturating_add(period.returned);
+        self.early = self.early.saturating_add(period.early);
         if self.saved < enough {
             return None;
         }
@@ -93,8 +102,9 @@ impl Alike {
         // three, but not to see that some are hot costs more than to look again.
         let most = young_if_alike + young_if_alike / 32 + saved.isqrt() / 2;
         let are_alike = u64::from(self.young) <= most;
+        let early_permille = u64::from(self.early) * 1000 / u64::from(self.returned.max(1));
         *self = Self::default();
-        Some(are_alike)
+        are_alike.then_some(early_permille)
     }
 }
 
@@ -118,6 +128,7 @@ impl VictimSize {
             out_pages: 0,
             alike: Alike::default(),
             are_alike: false,
+            alike_early_permille: 0,
         }
     }
 
@@ -139,6 +150,12 @@ impl VictimSize {
         let returns_early = self.returned > self.period / 2
             && u64::from(self.early)
                 > early_by_chance + early_by_chance / 8 + 3 * early_by_chance.isqrt();
+        // Not so when they were found to be alike: others are wanted now.
+        let as_then = (returned * self.alike_early_permille * 3 / 2000).max(2 * early_by_chance);
+        if self.are_alike && returns_early && u64::from(self.early) > as_then + 3 * as_then.isqrt()
+        {
+            self.begin_anew();
+        }
         if returns_early && self.settled == 0 {
             (self.pages, self.rest) = (self.most, 0);
             self.begin_learning();
@@ -163,11 +180,14 @@ impl VictimSize {
             passed: self.passed,
             saved: self.saved,
             young: self.young,
-            ..Alike::default()
+            returned: self.returned,
+            early: self.early,
+            fills: false,
         };
         let is_same_size = self.pages == before_pages && self.rest == 0;
         let enough = self.period * 16 / ALIKE_SHARE;
-        if self.alike.judge(&period, is_same_size, enough) == Some(true) {
+        if let Some(early_permille) = self.alike.judge(&period, is_same_size, enough) {
+            self.alike_early_permille = early_permille;
             // There is nothing to learn: as if it were learnt.
             (self.are_alike, self.learning) = (true, 0);
             (self.settled, self.quiet) = (SETTLED_PERIODS, 0);
@@ -208,6 +228,11 @@ impl VictimSize {
     pub fn left(&mut self, count: usize) {
         self.out_pages = self.out_pages.saturating_add(count as u32);
         self.passed(count as u32);
+    }
+
+    /// So many of those are done with: their memory was given back.
+    pub fn forget(&mut self, count: u32) {
+        self.out_pages = self.out_pages.saturating_sub(count);
     }
 
     /// A page came to DRAM, or was wanted while it lay in the victim cache.
@@ -281,6 +306,23 @@ mod tests {
         let tried = (20..20 + REST_PERIODS).any(|periods| size_after(periods, 585) == 100);
         assert!(tried);
         assert_eq!(size_after(20 + SETTLED_PERIODS, 585), 800);
+    }
+
+    /// Where pages were alike, and some are hot now, that is looked for at once.
+    #[test]
+    fn pages_that_were_alike_may_be_so_no_more() {
+        let early_after = |early: u32| {
+            let mut size = VictimSize::new(6400, (64, 8));
+            size.left(6400);
+            for period in 0..24 {
+                (size.saved, size.young) = (200, 117);
+                (size.returned, size.early) = (400, if period < 20 { 60 } else { early });
+                size.passed(400);
+            }
+            size.pages()
+        };
+        assert_eq!((early_after(60), early_after(100)), (0, 0));
+        assert_eq!(early_after(200), 800);
     }
 
     /// To grow or to shrink says nothing of what is in it.
