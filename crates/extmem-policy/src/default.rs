@@ -92,6 +92,12 @@ impl Default2Q {
         self.pages.len(HOT) + self.pages.len(PROVEN) + self.pages.len(NEW)
     }
 
+    /// Pages of streams beyond their share of DRAM and so many.
+    fn stream_pages_beyond(&self, margin: u32) -> u32 {
+        let share = self.host.dram_pages() / STREAM_SHARE;
+        self.pages.len(STREAM).saturating_sub(share + margin)
+    }
+
     fn oldest_on_probation(&mut self) -> Option<u32> {
         while self.pages.len(AGED) < self.pages.len(PROBATION) {
             let page = self.pages.pop_oldest(PROBATION)?;
@@ -243,9 +249,9 @@ impl Default2Q {
         // Well above what those lists are cut down to: where both would be so in turns, the
         // pages that the walk took last would leave before they are used.
         let margin = dram_pages / WALK_MARGIN_SHARE;
-        let has_room = self.owed_pages == 0
-            && (self.probation_pages() > dram_pages / WALK_ROOM_SHARE + margin
-                || self.pages.len(STREAM) > dram_pages / STREAM_SHARE + margin);
+        let has_room = self.stream_pages_beyond(margin) > 0
+            || (self.owed_pages == 0
+                && self.probation_pages() > dram_pages / WALK_ROOM_SHARE + margin);
         if is_repeated && self.walk.keeps(page, has_room, margin) {
             WALK
         } else {
@@ -302,7 +308,10 @@ impl Algorithm for Default2Q {
                 self.list_for_hot(was, false)
             } else {
                 if arrival.distance != NEVER {
-                    self.owed_pages = (self.owed_pages + 1).min(self.pages.len(WALK));
+                    // While the stream has too much it gives: the kept walk owes nothing.
+                    if self.stream_pages_beyond(0) == 0 {
+                        self.owed_pages = (self.owed_pages + 1).min(self.pages.len(WALK));
+                    }
                     for _ in 0..self.trial.due() {
                         self.put_oldest_on_trial();
                     }

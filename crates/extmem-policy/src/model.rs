@@ -95,6 +95,23 @@ impl<A: Algorithm> Pager<A> {
         }
     }
 
+    /// Everything goes out.
+    #[cfg(test)]
+    fn leave_all(&mut self) {
+        let mut chosen = [0; BATCH];
+        for page in std::mem::take(&mut self.victims).into_iter().flatten() {
+            self.cached[page as usize] = false;
+            self.leave(page);
+        }
+        while self.used > 0 {
+            let count = self.policy.choose(&mut chosen);
+            for &page in &chosen[..count] {
+                self.resident[page as usize] = false;
+                self.leave(page);
+            }
+        }
+    }
+
     /// The program gives memory back and has the same anew.
     #[cfg(test)]
     fn map_anew(&mut self, pages: Range<u32>) {
@@ -462,6 +479,30 @@ mod tests {
         let missed = run(&mut cut(), Pattern::PageRank, SETTLED);
         println!("modelled misses, PageRank: {whole:.4}, in parts {missed:.4}");
         assert!(missed < whole * 1.1);
+    }
+
+    /// A page that comes back alone while DRAM is full of the stream has nothing of what is kept.
+    #[test]
+    fn a_walk_is_kept_though_other_pages_come_alone() {
+        let walked = PAGES / 8 * 7;
+        let mut pager = Pager::<Default2Q>::new();
+        pager.policy.mapped(0, PAGES);
+        (0..PAGES).for_each(|page| {
+            pager.touch(page, false);
+        });
+        // All are out, and DRAM is free: so it is after other memory was given back.
+        pager.leave_all();
+        let (mut state, mut missed) = (88_172_645_463_325_252, 0);
+        for step in 0..6 * walked {
+            if step % 128 == 0 {
+                pager.touch(walked + random(&mut state) % (PAGES - walked), false);
+            }
+            let miss = pager.touch(step % walked, true);
+            missed += u32::from(miss && step >= 3 * walked);
+        }
+        let share = f64::from(missed) / f64::from(3 * walked);
+        println!("modelled misses of a walk beside others: {share:.3}");
+        assert!(share < 0.5, "{share}");
     }
 
     #[test]
