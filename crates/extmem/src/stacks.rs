@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-//! Alternate signal stacks that lie in the arena.
+//! Memory in the arena that the kernel writes to at any time, without waiting for a page:
+//! alternate signal stacks that it knows of, and what it keeps at the end of a thread's stack.
 //!
-//! The kernel pushes a frame on one at any time, that of a fault too, so their pages stay in
-//! DRAM. Several threads' stacks may share a page, as an allocator places them: it is let go
-//! when it lies in none of them.
+//! Their pages stay in DRAM. Several threads' stacks may share a page, as an allocator places
+//! them: it is let go when it lies in none of them.
 
 /// A program with more of them than these may lose a page that two of them share.
 const MOST: usize = 256;
