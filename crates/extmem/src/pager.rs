@@ -225,9 +225,7 @@ impl Pager {
         if !self.is_this_process() {
             return None;
         }
-        // SAFETY: no arguments.
-        let thread = unsafe { syscall::call(libc::SYS_gettid, [0; 6]) };
-        self.signal_stacks.of_thread(self, thread as u32)
+        (self.signal_stacks).of_thread(self, syscall::this_thread())
     }
 
     /// A thread that has no alternate signal stack has the pager's when its handler returns.

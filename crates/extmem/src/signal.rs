@@ -174,7 +174,7 @@ pub fn pass_on(
             unsafe {
                 if (*info).si_code <= 0 {
                     let process = syscall::call(libc::SYS_getpid, [0; 6]) as usize;
-                    let thread = syscall::call(libc::SYS_gettid, [0; 6]) as usize;
+                    let thread = syscall::this_thread() as usize;
                     syscall::call(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]);
                 }
             }

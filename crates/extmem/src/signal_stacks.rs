@@ -271,7 +271,7 @@ impl SignalStacks {
 
     /// Makes one's memory accessible, all but its guard. Nothing is told of it yet.
     fn make_ready(&self, index: usize) -> bool {
-        self.set_told_none(index);
+        self.set_program_stack(&self.stack(index), &DISABLED);
         let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let start = self.stack(index).ss_sp as usize;
         // SAFETY: memory of ours that nobody uses.
@@ -282,12 +282,6 @@ impl SignalStacks {
             )
         };
         result >= 0
-    }
-
-    fn set_told_none(&self, index: usize) {
-        for word in &self.told[index] {
-            word.store(0, Ordering::Relaxed);
-        }
     }
 
     fn index_of(&self, stack: &libc::stack_t) -> Option<usize> {
@@ -349,6 +343,19 @@ impl SignalStacks {
     }
 }
 
+/// The alternate stack of this thread, as the kernel has it.
+pub fn in_force() -> libc::stack_t {
+    let mut stack = DISABLED;
+    // SAFETY: fills one structure.
+    unsafe {
+        syscall::call(
+            libc::SYS_sigaltstack,
+            [0, &raw mut stack as usize, 0, 0, 0, 0],
+        );
+    }
+    stack
+}
+
 /// One past the last byte of a stack.
 pub fn end_of(stack: &libc::stack_t) -> usize {
     stack.ss_sp as usize + stack.ss_size
@@ -363,6 +370,7 @@ pub fn has(stack: &libc::stack_t, pointer: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::syscall::this_thread;
 
     #[derive(Default)]
     struct Told {
@@ -392,11 +400,6 @@ mod tests {
     fn stacks() -> (SignalStacks, Told) {
         let region = Region::reserve(SignalStacks::footprint_bytes()).unwrap();
         (SignalStacks::new(&region).unwrap(), Told::default())
-    }
-
-    fn this_thread() -> u32 {
-        // SAFETY: no arguments.
-        unsafe { syscall::call(libc::SYS_gettid, [0; 6]) as u32 }
     }
 
     #[test]

@@ -38,6 +38,12 @@ pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
     unsafe { entry(number as isize, a, b, c, d, e, f) }
 }
 
+/// The number of this thread.
+pub fn this_thread() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { call(libc::SYS_gettid, [0; 6]) as u32 }
+}
+
 /// Reads memory of this process by way of the kernel, which refuses what may not be read; bytes,
 /// or `-errno`. It is named by this thread's number: the first one may have ended, and no other
 /// process has it, whatever forks and name spaces there are.
@@ -47,11 +53,10 @@ pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> isize {
 pub unsafe fn read_own(from: &[libc::iovec], into: &[libc::iovec]) -> isize {
     // SAFETY: the caller vouches for where it goes.
     unsafe {
-        let thread = call(libc::SYS_gettid, [0; 6]);
         call(
             libc::SYS_process_vm_readv,
             [
-                thread as usize,
+                this_thread() as usize,
                 into.as_ptr() as usize,
                 into.len(),
                 from.as_ptr() as usize,

@@ -40,7 +40,7 @@ const fn argument_high(index: u32) -> u32 {
 }
 
 /// So many of these filters, and a few more, the kernel puts one on another.
-pub const DEPTH: u32 = 125;
+pub const DEPTH: u32 = 130;
 
 /// mmap flags that leave a mapping to the kernel.
 const LEFT_ALONE: i32 = libc::MAP_FIXED

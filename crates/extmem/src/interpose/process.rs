@@ -12,7 +12,7 @@ use crate::page::{Entry, Flag, PageIndex, State};
 use crate::pager::{Pager, block_signals, in_arena, restore_signals};
 use crate::region::PAGE_BYTES;
 use crate::signal_frame::Frame;
-use crate::signal_stacks::{DISABLED, end_of};
+use crate::signal_stacks::{DISABLED, end_of, in_force};
 use crate::syscall;
 
 /// Flags that a process with a memory of its own cannot have. With the parent's table of
@@ -118,7 +118,7 @@ pub fn clone_sharing(pager: &Pager, arguments: [usize; 6], frame: Frame) -> isiz
 /// which the child has a copy, so both sides return from here.
 pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isize {
     let signals = block_signals();
-    let before = this_thread();
+    let before = syscall::this_thread();
     // Nobody is half way through anything from here on.
     pager.gate.close();
     let Some(ticket) = pager.store.fork_begin() else {
@@ -131,8 +131,8 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
     if result == 0 {
         pager.store.after_fork_in_child(ticket);
         pager.after_fork_in_child();
-        let current = current_alternate();
-        (pager.signal_stacks).after_fork_in_child(before, this_thread(), &current);
+        let now = syscall::this_thread();
+        (pager.signal_stacks).after_fork_in_child(before, now, &in_force());
     } else {
         pager.store.fork_ended(ticket, result > 0);
     }
@@ -147,24 +147,6 @@ pub fn fork(pager: &'static Pager, number: c_long, arguments: [usize; 6]) -> isi
     }
     restore_signals(signals);
     result
-}
-
-/// The alternate stack that is in force.
-fn current_alternate() -> libc::stack_t {
-    let mut stack = DISABLED;
-    // SAFETY: fills one structure.
-    unsafe {
-        syscall::call(
-            libc::SYS_sigaltstack,
-            [0, &raw mut stack as usize, 0, 0, 0, 0],
-        );
-    }
-    stack
-}
-
-fn this_thread() -> u32 {
-    // SAFETY: no arguments.
-    unsafe { syscall::call(libc::SYS_gettid, [0; 6]) as u32 }
 }
 
 impl Pager {

@@ -12,7 +12,7 @@ use crate::interpose::transfer::read_user;
 use crate::pager::{Pager, block_signals, in_arena, restore_signals};
 use crate::signal::{KEPT_SIGBUS, KEPT_SIGSYS, is_ours};
 use crate::signal_actions::{Action, NEVER_BLOCKED, replace};
-use crate::signal_stacks::{AUTODISARM, has};
+use crate::signal_stacks::{AUTODISARM, has, in_force};
 use crate::syscall;
 
 const fn fails(errno: i32) -> isize {
@@ -203,14 +203,8 @@ fn kernels_altstack(pager: &Pager, current: &mut libc::stack_t, arguments: [usiz
     let [new, old, ..] = arguments;
     // SAFETY: the program's pointer.
     let wanted = unsafe { get::<libc::stack_t>(new) };
-    let mut before = *current;
-    // SAFETY: fills one structure. (The context's flags do not say "disabled".)
-    unsafe {
-        syscall::call(
-            libc::SYS_sigaltstack,
-            [0, &raw mut before as usize, 0, 0, 0, 0],
-        );
-    }
+    // The context's flags do not say "disabled".
+    let before = in_force();
     if let Some(wanted) = wanted {
         // No signal comes between the kernel's word and ours.
         let signals = block_signals();
