@@ -5,14 +5,14 @@ use crate::abi::{Arrival, FIRST_TOUCH, STREAM, VICTIM_CACHE};
 
 /// A rest, and the period after it in which the cache fills.
 const REST_PERIODS: u32 = 8;
-/// It is large for so long at a time: each page of DRAM has passed through it some six times
+/// It is large for so long at a time: each page of DRAM has passed through it some four times
 /// by then.
-const LEARNING_PERIODS: u32 = 96;
+const LEARNING_PERIODS: u32 = 64;
 /// Then it stays small for so long, a share of the largest.
 const SETTLED_PERIODS: u32 = 128;
 const SETTLED_SHARE: u32 = 4;
-/// Unless for so many periods pages do not come back early: the hot ones are others now.
-const QUIET_PERIODS: u32 = 2;
+/// Weight of a period in what it usually saves then, one in so many.
+const USUAL_WEIGHT: u64 = 4;
 /// A page comes back early if it does so before one in so many of the pages in swap left.
 const EARLY_SHARE: u32 = 8;
 /// Where all pages are wanted alike, as many come back early: 1 - exp(-1/8), in permille.
@@ -28,7 +28,8 @@ const ALIKE_SHARE: u32 = 2;
 /// Pages that come back from swap early tell the same without it: where an eighth more of
 /// them do than chance would have it (and three standard deviations, so that it is not
 /// chance), there is much to learn, and it is as large as may be for a while. What was
-/// learnt is then kept by a small one as well, for a fraction of the faults.
+/// learnt is then kept by a small one as well, for a fraction of the faults, until that saves
+/// more than it did: other pages are hot now.
 #[derive(Debug)]
 pub struct VictimSize {
     pages: u32,
@@ -36,9 +37,10 @@ pub struct VictimSize {
     rest: u32,
     /// Periods that it may still be large.
     learning: u32,
-    /// Periods in which it stays small, and those of them running without early returns.
+    /// Periods in which it stays small, and how many permille of its victims it saved in those
+    /// before; 0 is not known.
     settled: u32,
-    quiet: u32,
+    usual_permille: u64,
     least: u32,
     most: u32,
     period: u32,
@@ -116,7 +118,7 @@ impl VictimSize {
             rest: 0,
             learning: 0,
             settled: 0,
-            quiet: 0,
+            usual_permille: 0,
             least: dram_pages / shares.0.max(1),
             most: dram_pages / shares.1.max(1),
             period: (dram_pages / 16).max(64),
@@ -175,7 +177,7 @@ impl VictimSize {
             };
             self.pages = (self.pages - self.pages / 4).max(least);
         }
-        self.grow_older(returns_early);
+        self.grow_older();
         let period = Alike {
             passed: self.passed,
             saved: self.saved,
@@ -190,7 +192,7 @@ impl VictimSize {
             self.alike_early_permille = early_permille;
             // There is nothing to learn: as if it were learnt.
             (self.are_alike, self.learning) = (true, 0);
-            (self.settled, self.quiet) = (SETTLED_PERIODS, 0);
+            (self.settled, self.usual_permille) = (SETTLED_PERIODS, 0);
             (self.pages, self.rest) = (self.least, REST_PERIODS);
         }
         (self.passed, self.saved, self.young) = (0, 0, 0);
@@ -209,19 +211,35 @@ impl VictimSize {
     }
 
     /// A period ends.
-    fn grow_older(&mut self, returns_early: bool) {
+    fn grow_older(&mut self) {
         if self.learning > 0 {
             self.learning -= 1;
             if self.learning == 0 {
-                (self.settled, self.quiet) = (SETTLED_PERIODS, 0);
+                (self.settled, self.usual_permille) = (SETTLED_PERIODS, 0);
             }
         } else if self.settled > 0 {
-            self.quiet = if returns_early { 0 } else { self.quiet + 1 };
             self.settled -= 1;
-            if self.settled == 0 || self.quiet >= QUIET_PERIODS {
+            if self.saves_more_than_usual() || self.settled == 0 {
                 self.begin_anew();
             }
         }
+    }
+
+    /// Whether the period that ends saved half as many again as those before it since there was
+    /// nothing more to learn, and three standard deviations.
+    fn saves_more_than_usual(&mut self) -> bool {
+        let passed = u64::from(self.passed.max(1));
+        let saved = u64::from(self.saved);
+        let permille = (saved * 1000 / passed).max(1);
+        let before = self.usual_permille;
+        if before == 0 {
+            self.usual_permille = permille;
+            return false;
+        }
+        self.usual_permille = (before * (USUAL_WEIGHT - 1) + permille) / USUAL_WEIGHT;
+        let usual = before * passed / 1000;
+        // Of pages that are alike none is saved while it rests.
+        !self.are_alike && saved > usual + usual / 2 + 3 * usual.isqrt()
     }
 
     /// So many pages left DRAM.
@@ -388,15 +406,18 @@ mod tests {
         // Until what there is to learn is learnt.
         (0..LEARNING_PERIODS - 2).for_each(|_| returns(&mut size, 80));
         assert_eq!(size.pages(), 800);
-        let save_some = |size: &mut VictimSize| {
-            size.saved += 100;
-            returns(size, 80);
+        let save = |size: &mut VictimSize, saved: u32, early: u32| {
+            size.saved += saved;
+            returns(size, early);
         };
-        (0..20).for_each(|_| save_some(&mut size));
+        // And stays small, whether pages come back early or not.
+        for period in 0..20 {
+            save(&mut size, 80, if period % 4 == 0 { 80 } else { 46 });
+        }
         assert_eq!(size.pages(), 800 / SETTLED_SHARE);
-        // Others are hot now: at first they are not known to come back early.
-        (0..QUIET_PERIODS).for_each(|_| returns(&mut size, 46));
-        save_some(&mut size);
+        // Others are hot now: they do not come back early at first, but once they have come
+        // many of them are saved.
+        (0..3).for_each(|_| save(&mut size, 160, 46));
         assert_eq!(size.pages(), 800);
     }
 }
