@@ -22,7 +22,10 @@ const TURN_READS: u32 = 128;
 const LONGEST_NS: u64 = 500_000;
 /// Who could not look for so long had to give the CPU to somebody else.
 const ASIDE_NS: u64 = 500_000;
-/// Reads that sleep after that.
+/// If that happens twice within so many reads of each thread, somebody computes here; a host
+/// that takes a CPU for a while does so less often.
+const OFTEN_READS: u32 = 256;
+/// Reads that sleep then.
 const REST_READS: u32 = 1024;
 
 /// Sleeping and looking in turns.
@@ -33,6 +36,8 @@ pub struct Polling {
     readers: AtomicU32,
     /// With more readers than this they look in turn.
     cpus: u32,
+    /// Reads since a thread was set aside. Races cost a few of them.
+    since_aside: AtomicU32,
     /// Reads that sleep whatever the turn, because somebody else wants the CPU.
     rest: AtomicU32,
 }
@@ -44,6 +49,7 @@ impl Polling {
             turns: CrowdTurns::new(|| Turns::new(TURN_READS, false, 1000)),
             readers: AtomicU32::new(0),
             cpus: cpus.max(1),
+            since_aside: AtomicU32::new(u32::MAX),
             rest: AtomicU32::new(0),
         }
     }
@@ -52,6 +58,9 @@ impl Polling {
     /// [`Self::end`] follows.
     pub fn begin(&self) -> Option<Look<'_>> {
         let others = self.readers.fetch_add(1, Ordering::Relaxed);
+        let since_aside = self.since_aside.load(Ordering::Relaxed);
+        self.since_aside
+            .store(since_aside.saturating_add(1), Ordering::Relaxed);
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
             self.rest.store(rest - 1, Ordering::Relaxed);
@@ -67,6 +76,14 @@ impl Polling {
                 last_ns: Cell::new(now_ns),
             }
         })
+    }
+
+    /// A thread that looked had to give its CPU away.
+    fn set_aside(&self) {
+        let often = OFTEN_READS.saturating_mul(self.readers().max(1));
+        if self.since_aside.swap(0, Ordering::Relaxed) < often {
+            self.rest.store(REST_READS, Ordering::Relaxed);
+        }
     }
 
     /// How many read just now.
@@ -113,7 +130,7 @@ impl Look<'_> {
 
     fn next_at(&self, now_ns: u64) -> Wait {
         if now_ns.saturating_sub(self.last_ns.replace(now_ns)) > ASIDE_NS {
-            self.polling.rest.store(REST_READS, Ordering::Relaxed);
+            self.polling.set_aside();
             // The time of those is nobody's turn.
             self.turns.interrupt();
         }
@@ -182,16 +199,37 @@ mod tests {
         let now_ns = look.last_ns.get() + 2 * ASIDE_NS;
         look.resume_at(now_ns);
         look.next_at(now_ns + ASIDE_NS);
-        assert!(polling.begin().is_some());
+        assert_eq!(polling.since_aside.load(Ordering::Relaxed), u32::MAX);
+    }
+
+    /// Looks when its CPU was taken from it.
+    fn be_set_aside(look: &Look<'_>) {
+        look.next_at(look.last_ns.get() + 2 * ASIDE_NS);
     }
 
     #[test]
-    fn who_had_to_give_the_cpu_away_lets_all_sleep_for_a_while() {
+    fn who_often_gives_the_cpu_away_lets_all_sleep_for_a_while() {
         let polling = Polling::new(2);
         let look = look(&polling);
-        look.next_at(look.last_ns.get() + 2 * ASIDE_NS);
+        be_set_aside(&look);
+        be_set_aside(&look);
         for _ in 0..REST_READS {
             assert!(polling.begin().is_none());
+            polling.end();
+        }
+    }
+
+    #[test]
+    fn a_host_that_takes_the_cpu_now_and_then_is_no_reason_to_sleep() {
+        let polling = Polling::new(2);
+        let look = look(&polling);
+        for _ in 0..3 {
+            be_set_aside(&look);
+            for _ in 0..OFTEN_READS {
+                polling.begin();
+                polling.end();
+            }
+            assert_eq!(polling.rest.load(Ordering::Relaxed), 0);
         }
     }
 }
