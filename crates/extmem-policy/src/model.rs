@@ -431,7 +431,7 @@ mod tests {
     #[test]
     fn what_is_known_to_be_hot_stays_so() {
         const WINDOW: u32 = 8 * DRAM;
-        for (pattern, most_waves) in [(Pattern::HotSet, 6), (Pattern::LargeHotSet, 40)] {
+        for (pattern, most_waves) in [(Pattern::HotSet, 6), (Pattern::LargeHotSet, 16)] {
             let ideal = ideal_misses(pattern);
             let mut pager = Pager::<Default2Q>::new();
             pager.policy.mapped(0, PAGES);
@@ -460,7 +460,7 @@ mod tests {
                 LONG / WINDOW
             );
             // Once they are known, not while they are learnt.
-            assert!(detours < missed / 2.0, "{detours} beside {missed}");
+            assert!(detours < missed / 3.0, "{detours} beside {missed}");
         }
     }
 

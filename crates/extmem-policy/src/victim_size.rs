@@ -5,14 +5,12 @@ use crate::abi::{Arrival, FIRST_TOUCH, STREAM, VICTIM_CACHE};
 
 /// A rest, and the period after it in which the cache fills.
 const REST_PERIODS: u32 = 8;
-/// It is large for so long at a time: each page of DRAM has passed through it some four times
-/// by then.
-const LEARNING_PERIODS: u32 = 64;
+/// It is large for so long at a time: each page of DRAM has passed through it one and a half
+/// times by then.
+const LEARNING_PERIODS: u32 = 24;
 /// Then it stays small for so long, a share of the largest.
 const SETTLED_PERIODS: u32 = 128;
 const SETTLED_SHARE: u32 = 4;
-/// Weight of a period in what it usually saves then, one in so many.
-const USUAL_WEIGHT: u64 = 4;
 /// A page comes back early if it does so before one in so many of the pages in swap left.
 const EARLY_SHARE: u32 = 8;
 /// Where all pages are wanted alike, as many come back early: 1 - exp(-1/8), in permille.
@@ -28,8 +26,8 @@ const ALIKE_SHARE: u32 = 2;
 /// Pages that come back from swap early tell the same without it: where an eighth more of
 /// them do than chance would have it (and three standard deviations, so that it is not
 /// chance), there is much to learn, and it is as large as may be for a while. What was
-/// learnt is then kept by a small one as well, for a fraction of the faults, until that saves
-/// more than it did: other pages are hot now.
+/// learnt is then kept by a small one as well, for a fraction of the faults, until twice as many
+/// come back early as by chance: others are hot now.
 #[derive(Debug)]
 pub struct VictimSize {
     pages: u32,
@@ -37,10 +35,8 @@ pub struct VictimSize {
     rest: u32,
     /// Periods that it may still be large.
     learning: u32,
-    /// Periods in which it stays small, and how many permille of its victims it saved in those
-    /// before; 0 is not known.
+    /// Periods in which it stays small.
     settled: u32,
-    usual_permille: u64,
     least: u32,
     most: u32,
     period: u32,
@@ -118,7 +114,6 @@ impl VictimSize {
             rest: 0,
             learning: 0,
             settled: 0,
-            usual_permille: 0,
             least: dram_pages / shares.0.max(1),
             most: dram_pages / shares.1.max(1),
             period: (dram_pages / 16).max(64),
@@ -152,9 +147,11 @@ impl VictimSize {
         let returns_early = self.returned > self.period / 2
             && u64::from(self.early)
                 > early_by_chance + early_by_chance / 8 + 3 * early_by_chance.isqrt();
-        // Not so when they were found to be alike: others are wanted now.
+        // Others are wanted than those that it was settled for.
         let as_then = (returned * self.alike_early_permille * 3 / 2000).max(2 * early_by_chance);
-        if self.are_alike && returns_early && u64::from(self.early) > as_then + 3 * as_then.isqrt()
+        if self.settled > 0
+            && returns_early
+            && u64::from(self.early) > as_then + 3 * as_then.isqrt()
         {
             self.begin_anew();
         }
@@ -192,7 +189,7 @@ impl VictimSize {
             self.alike_early_permille = early_permille;
             // There is nothing to learn: as if it were learnt.
             (self.are_alike, self.learning) = (true, 0);
-            (self.settled, self.usual_permille) = (SETTLED_PERIODS, 0);
+            self.settled = SETTLED_PERIODS;
             (self.pages, self.rest) = (self.least, REST_PERIODS);
         }
         (self.passed, self.saved, self.young) = (0, 0, 0);
@@ -202,6 +199,7 @@ impl VictimSize {
     /// What was learnt is of no use any more.
     pub fn begin_anew(&mut self) {
         (self.settled, self.are_alike) = (0, false);
+        self.alike_early_permille = 0;
     }
 
     fn begin_learning(&mut self) {
@@ -215,31 +213,14 @@ impl VictimSize {
         if self.learning > 0 {
             self.learning -= 1;
             if self.learning == 0 {
-                (self.settled, self.usual_permille) = (SETTLED_PERIODS, 0);
+                self.settled = SETTLED_PERIODS;
             }
         } else if self.settled > 0 {
             self.settled -= 1;
-            if self.saves_more_than_usual() || self.settled == 0 {
+            if self.settled == 0 {
                 self.begin_anew();
             }
         }
-    }
-
-    /// Whether the period that ends saved half as many again as those before it since there was
-    /// nothing more to learn, and three standard deviations.
-    fn saves_more_than_usual(&mut self) -> bool {
-        let passed = u64::from(self.passed.max(1));
-        let saved = u64::from(self.saved);
-        let permille = (saved * 1000 / passed).max(1);
-        let before = self.usual_permille;
-        if before == 0 {
-            self.usual_permille = permille;
-            return false;
-        }
-        self.usual_permille = (before * (USUAL_WEIGHT - 1) + permille) / USUAL_WEIGHT;
-        let usual = before * passed / 1000;
-        // Of pages that are alike none is saved while it rests.
-        !self.are_alike && saved > usual + usual / 2 + 3 * usual.isqrt()
     }
 
     /// So many pages left DRAM.
@@ -375,10 +356,12 @@ mod tests {
         assert_eq!(size.pages(), 400);
         assert_rests(&sizes(&mut size, |_| 0));
         size.left(6400);
-        // Nobody comes back early: what there is to learn changes all the time.
+        // Until it has taught what it can; nobody comes back early for it.
         let while_useful = sizes(&mut size, |_| 500);
         let largest = while_useful.iter().filter(|&&pages| pages == 800).count();
-        assert!((40..60).contains(&largest), "{largest}");
+        assert!((20..=24).contains(&largest), "{largest}");
+        assert_eq!(while_useful[59], 800 / SETTLED_SHARE);
+        size.begin_anew();
         // As many as chance saves where all pages are alike: nothing is learnt.
         assert_rests(&sizes(&mut size, |pages| 2000 * pages / 6400));
     }
@@ -410,14 +393,13 @@ mod tests {
             size.saved += saved;
             returns(size, early);
         };
-        // And stays small, whether pages come back early or not.
+        // And stays small, whether some pages come back early or not.
         for period in 0..20 {
-            save(&mut size, 80, if period % 4 == 0 { 80 } else { 46 });
+            save(&mut size, 100, if period % 4 == 0 { 80 } else { 46 });
         }
         assert_eq!(size.pages(), 800 / SETTLED_SHARE);
-        // Others are hot now: they do not come back early at first, but once they have come
-        // many of them are saved.
-        (0..3).for_each(|_| save(&mut size, 160, 46));
+        // Others are hot now.
+        save(&mut size, 100, 130);
         assert_eq!(size.pages(), 800);
     }
 }
