@@ -10,6 +10,9 @@ const REST_PERIODS: u32 = 8;
 const LEARNING_PERIODS: u32 = 24;
 /// Then it stays small for so long, a share of the largest.
 const SETTLED_PERIODS: u32 = 128;
+/// At least for so long if that was ended early before, and each time twice as long: where the
+/// program is done with most of what is out, the rest comes back early whatever is known.
+const LEAST_SETTLED_PERIODS: u32 = 8;
 const SETTLED_SHARE: u32 = 4;
 /// A page comes back early if it does so before one in so many of the pages in swap left.
 const EARLY_SHARE: u32 = 8;
@@ -35,8 +38,11 @@ pub struct VictimSize {
     rest: u32,
     /// Periods that it may still be large.
     learning: u32,
-    /// Periods in which it stays small.
+    /// Periods in which it still stays small, and those in which it does so whatever comes back.
     settled: u32,
+    certain: u32,
+    /// What `certain` will be next time.
+    next_certain: u32,
     least: u32,
     most: u32,
     period: u32,
@@ -114,6 +120,8 @@ impl VictimSize {
             rest: 0,
             learning: 0,
             settled: 0,
+            certain: 0,
+            next_certain: 0,
             least: dram_pages / shares.0.max(1),
             most: dram_pages / shares.1.max(1),
             period: (dram_pages / 16).max(64),
@@ -149,10 +157,14 @@ impl VictimSize {
                 > early_by_chance + early_by_chance / 8 + 3 * early_by_chance.isqrt();
         // Others are wanted than those that it was settled for.
         let as_then = (returned * self.alike_early_permille * 3 / 2000).max(2 * early_by_chance);
-        if self.settled > 0
-            && returns_early
+        if self.settled > 0 && !returns_early {
+            self.next_certain = 0;
+        } else if self.settled > 0
+            && self.certain == 0
             && u64::from(self.early) > as_then + 3 * as_then.isqrt()
         {
+            self.next_certain =
+                (2 * self.next_certain).clamp(LEAST_SETTLED_PERIODS, SETTLED_PERIODS);
             self.begin_anew();
         }
         if returns_early && self.settled == 0 {
@@ -189,7 +201,7 @@ impl VictimSize {
             self.alike_early_permille = early_permille;
             // There is nothing to learn: as if it were learnt.
             (self.are_alike, self.learning) = (true, 0);
-            self.settled = SETTLED_PERIODS;
+            self.begin_settled();
             (self.pages, self.rest) = (self.least, REST_PERIODS);
         }
         (self.passed, self.saved, self.young) = (0, 0, 0);
@@ -208,15 +220,20 @@ impl VictimSize {
         }
     }
 
+    fn begin_settled(&mut self) {
+        (self.settled, self.certain) = (SETTLED_PERIODS, self.next_certain);
+    }
+
     /// A period ends.
     fn grow_older(&mut self) {
         if self.learning > 0 {
             self.learning -= 1;
             if self.learning == 0 {
-                self.settled = SETTLED_PERIODS;
+                self.begin_settled();
             }
         } else if self.settled > 0 {
             self.settled -= 1;
+            self.certain = self.certain.saturating_sub(1);
             if self.settled == 0 {
                 self.begin_anew();
             }
@@ -322,6 +339,21 @@ mod tests {
         };
         assert_eq!((early_after(60), early_after(100)), (0, 0));
         assert_eq!(early_after(200), 800);
+    }
+
+    /// Of what is out most is done with: the rest comes back early for good.
+    #[test]
+    fn to_learn_in_vain_is_not_repeated_soon() {
+        let mut size = VictimSize::new(6400, (64, 8));
+        size.left(6400);
+        let large = (0..600).filter(|_| {
+            (size.saved, size.young) = (100, 100);
+            (size.returned, size.early) = (400, 150);
+            size.passed(400);
+            size.pages() == 800
+        });
+        let large = large.count();
+        assert!((120..240).contains(&large), "{large}");
     }
 
     /// To grow or to shrink says nothing of what is in it.

@@ -10,7 +10,7 @@
 //! to go on with its page, is one that waited.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::clock;
 use crate::crowd::CrowdTurns;
@@ -24,7 +24,9 @@ const LONGEST_NS: u64 = 500_000;
 const ASIDE_NS: u64 = 500_000;
 /// If that happens twice within so many reads of each thread, somebody computes here; a host
 /// that takes a CPU for a while does so less often.
-const OFTEN_READS: u32 = 256;
+const OFTEN_READS: u32 = 512;
+/// Of threads that are set aside within so long, one: the whole process stood still.
+const SAME_NS: u64 = 2_000_000;
 /// Reads that sleep then.
 const REST_READS: u32 = 1024;
 
@@ -36,8 +38,10 @@ pub struct Polling {
     readers: AtomicU32,
     /// With more readers than this they look in turn.
     cpus: u32,
-    /// Reads since a thread was set aside. Races cost a few of them.
-    since_aside: AtomicU32,
+    /// Reads so far, how many when a thread was set aside last, and when that was.
+    reads: AtomicU32,
+    reads_at_aside: AtomicU32,
+    aside_ns: AtomicU64,
     /// Reads that sleep whatever the turn, because somebody else wants the CPU.
     rest: AtomicU32,
 }
@@ -49,7 +53,9 @@ impl Polling {
             turns: CrowdTurns::new(|| Turns::new(TURN_READS, false, 1000)),
             readers: AtomicU32::new(0),
             cpus: cpus.max(1),
-            since_aside: AtomicU32::new(u32::MAX),
+            reads: AtomicU32::new(0),
+            reads_at_aside: AtomicU32::new(0),
+            aside_ns: AtomicU64::new(0),
             rest: AtomicU32::new(0),
         }
     }
@@ -58,9 +64,7 @@ impl Polling {
     /// [`Self::end`] follows.
     pub fn begin(&self) -> Option<Look<'_>> {
         let others = self.readers.fetch_add(1, Ordering::Relaxed);
-        let since_aside = self.since_aside.load(Ordering::Relaxed);
-        self.since_aside
-            .store(since_aside.saturating_add(1), Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
             self.rest.store(rest - 1, Ordering::Relaxed);
@@ -79,9 +83,15 @@ impl Polling {
     }
 
     /// A thread that looked had to give its CPU away.
-    fn set_aside(&self) {
+    fn set_aside(&self, now_ns: u64) {
+        let before_ns = self.aside_ns.swap(now_ns, Ordering::Relaxed);
+        if now_ns.saturating_sub(before_ns) < SAME_NS {
+            return;
+        }
+        let reads = self.reads.load(Ordering::Relaxed);
+        let before = self.reads_at_aside.swap(reads, Ordering::Relaxed);
         let often = OFTEN_READS.saturating_mul(self.readers().max(1));
-        if self.since_aside.swap(0, Ordering::Relaxed) < often {
+        if before_ns > 0 && reads.wrapping_sub(before) < often {
             self.rest.store(REST_READS, Ordering::Relaxed);
         }
     }
@@ -130,7 +140,7 @@ impl Look<'_> {
 
     fn next_at(&self, now_ns: u64) -> Wait {
         if now_ns.saturating_sub(self.last_ns.replace(now_ns)) > ASIDE_NS {
-            self.polling.set_aside();
+            self.polling.set_aside(now_ns);
             // The time of those is nobody's turn.
             self.turns.interrupt();
         }
@@ -195,41 +205,45 @@ mod tests {
     #[test]
     fn who_did_something_else_had_the_cpu() {
         let polling = Polling::new(2);
-        let look = look(&polling);
-        let now_ns = look.last_ns.get() + 2 * ASIDE_NS;
-        look.resume_at(now_ns);
-        look.next_at(now_ns + ASIDE_NS);
-        assert_eq!(polling.since_aside.load(Ordering::Relaxed), u32::MAX);
+        for _ in 0..3 {
+            let look = look(&polling);
+            let now_ns = look.last_ns.get() + 4 * SAME_NS;
+            look.resume_at(now_ns);
+            look.next_at(now_ns + ASIDE_NS);
+            polling.end();
+        }
+        assert_eq!(polling.rest.load(Ordering::Relaxed), 0);
     }
 
-    /// Looks when its CPU was taken from it.
-    fn be_set_aside(look: &Look<'_>) {
-        look.next_at(look.last_ns.get() + 2 * ASIDE_NS);
-    }
-
-    #[test]
-    fn who_often_gives_the_cpu_away_lets_all_sleep_for_a_while() {
-        let polling = Polling::new(2);
-        let look = look(&polling);
-        be_set_aside(&look);
-        be_set_aside(&look);
-        for _ in 0..REST_READS {
-            assert!(polling.begin().is_none());
+    /// At `now_ns` a read has its CPU again, which was taken from it, and is over; so many
+    /// others follow.
+    fn set_aside(polling: &Polling, now_ns: u64, others: u32) {
+        let look = look(polling);
+        look.resume_at(now_ns - 2 * ASIDE_NS);
+        look.next_at(now_ns);
+        polling.end();
+        for _ in 0..others {
+            polling.begin();
             polling.end();
         }
     }
 
-    #[test]
-    fn a_host_that_takes_the_cpu_now_and_then_is_no_reason_to_sleep() {
+    /// Whether threads sleep after two times with so many reads from one to the other.
+    fn rests_after(reads: u32, apart_ns: u64) -> bool {
         let polling = Polling::new(2);
-        let look = look(&polling);
-        for _ in 0..3 {
-            be_set_aside(&look);
-            for _ in 0..OFTEN_READS {
-                polling.begin();
-                polling.end();
-            }
-            assert_eq!(polling.rest.load(Ordering::Relaxed), 0);
-        }
+        set_aside(&polling, 10 * SAME_NS, reads);
+        set_aside(&polling, 10 * SAME_NS + apart_ns, 0);
+        polling.rest.load(Ordering::Relaxed) > 0
+    }
+
+    #[test]
+    fn who_often_gives_the_cpu_away_lets_all_sleep_for_a_while() {
+        assert!(rests_after(10, SAME_NS));
+        // To find a turn in which threads look takes up to two turns of reads.
+        assert!(rests_after(OFTEN_READS - 2 * TURN_READS - 1, SAME_NS));
+        // A host takes it now and then.
+        assert!(!rests_after(OFTEN_READS, SAME_NS));
+        // All of its CPUs at once.
+        assert!(!rests_after(0, SAME_NS - 1));
     }
 }
