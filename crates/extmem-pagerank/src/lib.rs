@@ -17,9 +17,9 @@ mod mappings;
 use std::ffi::CStr;
 
 use demeter_extmem_policy::abi::{
-    Arrival, HINT_KEEP, HINT_NORMAL, HINT_STREAM, NEVER, STREAM, VICTIM_CACHE,
+    Arrival, FIRST_TOUCH, HINT_KEEP, HINT_NORMAL, HINT_STREAM, NEVER, STREAM, VICTIM_CACHE,
 };
-use demeter_extmem_policy::{Algorithm, Host, Lists, Memory, VictimSize};
+use demeter_extmem_policy::{Algorithm, Host, Lists, Memory, PageSet, VictimSize};
 
 use mappings::Mappings;
 
@@ -54,6 +54,8 @@ pub struct PageRank {
     pages: Lists<4>,
     mappings: Mappings,
     victims: VictimSize,
+    /// Pages that left DRAM and did not come back.
+    out: PageSet,
 }
 
 impl PageRank {
@@ -100,9 +102,10 @@ impl Algorithm for PageRank {
     const NAME: &'static CStr = c"pagerank";
 
     fn memory_bytes(host: &Host, options: &str) -> Option<usize> {
+        let pages = host.arena_pages();
         options
             .is_empty()
-            .then(|| Lists::<4>::memory_bytes(host.arena_pages()))
+            .then(|| Lists::<4>::memory_bytes(pages) + PageSet::memory_bytes(pages))
     }
 
     fn start(memory: &mut Memory, host: Host, _options: &str) -> Option<Self> {
@@ -111,6 +114,7 @@ impl Algorithm for PageRank {
             pages: Lists::new(host.arena_pages(), memory)?,
             mappings: Mappings::default(),
             victims: VictimSize::new(host.dram_pages(), VICTIM_SHARES),
+            out: PageSet::new(host.arena_pages(), memory)?,
         })
     }
 
@@ -121,11 +125,15 @@ impl Algorithm for PageRank {
     fn unmapped(&mut self, first: u32, pages: u32) {
         self.pages.remove_range(first, pages);
         self.mappings.remove(first, pages);
+        self.victims.forget(self.out.remove_range(first, pages));
     }
 
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
             self.victims.arrived(arrival);
+            if self.out.remove(arrival.page) && arrival.source == FIRST_TOUCH {
+                self.victims.forget(1);
+            }
             self.pages.push(self.list_for(arrival), arrival.page);
         }
     }
@@ -151,6 +159,9 @@ impl Algorithm for PageRank {
 
     fn evicted(&mut self, pages: &[u32]) {
         self.victims.left(pages.len());
+        for &page in pages {
+            self.out.insert(page);
+        }
     }
 
     fn hint(&mut self, first: u32, pages: u32, hint: u32) {

@@ -22,7 +22,8 @@
 use std::ffi::CStr;
 
 use crate::abi::{
-    Arrival, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING, VICTIM_CACHE,
+    Arrival, FIRST_TOUCH, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING,
+    VICTIM_CACHE,
 };
 use crate::{
     Algorithm, BLOCK_PAGES, Host, HotTrial, KeptWalk, Lists, Memory, PageSet, VictimSize, Was,
@@ -295,7 +296,10 @@ impl Algorithm for Default2Q {
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
             self.victims.arrived(arrival);
-            self.out.remove(arrival.page);
+            // What had left as all zero comes as if it were new.
+            if self.out.remove(arrival.page) && arrival.source == FIRST_TOUCH {
+                self.victims.forget(1);
+            }
             let was = self.trial.arrived(arrival);
             let soon = self.host.dram_pages() / SOON_SHARE;
             let comes_soon = arrival.distance != NEVER && arrival.distance < soon;
