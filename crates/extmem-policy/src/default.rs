@@ -194,7 +194,7 @@ impl Default2Q {
                 self.put_oldest_on_trial();
                 PROVEN
             }
-            // There is much to learn.
+            // It teaches something.
             Was::Other if cached && self.victims.is_large() => NEW,
             Was::Other => {
                 if self.trial.trusts_next_new() {

@@ -23,7 +23,7 @@ const STALE_PERMILLE: u32 = 200;
 /// Where they are trusted, one in so many is tried all the same.
 const PROOF_SHARE: u32 = 32;
 const NEW_PROOF_SHARE: u32 = 8;
-/// Pages put on trial for each that comes back, if so, in permille.
+/// Pages put on trial for each that comes back where the hot pages are other ones, in permille.
 const MOST_PERMILLE: u32 = 2000;
 /// Where pages that were never hot are wanted again nearly as often, having been hot says
 /// nothing: hot ones are trusted if so many permille as many of them are.

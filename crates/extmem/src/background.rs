@@ -28,7 +28,7 @@ const EVICTION_BATCH: usize = 128;
 const _: () = assert!(EVICTION_BATCH <= HELD_PAGES);
 /// Pages prefetched in one read.
 const MOST_RUN: usize = BATCH_PAGES / 4;
-/// Segments of the compressed tier that are drained between two looks for frames.
+/// How often the compressed tier is drained between two looks for frames.
 const TIER_ROUNDS: usize = 16;
 /// Time between samples of the statistics.
 const SAMPLE_NS: u32 = 100_000_000;

@@ -62,7 +62,8 @@ const PAYLOAD_SHIFT: u32 = 32;
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub enum Flag {
-    /// Was dirty when it last left DRAM: load it writable, spare the second fault.
+    /// Is expected to be written when it is back in DRAM: load it writable, spare the second
+    /// fault (`forecast.rs`).
     PredictDirty = 1 << 4,
     /// Brought by prefetch and not known to be used yet.
     Prefetched = 1 << 5,

@@ -163,7 +163,7 @@ impl Policy {
 
     /// Notes that a page came. Returns pages of tables that became physical by that.
     fn note(&self, page: PageIndex) -> u64 {
-        // Built-in policies link pages by nine bytes each, and note four bits of them; others
+        // Built-in policies link pages by nine bytes each, and note some bits of them; others
         // are taken for like.
         const BYTES_A_PAGE: usize = 10 + size_of::<u32>();
         const BYTES_A_BLOCK: u64 = (BLOCK_PAGES * BYTES_A_PAGE) as u64;

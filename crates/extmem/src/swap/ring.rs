@@ -3,7 +3,7 @@
 //!
 //! A ring serves one thread at a time. Which threads will come is not known and
 //! thread-local storage is not to be trusted inside handlers, so there is a small
-//! pool; whoever needs a ring takes the first free one. The swap file is
+//! pool; whoever needs a ring takes the first free one. The files of swap are
 //! registered with each, so that a program that closes descriptors it does not
 //! know cannot redirect a transfer.
 
@@ -57,7 +57,7 @@ fn set_up(flags: u32) -> Result<IoUring, i32> {
     .map_err(|error| error.raw_os_error().unwrap_or(libc::ENOSYS))
 }
 
-/// One ring with the swap file as its registered file 0.
+/// One ring, with which the files of swap are registered in their order.
 pub struct Ring {
     uring: IoUring,
     in_flight: u32,
