@@ -415,7 +415,8 @@ static void tells(void)
 	CHECK(!sigaltstack(&wanted, NULL) && !sigaltstack(NULL, &before) && before.ss_sp == own);
 	ticks = 0;
 	raise(SIGUSR2);
-	CHECK(ticks == 1 && own[sizeof(own) - 100 * 16]);
+	// The frame came there; what of it is not zero depends on the processor.
+	CHECK(ticks == 1 && !is_zero(own + sizeof(own) - PAGE, 1));
 	wanted.ss_flags = SS_DISABLE;
 	CHECK(!sigaltstack(&wanted, &before) && before.ss_sp == own);
 	CHECK(!sigaltstack(NULL, &before) && before.ss_flags == SS_DISABLE);
