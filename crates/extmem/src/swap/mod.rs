@@ -350,12 +350,14 @@ impl SwapStore {
             iov_len: pages as usize * SLOT_BYTES,
         };
         let transfer = Transfer::new(Direction::Read, first, &raw const piece, 1);
-        if pages > 1 || !self.uses_uring() || self.is_copied(&transfer) {
+        if pages > 1 {
             work(false);
             // SAFETY: the caller vouches for the memory; the piece outlives the call.
             return unsafe { self.run_plain(&transfer) };
         }
-        let look = self.polling.begin();
+        let others = self.polling.begin();
+        let can_look = self.uses_uring() && !self.is_copied(&transfer);
+        let look = can_look.then(|| self.polling.look(others)).flatten();
         let ring = look.as_ref().and_then(|_| self.free_ring());
         // SAFETY: as above.
         let result = unsafe {

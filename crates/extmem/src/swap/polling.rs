@@ -60,10 +60,13 @@ impl Polling {
         }
     }
 
-    /// A read begins: how it may look for its page, or None if it should sleep.
-    /// [`Self::end`] follows.
-    pub fn begin(&self) -> Option<Look<'_>> {
-        let others = self.readers.fetch_add(1, Ordering::Relaxed);
+    /// A read begins, beside so many others. [`Self::end`] follows.
+    pub fn begin(&self) -> u32 {
+        self.readers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// How a read that began beside `others` may look for its page, or None if it should sleep.
+    pub fn look(&self, others: u32) -> Option<Look<'_>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let rest = self.rest.load(Ordering::Relaxed);
         if rest > 0 {
@@ -176,7 +179,7 @@ mod tests {
     /// A look of a turn in which threads look.
     fn look(polling: &Polling) -> Look<'_> {
         loop {
-            if let Some(look) = polling.begin() {
+            if let Some(look) = polling.look(polling.begin()) {
                 return look;
             }
             polling.end();
@@ -223,7 +226,7 @@ mod tests {
         look.next_at(now_ns);
         polling.end();
         for _ in 0..others {
-            polling.begin();
+            polling.look(polling.begin());
             polling.end();
         }
     }
