@@ -17,7 +17,7 @@ mod mappings;
 use std::ffi::CStr;
 
 use demeter_extmem_policy::abi::{
-    Arrival, FIRST_TOUCH, HINT_KEEP, HINT_NORMAL, HINT_STREAM, NEVER, STREAM, VICTIM_CACHE,
+    Arrival, HINT_KEEP, HINT_NORMAL, HINT_STREAM, NEVER, STREAM, VICTIM_CACHE,
 };
 use demeter_extmem_policy::{Algorithm, Host, Lists, Memory, PageSet, VictimSize};
 
@@ -130,10 +130,7 @@ impl Algorithm for PageRank {
 
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
-            self.victims.arrived(arrival);
-            if self.out.remove(arrival.page) && arrival.source == FIRST_TOUCH {
-                self.victims.forget(1);
-            }
+            self.victims.arrived(arrival, self.out.remove(arrival.page));
             self.pages.push(self.list_for(arrival), arrival.page);
         }
     }

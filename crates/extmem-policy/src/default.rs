@@ -22,8 +22,7 @@
 use std::ffi::CStr;
 
 use crate::abi::{
-    Arrival, FIRST_TOUCH, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING,
-    VICTIM_CACHE,
+    Arrival, HINT_COLD, HINT_STREAM, HINT_WILLNEED, NEVER, STREAM as STREAMING, VICTIM_CACHE,
 };
 use crate::{
     Algorithm, BLOCK_PAGES, Host, HotTrial, KeptWalk, Lists, Memory, PageSet, VictimSize, Was,
@@ -295,11 +294,7 @@ impl Algorithm for Default2Q {
 
     fn arrived(&mut self, arrivals: &[Arrival]) {
         for arrival in arrivals {
-            self.victims.arrived(arrival);
-            // What had left as all zero comes as if it were new.
-            if self.out.remove(arrival.page) && arrival.source == FIRST_TOUCH {
-                self.victims.forget(1);
-            }
+            self.victims.arrived(arrival, self.out.remove(arrival.page));
             let was = self.trial.arrived(arrival);
             let soon = self.host.dram_pages() / SOON_SHARE;
             let comes_soon = arrival.distance != NEVER && arrival.distance < soon;

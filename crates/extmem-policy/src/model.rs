@@ -467,7 +467,7 @@ mod tests {
                 "{pattern:?}: {waves} waves of {}",
                 LONG / WINDOW
             );
-            // Once they are known, not while they are learnt.
+            // Each of them is a fault, too; most are while they are learnt.
             assert!(detours < missed / 3.0, "{detours} beside {missed}");
         }
     }

@@ -251,8 +251,9 @@ impl VictimSize {
         self.out_pages = self.out_pages.saturating_sub(count);
     }
 
-    /// A page came to DRAM, or was wanted while it lay in the victim cache.
-    pub fn arrived(&mut self, arrival: &Arrival) {
+    /// A page came to DRAM, or was wanted while it lay in the victim cache; whether it was one of
+    /// those that had left.
+    pub fn arrived(&mut self, arrival: &Arrival, was_out: bool) {
         match arrival.source {
             VICTIM_CACHE => {
                 self.saved = self.saved.saturating_add(1);
@@ -260,7 +261,11 @@ impl VictimSize {
                 self.passed(1);
             }
             // It says nothing of those that made room for it.
-            FIRST_TOUCH => self.passed = self.passed.saturating_sub(1),
+            FIRST_TOUCH => {
+                self.passed = self.passed.saturating_sub(1);
+                // What had left as all zero comes as if it were new.
+                self.forget(u32::from(was_out));
+            }
             _ => {
                 if arrival.flags & STREAM == 0 {
                     self.returned = self.returned.saturating_add(1);
@@ -366,7 +371,7 @@ mod tests {
         let mut size = VictimSize::new(6400, (64, 8));
         size.out_pages = 6400;
         // Of 400 pages 399 were saved.
-        (0..399).for_each(|_| size.arrived(&saved));
+        (0..399).for_each(|_| size.arrived(&saved, false));
         assert_eq!(size.pages(), 400);
         size.left(1);
         assert_eq!((size.pages(), size.passed, size.saved), (800, 0, 0));
@@ -408,7 +413,7 @@ mod tests {
                 ..Arrival::default()
             };
             for at in 0..400 {
-                size.arrived(&back(if at * 79 % 400 < early { 10 } else { 5000 }));
+                size.arrived(&back(if at * 79 % 400 < early { 10 } else { 5000 }), true);
                 size.left(1);
             }
         };

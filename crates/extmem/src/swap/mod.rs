@@ -3,8 +3,9 @@
 //!
 //! Slots are handed out so that pages evicted together lie together. Transfers
 //! go around the page cache; many at once through io_uring, and single reads where
-//! threads look for their page (`polling.rs`); others by plain system calls. The store is opened once; after that nothing allocates, and all
-//! of it may be called from signal handlers, with signals blocked.
+//! threads look for their page (`polling.rs`); others by plain system calls. The
+//! store is opened once; after that nothing allocates, and all of it may be called
+//! from signal handlers, with signals blocked.
 
 mod backing;
 mod backoff;

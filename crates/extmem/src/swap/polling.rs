@@ -208,14 +208,14 @@ mod tests {
     #[test]
     fn who_did_something_else_had_the_cpu() {
         let polling = Polling::new(2);
-        for _ in 0..3 {
+        for time in 1..4 {
             let look = look(&polling);
-            let now_ns = look.last_ns.get() + 4 * SAME_NS;
+            let now_ns = look.last_ns.get() + time * 4 * SAME_NS;
             look.resume_at(now_ns);
             look.next_at(now_ns + ASIDE_NS);
             polling.end();
+            assert!(!rests(&polling));
         }
-        assert_eq!(polling.rest.load(Ordering::Relaxed), 0);
     }
 
     /// At `now_ns` a read has its CPU again, which was taken from it, and is over; so many
@@ -231,22 +231,31 @@ mod tests {
         }
     }
 
-    /// Whether threads sleep after two times with so many reads from one to the other.
-    fn rests_after(reads: u32, apart_ns: u64) -> bool {
+    /// After two times with so many reads from one to the other.
+    fn twice(reads: u32, apart_ns: u64) -> Polling {
         let polling = Polling::new(2);
         set_aside(&polling, 10 * SAME_NS, reads);
         set_aside(&polling, 10 * SAME_NS + apart_ns, 0);
+        polling
+    }
+
+    fn rests(polling: &Polling) -> bool {
         polling.rest.load(Ordering::Relaxed) > 0
     }
 
     #[test]
     fn who_often_gives_the_cpu_away_lets_all_sleep_for_a_while() {
-        assert!(rests_after(10, SAME_NS));
+        let polling = twice(10, SAME_NS);
+        for _ in 0..REST_READS {
+            assert!(polling.look(polling.begin()).is_none());
+            polling.end();
+        }
+        assert!(!rests(&polling));
         // To find a turn in which threads look takes up to two turns of reads.
-        assert!(rests_after(OFTEN_READS - 2 * TURN_READS - 1, SAME_NS));
+        assert!(rests(&twice(OFTEN_READS - 2 * TURN_READS - 1, SAME_NS)));
         // A host takes it now and then.
-        assert!(!rests_after(OFTEN_READS, SAME_NS));
+        assert!(!rests(&twice(OFTEN_READS, SAME_NS)));
         // All of its CPUs at once.
-        assert!(!rests_after(0, SAME_NS - 1));
+        assert!(!rests(&twice(0, SAME_NS - 1)));
     }
 }
