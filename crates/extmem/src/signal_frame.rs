@@ -2,11 +2,13 @@
 //! The frame that the kernel pushes for a signal, and its move to another stack.
 //!
 //! What the kernel restores on return is what it finds where the stack pointer is then, so a
-//! frame may be copied, and the handler go on beneath the copy.
+//! frame may be copied, and the handler go on beneath the copy. It does not wait for a page of it:
+//! from a frame in managed memory, which may leave while its handler runs, a handler returns by
+//! way of a trap (`stub.rs`) and of a copy that the kernel finds.
 
 use crate::pager::{Pager, in_arena};
 use crate::signal_stacks::{end_of, has};
-use crate::syscall;
+use crate::{stub, syscall};
 
 /// Below the stack pointer of a function that calls nobody (System V ABI).
 const RED_ZONE_BYTES: usize = 128;
@@ -17,6 +19,10 @@ const STATE_ALIGNMENT: usize = 64;
 /// Where the kernel says how much there is of it (`struct _fpx_sw_bytes`): a magic number, bytes.
 const SOFTWARE_WORDS_AT: usize = 464;
 const EXTENDED_STATE: u32 = 0x4650_5853;
+/// Of a context, as much as the kernel knows; the C library's is longer.
+const CONTEXT_BYTES: usize = 304;
+/// What copying a frame may take of the stack, with the frames of faults that come meanwhile.
+const MOST_OF_COPYING_BYTES: usize = 32 << 10;
 
 /// Signature of a handler with SA_SIGINFO.
 pub type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::ucontext_t);
@@ -146,7 +152,62 @@ impl Frame {
         if state != 0 {
             copy.context().uc_mcontext.fpregs = state.wrapping_add(moved) as *mut _;
         }
+        if in_arena(to) {
+            // SAFETY: a frame begins with the address to which its handler returns.
+            unsafe { (to as *mut usize).write(stub::RETURN) };
+        }
         copy
+    }
+
+    /// Ends the handler whose return was trapped by this frame, as the kernel would: from a copy of
+    /// that handler's frame, beneath what the caller has on its stack. Nothing that wants to be
+    /// dropped may be there.
+    ///
+    /// # Safety
+    /// What was interrupted must be a handler's return; its frame is the program's, which may have
+    /// changed it.
+    pub unsafe fn end_handler(&mut self) -> ! {
+        let ended = self.pointer() as *const libc::ucontext_t;
+        // SAFETY: where the kernel would look for it.
+        let state = unsafe { (*ended).uc_mcontext.fpregs } as usize;
+        let state_bytes = match in_arena(state) {
+            // SAFETY: where the kernel would look for it.
+            true => unsafe { state_bytes(state) },
+            // One that the program has put elsewhere, or none.
+            false => 0,
+        };
+        let (stack, here) = (self.context().uc_stack, self.start());
+        let room = CONTEXT_BYTES.next_multiple_of(STATE_ALIGNMENT) + state_bytes;
+        let is_room =
+            has(&stack, here) && here - stack.ss_sp as usize > room + MOST_OF_COPYING_BYTES;
+        // SAFETY: room for the copy is made below whatever is on the stack; on return from it
+        // nothing of that is used any more. Where there is no room the kernel looks itself.
+        unsafe {
+            if !is_room {
+                std::arch::asm!(
+                    "mov rsp, {ended}",
+                    "syscall",
+                    ended = in(reg) ended,
+                    in("rax") libc::SYS_rt_sigreturn,
+                    options(noreturn),
+                );
+            }
+            std::arch::asm!(
+                "sub rsp, {room}",
+                "and rsp, {alignment}",
+                "mov rdi, rsp",
+                "call {copy}",
+                "mov eax, {number}",
+                "syscall",
+                room = in(reg) room,
+                alignment = const -(STATE_ALIGNMENT as isize),
+                copy = sym copy_context,
+                number = const libc::SYS_rt_sigreturn,
+                in("rsi") ended,
+                in("rdx") state_bytes,
+                options(noreturn),
+            );
+        }
     }
 
     /// Goes on in a handler that has this frame, as if the kernel had called it. What the caller
@@ -200,6 +261,24 @@ impl Frame {
 
     fn start(&self) -> usize {
         self.context as usize - size_of::<usize>()
+    }
+}
+
+/// What a handler's return needs: a context and, behind it, so much of the CPU's state, if any.
+///
+/// # Safety
+/// `from` must be a context with so much state, `to` room for both, aligned for the state.
+unsafe extern "C" fn copy_context(to: *mut u8, from: *const libc::ucontext_t, state_bytes: usize) {
+    // SAFETY: the caller's word.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.cast::<u8>(), to, CONTEXT_BYTES);
+        if state_bytes > 0 {
+            let state = (&raw const (*from).uc_mcontext.fpregs).read();
+            let copy = to.add(CONTEXT_BYTES.next_multiple_of(STATE_ALIGNMENT));
+            std::ptr::copy_nonoverlapping(state.cast::<u8>(), copy, state_bytes);
+            let context = to.cast::<libc::ucontext_t>();
+            (&raw mut (*context).uc_mcontext.fpregs).write(copy.cast());
+        }
     }
 }
 

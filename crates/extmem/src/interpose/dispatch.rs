@@ -13,7 +13,6 @@ use crate::pager::{Pager, in_arena, pager, restore_signals};
 use crate::signal::{KEPT_SIGSYS, pass_on};
 use crate::signal_actions::move_handlers;
 use crate::signal_frame::Frame;
-use crate::syscall;
 
 /// `si_code` of a seccomp trap.
 const SYS_SECCOMP: i32 = 1;
@@ -25,6 +24,9 @@ pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut
     // room for it, the program hears of it (SIGSEGV is not blocked).
     unsafe {
         let mut frame = Frame::new(signal, info, context);
+        if trapped(info) == Some(libc::SYS_rt_sigreturn) {
+            frame.end_handler();
+        }
         if let Some(pager) = pager()
             && let Some(end) = frame.end_for_call(pager)
         {
@@ -34,16 +36,22 @@ pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut
     do_call(signal, info, context);
 }
 
+/// The number of the call that the filter trapped; None if something else sent the signal.
+///
+/// # Safety
+/// The argument must be a SIGSYS handler's.
+unsafe fn trapped(info: *const libc::siginfo_t) -> Option<c_long> {
+    // SAFETY: the kernel gives valid pointers. `si_syscall` follows the call's address.
+    unsafe {
+        ((*info).si_code == SYS_SECCOMP)
+            .then(|| c_long::from(*info.cast::<u8>().add(24).cast::<i32>()))
+    }
+}
+
 #[inline(never)]
 extern "C" fn do_call(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: the kernel gives valid pointers. `si_syscall` follows the call's address.
-    let (code, number) = unsafe {
-        (
-            (*info).si_code,
-            c_long::from(*info.cast::<u8>().add(24).cast::<i32>()),
-        )
-    };
-    let Some(pager) = pager().filter(|_| code == SYS_SECCOMP) else {
+    // SAFETY: a handler's arguments.
+    let (Some(pager), Some(number)) = (pager(), unsafe { trapped(info) }) else {
         pass_on(signal, info, context, &KEPT_SIGSYS);
         return;
     };
@@ -131,11 +139,6 @@ fn dispatch(
         libc::SYS_execve | libc::SYS_execveat => exec::perform(pager, number, arguments),
         libc::SYS_close | libc::SYS_dup2 | libc::SYS_dup3 => descriptors::touch(number, arguments),
         libc::SYS_close_range => descriptors::close_range(arguments),
-        // Must keep the interrupted stack as it is.
-        libc::SYS_rt_sigreturn => {
-            // SAFETY: never trapped; kept for completeness.
-            unsafe { syscall::call(number, arguments) }
-        }
         _ => transfer::perform(pager, number, arguments),
     }
 }

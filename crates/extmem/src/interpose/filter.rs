@@ -2,9 +2,10 @@
 //! The filter: which system calls of the program are trapped.
 //!
 //! It outlives an exec, so it must do no harm to a program image that has no pager.
-//! Calls are therefore trapped on one of two grounds only: an argument that may be a pointer
-//! (`pointers.rs`) points into the arena (which exists nowhere else), or the call comes from the text of the C library
-//! of *this* image (which lies elsewhere in the next). Four calls are refused outright,
+//! Calls are therefore trapped on one of three grounds only: an argument that may be a pointer
+//! (`pointers.rs`) points into the arena (which exists nowhere else), or the call comes from the
+//! text of the C library of *this* image (which lies elsewhere in the next), or from where handlers
+//! end whose frames lie in the arena (`stub.rs`; nothing else lies there). Four calls are refused outright,
 //! as an older kernel would: `clone3` (the C library falls back to `clone`, whose flags a
 //! filter can see), the set-up of io_uring and kernel AIO, whose requests point to
 //! memory that a filter cannot see, and `process_madvise`, whose ranges it cannot see either:
@@ -129,6 +130,7 @@ pub fn build(terms: Terms) -> Vec<Instruction> {
     program.test(JMP_JEQ, AUDIT_ARCH_X86_64, NEXT, Some(allow));
     program.load(OFFSET_POINTER_HIGH);
     program.test(JMP_JEQ, stub::ADDRESS_HIGH, Some(allow), NEXT);
+    program.test(JMP_JEQ, stub::RETURN_HIGH, Some(trap), NEXT);
     by_arguments(&mut program, allow, trap, refuse);
     only_from(&mut program, terms.library, allow);
     of_the_library(&mut program, terms, allow, trap);
@@ -293,20 +295,26 @@ fn of_the_library(program: &mut Program, terms: Terms, allow: Label, trap: Label
     program.load(OFFSET_POINTER_LOW);
     program.test(JMP_JEQ, break_site as u32, Some(trap), Some(allow));
 
+    // What decides in the end is there once: a test that goes away both ways counts twice.
     let descriptors = descriptor::block();
+    let [named, upper] = [(); 2].map(|()| program.label());
     for (argument, label) in closing {
         program.here(label);
         program.load(argument_low(argument));
-        program.test(JMP_JGE, descriptors.start as u32, NEXT, Some(allow));
-        program.test(JMP_JGE, descriptors.end as u32, Some(allow), Some(trap));
+        program.go(named);
     }
+    program.here(named);
+    program.test(JMP_JGE, descriptors.start as u32, NEXT, Some(allow));
+    program.test(JMP_JGE, descriptors.end as u32, Some(allow), Some(trap));
     for (argument, label) in given {
         program.here(label);
         program.load(argument_low(argument));
         program.test(JMP_JEQ, 0, NEXT, Some(trap));
         program.load(argument_high(argument));
-        program.test(JMP_JEQ, 0, Some(allow), Some(trap));
+        program.go(upper);
     }
+    program.here(upper);
+    program.test(JMP_JEQ, 0, Some(allow), Some(trap));
 }
 
 /// Lets everything pass that does not come from the library's text.
@@ -579,6 +587,17 @@ mod tests {
             verdict(&code, libc::SYS_io_uring_setup, stub + 24, [0; 6]),
             RET_ALLOW
         );
+    }
+
+    /// Another return from a handler is the kernel's, wherever it comes from.
+    #[test]
+    fn traps_the_end_of_handlers_at_one_place() {
+        let code = filter(LIBRARY);
+        let end = |from| verdict(&code, libc::SYS_rt_sigreturn, from, [ARENA_BASE; 6]);
+        assert_eq!(end(stub::RETURN + 9), RET_TRAP);
+        for from in [INSIDE, ELSEWHERE, stub::ADDRESS + 24] {
+            assert_eq!(end(from), RET_ALLOW);
+        }
     }
 
     #[test]

@@ -6,12 +6,14 @@
 #define _FORTIFY_SOURCE 2
 #include "check.h"
 #include <alloca.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -188,6 +190,100 @@ static void *coroutines(void *alone)
 	for (int stack = 0; stack < STACKS; stack++)
 		free(stacks[stack]);
 	return NULL;
+}
+
+// Whoever looks where a handler came from finds what it interrupted.
+static char *raised_from;
+static int shortened = -1;
+
+static void look_back(void)
+{
+	void *callers[16];
+	int found = 0, count = backtrace(callers, 16);
+
+	for (int at = 0; at < count; at++)
+		found += (char *)callers[at] > raised_from && (char *)callers[at] < raised_from + 1024;
+	CHECK(found);
+}
+
+// All that this handler does not look at itself leaves, and a part of its frame with it.
+static void evicts(int signal)
+{
+	volatile char room[3 * PAGE];
+
+	memset((char *)room, signal, sizeof(room));
+	if (signal == SIGUSR2)
+		look_back();
+	char *frame = (char *)((uintptr_t)__builtin_frame_address(0) & -PAGE);
+
+	CHECK(!madvise(frame, 2 * PAGE, MADV_PAGEOUT));
+	evict_the_rest();
+	__asm__ volatile("pxor %%xmm15, %%xmm15" : : : "xmm15");
+	if (signal == SIGBUS)
+		CHECK(!ftruncate(shortened, PAGE));
+	tick(signal);
+}
+
+// The signal comes with so much of the page used; what is in the CPU comes back.
+static __attribute__((noinline)) void raise_with(int signal, int used)
+{
+	volatile char *room = alloca(used + 16);
+	uint64_t before = word_of(signal, used, 0), after;
+	long result = SYS_tgkill;
+	sigset_t mask;
+	int seen = ticks;
+
+	__asm__ volatile("" : : "r"(room) : "memory");
+	__asm__ volatile("movq %[before], %%xmm15; syscall; movq %%xmm15, %[after]"
+			 : "+a"(result), [after] "=r"(after)
+			 : "D"(getpid()), "S"(gettid()), "d"(signal), [before] "r"(before)
+			 : "rcx", "r11", "xmm15", "memory");
+	CHECK(!result && ticks == seen + 1 && after == before);
+	CHECK(!sigprocmask(SIG_SETMASK, NULL, &mask) && !sigismember(&mask, signal));
+}
+
+static void handlers_whose_frames_leave(void)
+{
+	void *callers[4];
+	struct sigaction action = { .sa_handler = evicts }, before;
+	char *stack = malloc(STACK);
+	stack_t wanted = { .ss_sp = stack, .ss_size = STACK };
+	char name[] = "/tmp/stacks-XXXXXX";
+
+	// The first of these loads a library.
+	CHECK(backtrace(callers, 4) > 0);
+	raised_from = (char *)raise_with;
+	CHECK(!sigaction(SIGUSR2, &action, NULL));
+	for (int used = 0; used < (int)PAGE; used += 512)
+		raise_with(SIGUSR2, used);
+	action.sa_flags = SA_ONSTACK;
+	CHECK(!sigaction(SIGUSR2, &action, NULL) && !sigaltstack(&wanted, NULL));
+	for (int odd = 0; odd < (int)PAGE; odd += 512) {
+		wanted.ss_size = STACK - odd;
+		CHECK(!sigaltstack(&wanted, NULL));
+		raise_with(SIGUSR2, 0);
+	}
+	wanted.ss_flags = SS_DISABLE;
+	CHECK(!sigaltstack(&wanted, NULL));
+	free(stack);
+	// One that the pager hands on.
+	shortened = mkstemp(name);
+	CHECK(shortened >= 0 && !unlink(name) && !ftruncate(shortened, PAGE));
+	action.sa_flags = 0;
+	CHECK(!sigaction(SIGBUS, &action, &before));
+	volatile char *file = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, shortened, 0);
+
+	CHECK(file != MAP_FAILED);
+	for (int used = 0; used < 4; used++) {
+		volatile char *room = alloca(used * 512 + 16);
+		int seen = ticks;
+
+		__asm__ volatile("" : : "r"(room) : "memory");
+		CHECK(!ftruncate(shortened, 0) && !*file && ticks == seen + 1);
+	}
+	CHECK(!munmap((void *)file, PAGE) && !close(shortened));
+	CHECK(!sigaction(SIGBUS, &before, NULL));
+	CHECK(!swapcontext(&inside, &caller));
 }
 
 static void left(void)
@@ -484,6 +580,7 @@ int main(void)
 	CHECK(!pthread_create(&threads[0], NULL, jumps, NULL) && !pthread_join(threads[0], NULL));
 	on_new_stack(left);
 	on_new_stack(tells);
+	on_new_stack(handlers_whose_frames_leave);
 	fflush(stdout);
 	pid_t last = fork();
 
