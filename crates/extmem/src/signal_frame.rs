@@ -64,8 +64,8 @@ impl Frame {
 
     /// The signals that it had blocked.
     pub fn mask(&mut self) -> u64 {
-        // SAFETY: the kernel's mask is the first 64 bits of the C library's.
-        unsafe { *(&raw const self.context().uc_sigmask).cast::<u64>() }
+        // SAFETY: the kernel's, or a copy (the word of `new`).
+        unsafe { *mask_of(self.context) }
     }
 
     /// Where the stack ends on which a system call of the program's is worked on; None where the
@@ -165,9 +165,11 @@ impl Frame {
     ///
     /// # Safety
     /// What was interrupted must be a handler's return; its frame is the program's, which may have
-    /// changed it.
-    pub unsafe fn end_handler(&mut self) -> ! {
-        let ended = self.pointer() as *const libc::ucontext_t;
+    /// changed it. `never_blocked` must be what the pager cannot do without.
+    pub unsafe fn end_handler(&mut self, never_blocked: u64) -> ! {
+        let ended = self.pointer() as *mut libc::ucontext_t;
+        // SAFETY: where the kernel would look for it, and the context of the return.
+        unsafe { *mask_of(self.context) = *mask_of(ended) & !never_blocked };
         // SAFETY: where the kernel would look for it.
         let state = unsafe { (*ended).uc_mcontext.fpregs } as usize;
         let state_bytes = match in_arena(state) {
@@ -205,6 +207,7 @@ impl Frame {
                 number = const libc::SYS_rt_sigreturn,
                 in("rsi") ended,
                 in("rdx") state_bytes,
+                in("rcx") self.context,
                 options(noreturn),
             );
         }
@@ -264,19 +267,35 @@ impl Frame {
     }
 }
 
+/// # Safety
+/// At `context` a context must be. The kernel's mask is the first 64 bits of the C library's.
+unsafe fn mask_of(context: *mut libc::ucontext_t) -> *mut u64 {
+    // SAFETY: the caller's word.
+    unsafe { (&raw mut (*context).uc_sigmask).cast() }
+}
+
 /// What a handler's return needs: a context and, behind it, so much of the CPU's state, if any.
+/// Of `returning`, the context of the return, are the alternate stack, which is the thread's own
+/// (a coroutine's handler may have begun on another one), and the mask.
 ///
 /// # Safety
 /// `from` must be a context with so much state, `to` room for both, aligned for the state.
-unsafe extern "C" fn copy_context(to: *mut u8, from: *const libc::ucontext_t, state_bytes: usize) {
+unsafe extern "C" fn copy_context(
+    to: *mut u8,
+    from: *const libc::ucontext_t,
+    state_bytes: usize,
+    returning: *const libc::ucontext_t,
+) {
+    let context = to.cast::<libc::ucontext_t>();
     // SAFETY: the caller's word.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), to, CONTEXT_BYTES);
+        (&raw mut (*context).uc_stack).write((*returning).uc_stack);
+        *mask_of(context) = *mask_of(returning.cast_mut());
         if state_bytes > 0 {
             let state = (&raw const (*from).uc_mcontext.fpregs).read();
             let copy = to.add(CONTEXT_BYTES.next_multiple_of(STATE_ALIGNMENT));
             std::ptr::copy_nonoverlapping(state.cast::<u8>(), copy, state_bytes);
-            let context = to.cast::<libc::ucontext_t>();
             (&raw mut (*context).uc_mcontext.fpregs).write(copy.cast());
         }
     }

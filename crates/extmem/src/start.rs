@@ -103,10 +103,10 @@ fn start(config: &Config) -> Result<(), Error> {
     // calls from the stub are exempt.
     stub::install().map_err(|cause| match cause.raw_os_error() {
         Some(libc::EEXIST) => Error::PlaceTaken {
-            address: stub::ADDRESS,
+            address: stub::FIRST,
         },
         _ => Error::AddressSpace {
-            bytes: PAGE_BYTES,
+            bytes: stub::BYTES,
             cause,
         },
     })?;

@@ -20,8 +20,9 @@ pub const RETURN_HIGH: u32 = ADDRESS_HIGH - 1;
 pub const RETURN: usize = ADDRESS - PAGE_BYTES + 64;
 const PAGE_BYTES: usize = 4096;
 /// What is mapped: both pages.
-const FIRST: usize = ADDRESS - PAGE_BYTES;
-const BYTES: usize = 2 * PAGE_BYTES;
+pub const FIRST: usize = ADDRESS - PAGE_BYTES;
+/// So much.
+pub const BYTES: usize = 2 * PAGE_BYTES;
 
 /// System V arguments to system call arguments, the call, and back:
 /// `mov rax,rdi; mov rdi,rsi; mov rsi,rdx; mov rdx,rcx; mov r10,r8; mov r8,r9;

@@ -11,7 +11,7 @@ use libc::c_long;
 use crate::interpose::{descriptors, ending, exec, memory, process, signals, transfer};
 use crate::pager::{Pager, in_arena, pager, restore_signals};
 use crate::signal::{KEPT_SIGSYS, pass_on};
-use crate::signal_actions::move_handlers;
+use crate::signal_actions::{NEVER_BLOCKED, move_handlers};
 use crate::signal_frame::Frame;
 
 /// `si_code` of a seccomp trap.
@@ -25,7 +25,7 @@ pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut
     unsafe {
         let mut frame = Frame::new(signal, info, context);
         if trapped(info) == Some(libc::SYS_rt_sigreturn) {
-            frame.end_handler();
+            frame.end_handler(NEVER_BLOCKED);
         }
         if let Some(pager) = pager()
             && let Some(end) = frame.end_for_call(pager)

@@ -202,7 +202,7 @@ static void look_back(void)
 	int found = 0, count = backtrace(callers, 16);
 
 	for (int at = 0; at < count; at++)
-		found += (char *)callers[at] > raised_from && (char *)callers[at] < raised_from + 1024;
+		found += (uintptr_t)callers[at] - (uintptr_t)raised_from < 1024;
 	CHECK(found);
 }
 
@@ -218,7 +218,10 @@ static void evicts(int signal)
 
 	CHECK(!madvise(frame, 2 * PAGE, MADV_PAGEOUT));
 	evict_the_rest();
-	__asm__ volatile("pxor %%xmm15, %%xmm15" : : : "xmm15");
+	if (__builtin_cpu_supports("avx"))
+		__asm__ volatile("vpxor %%xmm15, %%xmm15, %%xmm15" : : : "xmm15");
+	else
+		__asm__ volatile("pxor %%xmm15, %%xmm15" : : : "xmm15");
 	if (signal == SIGBUS)
 		CHECK(!ftruncate(shortened, PAGE));
 	tick(signal);
@@ -228,17 +231,29 @@ static void evicts(int signal)
 static __attribute__((noinline)) void raise_with(int signal, int used)
 {
 	volatile char *room = alloca(used + 16);
-	uint64_t before = word_of(signal, used, 0), after;
+	// As wide as a register is everywhere, and where it is twice so.
+	uint64_t before[4], after[4] = { 0 };
+	const int bytes = __builtin_cpu_supports("avx") ? 32 : 16;
 	long result = SYS_tgkill;
 	sigset_t mask;
 	int seen = ticks;
 
+	for (int word = 0; word < 4; word++)
+		before[word] = word_of(signal, used, word);
 	__asm__ volatile("" : : "r"(room) : "memory");
-	__asm__ volatile("movq %[before], %%xmm15; syscall; movq %%xmm15, %[after]"
-			 : "+a"(result), [after] "=r"(after)
-			 : "D"(getpid()), "S"(gettid()), "d"(signal), [before] "r"(before)
-			 : "rcx", "r11", "xmm15", "memory");
-	CHECK(!result && ticks == seen + 1 && after == before);
+#define CALL(move, whole)                                                       \
+	__asm__ volatile(move " (%[before]), %%" whole "mm15; syscall; "        \
+			 move " %%" whole "mm15, (%[after])"                    \
+			 : "+a"(result)                                         \
+			 : "D"(getpid()), "S"(gettid()), "d"(signal),           \
+			   [before] "r"(before), [after] "r"(after)             \
+			 : "rcx", "r11", "xmm15", "memory")
+	if (bytes == 32)
+		CALL("vmovdqu", "y");
+	else
+		CALL("movdqu", "x");
+#undef CALL
+	CHECK(!result && ticks == seen + 1 && !memcmp(before, after, bytes));
 	CHECK(!sigprocmask(SIG_SETMASK, NULL, &mask) && !sigismember(&mask, signal));
 }
 

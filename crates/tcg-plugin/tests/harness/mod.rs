@@ -72,6 +72,12 @@ fn plugin() -> PathBuf {
     .expect("libdemeter_tcg_plugin.so is not built")
 }
 
+/// What is booted: decompressed where the cache has it so, for which a guest takes long.
+fn image(kernel: &Value) -> &str {
+    let decompressed = kernel["vmlinux"].as_str();
+    decompressed.unwrap_or_else(|| kernel["vmlinuz"].as_str().unwrap())
+}
+
 /// One "newc" member.
 fn cpio(archive: &mut Vec<u8>, name: &str, mode: u32, device: (u32, u32), data: &[u8]) {
     let header = format!(
@@ -208,7 +214,7 @@ impl Guest {
             .args(["-serial", &format!("file:{}", self.path("console")), "-initrd"])
             .arg(initrd(&self.dir, self.module.as_deref()))
             .args(["-bios", "qboot.rom"])
-            .args(["-kernel", kernel["vmlinuz"].as_str().unwrap(), "-append"])
+            .args(["-kernel", image(kernel), "-append"])
             // The second line spares the guest what it would measure or test in vain while it
             // boots: most of its instructions, else. (`demeter vm run` says which and why.)
             .arg(format!(
