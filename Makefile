@@ -28,7 +28,7 @@ demo: testbed lab ## the main job on a real guest: GUPS under every manager, tab
 test: setup lab ## everything: core, machine, kernels, guests, tools
 	tests/run.sh
 
-test-whole: setup lab ## the same without its savings: every kernel, every pairing, 200 000 exchanges, torture of half an hour, hibernation, upgrades below a served guest (hours)
+test-whole: setup lab ## the same without its savings: every kernel, every pairing, every rival, 200 000 exchanges, torture of half an hour, hibernation, upgrades below a served guest (hours)
 	whole=0; TEST_WHOLE=1 TEST_KERNELS="6.12 6.1 7.x" TORTURE_SECONDS=300 TEST_SUITE_LIMIT_S=7200 tests/run.sh || whole=$$?; \
 		PACKAGES_UPGRADE=1 TEST_SUITE_LIMIT_S=7200 TEST_LOGS=out/test-upgrade tests/run.sh packages && exit $$whole
 

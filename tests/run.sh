@@ -28,11 +28,12 @@ esac
 if [ $# -gt 0 ]; then
 	suites=("$@")
 else
-	# The longest go first, so that both processors have work until the end; but before
-	# them the modules of all kernels, which plugin loads.
+	# The longest go first, so that both processors have work until the end, and it is not one of
+	# them that is waited for; but before them the modules of all kernels, which plugin loads.
 	mapfile -t suites < <(
 		{
-			[ "$folder" != tests/suites ] || printf '%s\n' modules vm rust plugin touch peers packages layout
+			[ "$folder" != tests/suites ] || printf '%s\n' modules vm plugin peers rust touch packages fuzz sampler extmem finer \
+				layout evaluate epoch failures hammer lab pages kvm libvirt sockets
 			find "$folder" -maxdepth 1 -type f -executable -printf '%f\n' | sort
 		} | awk '!seen[$0]++'
 	)

@@ -43,7 +43,7 @@ before_kib=$(free_kib)
 insmod /tmp/demeter_nomad.ko
 echo 1 >$sysfs/params/wake_ms
 echo 1 >$sysfs/enabled || fail "not enabled"
-/tmp/nomad_hammer "${HAMMER_MIB:-44}" "${SECONDS_OF_HAMMER:-12}" >/tmp/hammer.log 2>&1 &
+/tmp/nomad_hammer "${HAMMER_MIB:-44}" "${SECONDS_OF_HAMMER:-8}" >/tmp/hammer.log 2>&1 &
 hammer=$!
 most=0 offs=0
 reclaim=/sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/memory.reclaim

@@ -226,7 +226,7 @@ int main(int argc, char **argv)
 	until = time(NULL) + atol(argv[2]);
 	while (time(NULL) < until || round < 2) {
 		/* Quiet for long enough that pages go up, and down again to their old copies. */
-		for (int i = 0; i < 200; i++)
+		for (int i = 0; i < 120; i++)
 			nap(40);
 		test_fork();
 		test_read_only(mem);

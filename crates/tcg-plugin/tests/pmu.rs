@@ -157,13 +157,12 @@ macro_rules! kernels {
     };
 }
 
-// Each unit on each kernel, and on each memory; every pairing of the three is `every_pairing`.
+// Each unit and each memory, and the newest of both makers on each kernel; every pairing of the
+// three is `every_pairing`.
 kernels! {
     icelake_6_1: Icelake, Pmem, "6.1";
     icelake_7: Icelake, Cxl, "7.x";
-    skylake_6_1: Skylake, Cxl, "6.1";
     skylake_6_12: Skylake, Pmem, "6.12";
-    skylake_7: Skylake, Cxl, "7.x";
     zen4_6_1: Zen4, Cxl, "6.1";
     zen4_7: Zen4, Pmem, "7.x";
 }
@@ -358,6 +357,8 @@ mod every_pairing {
         icelake_pmem_7: Icelake, Pmem, "7.x";
         icelake_cxl_6_1: Icelake, Cxl, "6.1";
         icelake_cxl_6_12: Icelake, Cxl, "6.12";
+        skylake_cxl_6_1: Skylake, Cxl, "6.1";
+        skylake_cxl_7: Skylake, Cxl, "7.x";
         skylake_pmem_6_1: Skylake, Pmem, "6.1";
         skylake_cxl_6_12: Skylake, Cxl, "6.12";
         skylake_pmem_7: Skylake, Pmem, "7.x";

@@ -103,6 +103,8 @@ pub struct Host {
     /// Is anything measured?
     is_modelled: bool,
     begun: bool,
+    /// COMMAND has ended.
+    ended: bool,
 }
 
 /// `demeterd` for the guests of this command.
@@ -191,6 +193,7 @@ impl Host {
             resized: false,
             is_modelled: true,
             begun: false,
+            ended: false,
         };
         if balloon.method != Method::Demeter {
             return Ok(host);
@@ -309,6 +312,7 @@ impl Host {
                 Ok(Record::Resizable) => self.asked = true,
                 Ok(Record::Resized { .. }) => self.resized = true,
                 Ok(Record::Start) if !self.is_modelled => self.begin()?,
+                Ok(Record::Exit { .. } | Record::NotStarted { .. }) => self.ended = true,
                 _ => {}
             }
         }
@@ -325,7 +329,10 @@ impl Host {
     }
 
     fn serve(&mut self) -> Result<(), Error> {
-        if let Some(guest) = &mut self.guest {
+        // What is told of a guest without COMMAND is nothing of COMMAND's.
+        if let Some(guest) = &mut self.guest
+            && !(self.ended && guest.view.is_some())
+        {
             guest.look(self.resized)?;
         }
         if self.asked && self.ask()? {
