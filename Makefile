@@ -25,7 +25,7 @@ demo: testbed lab ## the main job on a real guest: GUPS under every manager, tab
 	$(PLOT) demo out/demo --out out/demo/throughput.svg
 
 # Programs, tests and modules are built by the runner.
-test: setup lab ## everything: core, machine, kernels, guests, tools
+test: setup lab ## core, machine, kernels, guests, tools (all of all of it: test-whole)
 	tests/run.sh
 
 test-whole: setup lab ## the same without its savings: every kernel, every pairing, every rival, 200 000 exchanges, torture of half an hour, hibernation, upgrades below a served guest (hours)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Runs in the guest: /tmp/demeter_nomad.ko moves the pages of /tmp/nomad_hammer, which checks
 # every write. Then no page may be missing, and the kernel log be clean.
+# usage: nomad.sh [SECONDS [QUIET_MS]]: for so long, pages left alone for so long at a time
 set -eu
 
 sysfs=/sys/kernel/mm/demeter_peer
@@ -35,7 +36,7 @@ echo 20 >scan_period_min_ms
 echo 20 >scan_period_max_ms
 cd /
 dmesg -c >/dev/null # Busybox has no -C.
-/tmp/nomad_hammer 16 1 >/dev/null # What it takes for good, the kernel has then.
+/tmp/nomad_hammer 16 1 1000 >/dev/null # What it takes for good, the kernel has then.
 insmod /tmp/demeter_nomad.ko
 rmmod demeter_nomad
 before_kib=$(free_kib)
@@ -43,7 +44,7 @@ before_kib=$(free_kib)
 insmod /tmp/demeter_nomad.ko
 echo 1 >$sysfs/params/wake_ms
 echo 1 >$sysfs/enabled || fail "not enabled"
-/tmp/nomad_hammer "${HAMMER_MIB:-44}" "${SECONDS_OF_HAMMER:-8}" >/tmp/hammer.log 2>&1 &
+/tmp/nomad_hammer "${HAMMER_MIB:-44}" "${1:-12}" "${2:-8000}" >/tmp/hammer.log 2>&1 &
 hammer=$!
 most=0 offs=0
 reclaim=/sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/memory.reclaim

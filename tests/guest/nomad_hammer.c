@@ -201,8 +201,8 @@ int main(int argc, char **argv)
 	time_t until;
 	int mem;
 
-	if (argc != 3 || atol(argv[1]) < 16) {
-		fprintf(stderr, "usage: nomad_hammer MIB SECONDS, with at least 16 MIB\n");
+	if (argc != 4 || atol(argv[1]) < 16) {
+		fprintf(stderr, "usage: nomad_hammer MIB SECONDS QUIET_MS, with at least 16 MIB\n");
 		return 2;
 	}
 	pages = ((size_t)atol(argv[1]) << 20) / PAGE;
@@ -226,7 +226,7 @@ int main(int argc, char **argv)
 	until = time(NULL) + atol(argv[2]);
 	while (time(NULL) < until || round < 2) {
 		/* Quiet for long enough that pages go up, and down again to their old copies. */
-		for (int i = 0; i < 120; i++)
+		for (long quiet_ms = atol(argv[3]); quiet_ms > 0; quiet_ms -= 40)
 			nap(40);
 		test_fork();
 		test_read_only(mem);

@@ -159,6 +159,12 @@ impl Frame {
         copy
     }
 
+    /// Whether it was interrupted behind the call by which a handler ends whose frame
+    /// [`Frame::copy_below`] has laid into managed memory.
+    pub fn is_of_return(&mut self) -> bool {
+        self.context().uc_mcontext.gregs[libc::REG_RIP as usize] as usize == stub::RETURNED
+    }
+
     /// Ends the handler whose return was trapped by this frame, as the kernel would: from a copy of
     /// that handler's frame, beneath what the caller has on its stack. Nothing that wants to be
     /// dropped may be there.
@@ -168,8 +174,13 @@ impl Frame {
     /// changed it. `never_blocked` must be what the pager cannot do without.
     pub unsafe fn end_handler(&mut self, never_blocked: u64) -> ! {
         let ended = self.pointer() as *mut libc::ucontext_t;
-        // SAFETY: where the kernel would look for it, and the context of the return.
-        unsafe { *mask_of(self.context) = *mask_of(ended) & !never_blocked };
+        // The thread keeps its alternate stack: a coroutine's handler may have begun on another
+        // one's.
+        // SAFETY: where the kernel would look for it; nobody else needs it any more.
+        unsafe {
+            *mask_of(ended) &= !never_blocked;
+            (&raw mut (*ended).uc_stack).write(self.context().uc_stack);
+        }
         // SAFETY: where the kernel would look for it.
         let state = unsafe { (*ended).uc_mcontext.fpregs } as usize;
         let state_bytes = match in_arena(state) {
@@ -207,7 +218,6 @@ impl Frame {
                 number = const libc::SYS_rt_sigreturn,
                 in("rsi") ended,
                 in("rdx") state_bytes,
-                in("rcx") self.context,
                 options(noreturn),
             );
         }
@@ -275,27 +285,18 @@ unsafe fn mask_of(context: *mut libc::ucontext_t) -> *mut u64 {
 }
 
 /// What a handler's return needs: a context and, behind it, so much of the CPU's state, if any.
-/// Of `returning`, the context of the return, are the alternate stack, which is the thread's own
-/// (a coroutine's handler may have begun on another one), and the mask.
 ///
 /// # Safety
 /// `from` must be a context with so much state, `to` room for both, aligned for the state.
-unsafe extern "C" fn copy_context(
-    to: *mut u8,
-    from: *const libc::ucontext_t,
-    state_bytes: usize,
-    returning: *const libc::ucontext_t,
-) {
-    let context = to.cast::<libc::ucontext_t>();
+unsafe extern "C" fn copy_context(to: *mut u8, from: *const libc::ucontext_t, state_bytes: usize) {
     // SAFETY: the caller's word.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), to, CONTEXT_BYTES);
-        (&raw mut (*context).uc_stack).write((*returning).uc_stack);
-        *mask_of(context) = *mask_of(returning.cast_mut());
         if state_bytes > 0 {
             let state = (&raw const (*from).uc_mcontext.fpregs).read();
             let copy = to.add(CONTEXT_BYTES.next_multiple_of(STATE_ALIGNMENT));
             std::ptr::copy_nonoverlapping(state.cast::<u8>(), copy, state_bytes);
+            let context = to.cast::<libc::ucontext_t>();
             (&raw mut (*context).uc_mcontext.fpregs).write(copy.cast());
         }
     }

@@ -13,15 +13,17 @@ use crate::syscall;
 pub const ADDRESS_HIGH: u32 = 0x6cff;
 /// Where it is.
 pub const ADDRESS: usize = (ADDRESS_HIGH as usize) << 32;
-/// Upper 32 bits of the address before.
+/// Upper 32 bits of [`RETURN`].
 pub const RETURN_HIGH: u32 = ADDRESS_HIGH - 1;
 /// Where a handler of the program's returns to whose frame lies in managed memory, on a page of
 /// which the kernel would not wait. Some way into its page: unwinders look for the byte before.
 pub const RETURN: usize = ADDRESS - PAGE_BYTES + 64;
+/// Behind its call.
+pub const RETURNED: usize = RETURN + RETURN_CODE.len() - 2;
 const PAGE_BYTES: usize = 4096;
 /// What is mapped: both pages.
 pub const FIRST: usize = ADDRESS - PAGE_BYTES;
-/// So much.
+/// The bytes of both.
 pub const BYTES: usize = 2 * PAGE_BYTES;
 
 /// System V arguments to system call arguments, the call, and back:
@@ -37,7 +39,7 @@ const RETURN_CODE: [u8; 11] = [
     0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05, 0x0f, 0x0b,
 ];
 
-/// Maps both and sends all later calls of the pager through it.
+/// Maps both places and sends all later calls of the pager through the stub.
 pub fn install() -> std::io::Result<()> {
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as usize;

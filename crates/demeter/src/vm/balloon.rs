@@ -329,11 +329,12 @@ impl Host {
     }
 
     fn serve(&mut self) -> Result<(), Error> {
-        // What is told of a guest without COMMAND is nothing of COMMAND's.
+        // A guest whose COMMAND has ended has no hot pages: it is looked at for what is not known.
+        let resized = self.resized;
         if let Some(guest) = &mut self.guest
-            && !(self.ended && guest.view.is_some())
+            && !(self.ended && guest.is_known(resized))
         {
-            guest.look(self.resized)?;
+            guest.look(resized)?;
         }
         if self.asked && self.ask()? {
             self.asked = false;
@@ -439,6 +440,12 @@ impl Daemon {
 impl Guest {
     fn path(&self) -> String {
         format!("/v1/vms/{}", self.seat.name)
+    }
+
+    /// Whether it was looked at while it could be driven, and its memory was as asked for.
+    fn is_known(&self, resized: bool) -> bool {
+        let driven = (self.view.as_ref()).is_some_and(|view| view.stage == Stage::Driven);
+        driven && (self.fmem.is_some() || !resized)
     }
 
     /// Notes what the guest has.

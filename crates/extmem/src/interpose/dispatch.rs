@@ -19,12 +19,13 @@ const SYS_SECCOMP: i32 = 1;
 
 /// The handler: goes on where the call may wait.
 pub extern "C" fn on_trap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // SAFETY: a handler's arguments; nothing here wants to be dropped. Below the end that is named
+    // SAFETY: a handler's arguments; nothing here wants to be dropped. Behind the call of a
+    // return is nothing but a handler that returns. Below the end that is named
     // the kernel would have pushed the frame, were there no alternate stack; where there is no
     // room for it, the program hears of it (SIGSEGV is not blocked).
     unsafe {
         let mut frame = Frame::new(signal, info, context);
-        if trapped(info) == Some(libc::SYS_rt_sigreturn) {
+        if trapped(info) == Some(libc::SYS_rt_sigreturn) && frame.is_of_return() {
             frame.end_handler(NEVER_BLOCKED);
         }
         if let Some(pager) = pager()

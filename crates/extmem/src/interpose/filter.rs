@@ -594,7 +594,7 @@ mod tests {
     fn traps_the_end_of_handlers_at_one_place() {
         let code = filter(LIBRARY);
         let end = |from| verdict(&code, libc::SYS_rt_sigreturn, from, [ARENA_BASE; 6]);
-        assert_eq!(end(stub::RETURN + 9), RET_TRAP);
+        assert_eq!(end(stub::RETURNED), RET_TRAP);
         for from in [INSIDE, ELSEWHERE, stub::ADDRESS + 24] {
             assert_eq!(end(from), RET_ALLOW);
         }

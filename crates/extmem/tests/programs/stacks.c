@@ -257,6 +257,15 @@ static __attribute__((noinline)) void raise_with(int signal, int used)
 	CHECK(!sigprocmask(SIG_SETMASK, NULL, &mask) && !sigismember(&mask, signal));
 }
 
+static __attribute__((noinline)) void touch_with(volatile char *file, int used)
+{
+	volatile char *room = alloca(used + 16);
+	int seen = ticks;
+
+	__asm__ volatile("" : : "r"(room) : "memory");
+	CHECK(!ftruncate(shortened, 0) && !*file && ticks == seen + 1);
+}
+
 static void handlers_whose_frames_leave(void)
 {
 	void *callers[4];
@@ -289,13 +298,8 @@ static void handlers_whose_frames_leave(void)
 	volatile char *file = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, shortened, 0);
 
 	CHECK(file != MAP_FAILED);
-	for (int used = 0; used < 4; used++) {
-		volatile char *room = alloca(used * 512 + 16);
-		int seen = ticks;
-
-		__asm__ volatile("" : : "r"(room) : "memory");
-		CHECK(!ftruncate(shortened, 0) && !*file && ticks == seen + 1);
-	}
+	for (int used = 0; used < (int)PAGE; used += 512)
+		touch_with(file, used);
 	CHECK(!munmap((void *)file, PAGE) && !close(shortened));
 	CHECK(!sigaction(SIGBUS, &before, NULL));
 	CHECK(!swapcontext(&inside, &caller));

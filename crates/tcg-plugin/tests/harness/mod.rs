@@ -72,7 +72,8 @@ fn plugin() -> PathBuf {
     .expect("libdemeter_tcg_plugin.so is not built")
 }
 
-/// What is booted: decompressed where the cache has it so, for which a guest takes long.
+/// What is booted, as `demeter vm run` does: the kernel decompressed where the cache has it so, which
+/// the guest need not do then.
 fn image(kernel: &Value) -> &str {
     let decompressed = kernel["vmlinux"].as_str();
     decompressed.unwrap_or_else(|| kernel["vmlinuz"].as_str().unwrap())
