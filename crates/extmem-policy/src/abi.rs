@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_void};
 /// Version of the contract.
 pub const ABI: u32 = 1;
 
-/// It was never used before.
+/// It was never used before, or was all zero when it left.
 pub const FIRST_TOUCH: u8 = 0;
 /// Read from the swap store.
 pub const SWAP: u8 = 1;
@@ -14,7 +14,7 @@ pub const SWAP: u8 = 1;
 pub const COMPRESSED: u8 = 2;
 /// Was on its way out and wanted again.
 pub const VICTIM_CACHE: u8 = 3;
-/// Had been all zero.
+/// Not sent: such a page comes as [`FIRST_TOUCH`].
 pub const ZERO: u8 = 4;
 
 /// A write wanted it.

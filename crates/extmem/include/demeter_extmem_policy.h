@@ -36,13 +36,13 @@ typedef uint32_t demeter_extmem_page;
 
 /* How a page came to DRAM. */
 enum demeter_extmem_source {
-	DEMETER_EXTMEM_FIRST_TOUCH = 0, /* it was never used before */
+	DEMETER_EXTMEM_FIRST_TOUCH = 0, /* never used before, or all zero when it left */
 	DEMETER_EXTMEM_SWAP = 1, /* read from the swap store */
 	DEMETER_EXTMEM_COMPRESSED = 2, /* decompressed */
 	/* Was on its way out and wanted again: the pager's stand-in for an
 	 * accessed bit. */
 	DEMETER_EXTMEM_VICTIM_CACHE = 3,
-	DEMETER_EXTMEM_ZERO = 4, /* had been all zero */
+	DEMETER_EXTMEM_ZERO = 4, /* not sent: such a page comes as if never used */
 };
 
 /* Flags of an arrival. */
