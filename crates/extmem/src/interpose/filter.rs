@@ -5,12 +5,14 @@
 //! Calls are therefore trapped on one of three grounds only: an argument that may be a pointer
 //! (`pointers.rs`) points into the arena (which exists nowhere else), or the call comes from the
 //! text of the C library of *this* image (which lies elsewhere in the next), or from where handlers
-//! end whose frames lie in the arena (`stub.rs`; nothing else lies there). Four calls are refused outright,
+//! end whose frames lie in the arena (`stub.rs`; nothing else lies there). Five calls are refused outright,
 //! as an older kernel would: `clone3` (the C library falls back to `clone`, whose flags a
 //! filter can see), the set-up of io_uring and kernel AIO, whose requests point to
-//! memory that a filter cannot see, and `process_madvise`, whose ranges it cannot see either:
-//! of the own process (Linux 6.13 or later) the kernel would drop pages behind our back.
-//! Allocators that use it go back to `madvise`.
+//! memory that a filter cannot see, `process_madvise`, whose ranges it cannot see either:
+//! of the own process (Linux 6.13 or later) the kernel would drop pages behind our back, and
+//! `pkey_alloc`: signal handlers begin without the rights of their thread to memory with a key,
+//! and it is in handlers that the pager makes the program's calls and reads pages that leave.
+//! Allocators that use these go back to `madvise`, compilers at run time to `mprotect`.
 
 use super::pointers;
 use super::program::{
@@ -103,6 +105,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_setup,
     libc::SYS_process_madvise,
+    libc::SYS_pkey_alloc,
 ];
 
 /// What the filter depends on.
