@@ -100,7 +100,8 @@ fn dispatch(
         // All of memory does not fit in DRAM: that is why we are here.
         libc::SYS_mlockall => -(libc::ENOMEM as isize),
         libc::SYS_pkey_mprotect if in_arena(arguments[0]) => {
-            if arguments[3] as i32 == -1 {
+            // None, or the one that all memory has: there are no others (`filter.rs`).
+            if matches!(arguments[3] as i32, -1 | 0) {
                 memory::mprotect(pager, arguments)
             } else {
                 -(libc::EINVAL as isize)

@@ -35,6 +35,8 @@ int main(int count, char **arguments)
 		// What a kernel without protection keys answers, on whatever processor: where there are
 		// some, a program would ask for its heap to have one (Chromium does).
 		CHECK(pkey_alloc(0, 0) == -1 && errno == ENOSYS);
+		// The one that all memory has is no protection.
+		CHECK(!syscall(SYS_pkey_mprotect, memory, PAGE, PROT_READ | PROT_WRITE, 0UL));
 	}
 	// A copy of the memory, and the same table of descriptors: the child's own userfaultfd
 	// would be the parent's.
