@@ -241,7 +241,9 @@ extern "C" fn on_translate(tb: *mut Tb, _: *mut c_void) {
                 Some(Insn::WriteCr4(gpr)) => register(on_write_cr4, u64::from(gpr)),
                 Some(Insn::Invlpg(operand)) => register(on_invlpg, operand.pack()),
                 Some(Insn::Invpcid(_)) => register(on_invpcid, 0),
-                Some(Insn::Pause) if observer.on => register(on_pause, u64::from(!kernel)),
+                Some(Insn::Pause) if observer.sees_pauses() => {
+                    register(on_pause, u64::from(!kernel));
+                }
                 Some(Insn::Pause) => {}
                 // Whether the model is on or not: it may be switched on meanwhile.
                 Some(Insn::Halt) if kernel && observer.machine.hypervisor.is_some() => {

@@ -639,9 +639,21 @@ impl Observer {
         }
     }
 
-    /// `pause` is about to run.
+    /// `pause` is about to run. Where it ends a turn it costs what it costs while nothing is modelled,
+    /// too: a kernel that waits for a tenth of a second to calibrate its timer would else do so in a
+    /// hundred million turns, each a way out of translated code and back.
     pub fn pause(&mut self, vcpu: usize, user: bool) {
-        self.event(vcpu, Event::Pause { user });
+        if self.on {
+            self.event(vcpu, Event::Pause { user });
+        } else if let (Some(started), Some(own)) = (&mut self.started, self.vcpus.get(vcpu)) {
+            let ps = self.config.pause_ns * 1000;
+            started.clock.charge(ps, own.handle);
+        }
+    }
+
+    /// Whether there is anything to do at a `pause`.
+    pub const fn sees_pauses(&self) -> bool {
+        self.on || self.expected_vcpus > 1
     }
 
     /// Execution goes on elsewhere. QEMU tells of an exception twice: when it is
