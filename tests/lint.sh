@@ -84,19 +84,34 @@ checkpatch() {
 		--ignore NEW_TYPEDEFS,PREFER_KERNEL_TYPES,CAMELCASE,COMPLEX_MACRO,MACRO_ARG_REUSE --max-line-length=100
 }
 
-check "SPDX on line one" spdx_on_line_one
-check "files under 800 lines" files_under_800_lines
-check "files of sysfs described" sysfs_files_described
-check "no circles among modules" modules_without_circles
-check "rustfmt" cargo fmt --all --check
-check "rustfmt of the fuzzer" cargo fmt --manifest-path fuzz/Cargo.toml --check
+# Of one processor each, one after another; beside them, what takes all that it is given.
+with_one_processor() {
+	check "SPDX on line one" spdx_on_line_one
+	check "files under 800 lines" files_under_800_lines
+	check "files of sysfs described" sysfs_files_described
+	check "no circles among modules" modules_without_circles
+	check "rustfmt" cargo fmt --all --check
+	check "rustfmt of the fuzzer" cargo fmt --manifest-path fuzz/Cargo.toml --check
+	check "clang-format" bash -c "git ls-files 'core/*.[ch]' 'guest/*.[ch]' 'uapi/*.h' | xargs clang-format --dry-run -Werror"
+	check "checkpatch" checkpatch
+	check "ruff check" "$lab/ruff" check lab
+	check "ruff format" "$lab/ruff" format --check lab
+	check "shellcheck" bash -c "git ls-files '*.sh' 'tests/suites/*' '.ci/run' | xargs shellcheck"
+}
+told=$(mktemp -d)
+trap 'rm -rf "$told"' EXIT
+{
+	with_one_processor
+	echo "$passed $failed" >"$told/counts"
+} >"$told/lines" &
 check "lock of the fuzzer" cargo metadata --locked --quiet --format-version 1 --manifest-path fuzz/Cargo.toml
 check "clippy" cargo clippy --release --workspace --all-targets -q -- -D warnings
-check "clang-format" bash -c "git ls-files 'core/*.[ch]' 'guest/*.[ch]' 'uapi/*.h' | xargs clang-format --dry-run -Werror"
-check "checkpatch" checkpatch
 check "kernel W=1 and sparse" testbed/build-modules.sh 6.12 W=1 C=1
-check "ruff check" "$lab/ruff" check lab
-check "ruff format" "$lab/ruff" format --check lab
-check "shellcheck" bash -c "git ls-files '*.sh' 'tests/suites/*' '.ci/run' | xargs shellcheck"
+wait
+cat "$told/lines"
+# Without counts it did not come to its end.
+read -r also_passed also_failed <"$told/counts" || also_passed=0 also_failed=1
+passed=$((passed + also_passed))
+failed=$((failed + also_failed))
 echo "lint: $passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -29,7 +29,7 @@ if [ $# -gt 0 ]; then
 	suites=("$@")
 else
 	# The longest go first, so that both processors have work until the end, and it is not one of
-	# them that is waited for; but before them the modules of all kernels, which plugin loads.
+	# them that is waited for.
 	mapfile -t suites < <(
 		{
 			[ "$folder" != tests/suites ] || printf '%s\n' modules vm plugin peers rust touch packages fuzz sampler extmem finer \
@@ -50,12 +50,6 @@ findmnt --noheadings --raw --output TARGET |
 	awk -v under="$(realpath "$logs")/" 'index($0, under) == 1' | sort -r | xargs -r umount --lazy
 rm -rf --one-file-system "$logs"
 mkdir -p "$logs"
-# All programs and tests at once, with one choice of features: a suite that built some
-# of them anew would exchange the command and the plugin under the guests of another.
-# `make build` before it would compile half of them twice: tests ask for more features.
-cargo build --release --workspace --lib --bins --tests --examples -q
-echo "test: its programs are built at $SECONDS s"
-
 # What the processes of a session wait for: the evidence of a suite that hangs.
 processes_of_session() {
 	echo "---- still running after $2 s"
@@ -120,16 +114,28 @@ end_all() {
 trap end_all INT TERM
 
 began=$SECONDS
+# The modules of all kernels, which other suites load, are built beside the programs: neither
+# has work for all processors all the time.
+modules=''
+for suite in "${suites[@]}"; do
+	[ "$suite" != modules ] || modules=1
+done
+[ -z "$modules" ] || run_suite modules &
+# All programs and tests at once, with one choice of features: a suite that built some
+# of them anew would exchange the command and the plugin under the guests of another.
+# `make build` before it would compile half of them twice: tests ask for more features.
+built=0
+cargo build --release --workspace --lib --bins --tests --examples -q || built=$?
+wait
+[ "$built" = 0 ] || exit "$built"
+echo "test: its programs are built at $SECONDS s"
+
 running=0
 for suite in "${suites[@]}"; do
+	[ "$suite" != modules ] || continue
 	if [ "$running" -ge "$jobs" ]; then
 		wait -n
 		running=$((running - 1))
-	fi
-	# Others load what it builds, and it needs all processors for that.
-	if [ "$suite" = modules ]; then
-		(run_suite "$suite")
-		continue
 	fi
 	run_suite "$suite" &
 	running=$((running + 1))
