@@ -69,11 +69,11 @@ rmmod demeter || fail "rmmod with nothing to sample"
 /demeter/workloads gups --footprint 256M --hot 16M --updates 4000000000 >/dev/null &
 gups=$!
 trap 'kill $gups 2>/dev/null || true' EXIT
-sleep 1
+sleep 0.5
 
 start
 if [ "$sampler" = pebs ]; then delivery trace; else delivery interrupt; fi
-sleep 1
+sleep 0.5
 # 108000 is what is assumed until it is measured.
 [ "$(get latency_gap_ps)" != 108000 ] || fail "the latency gap was not measured"
 if [ "$sampler" = pebs ]; then
@@ -85,7 +85,7 @@ finish "$sampler"
 if [ "$sampler" = pebs ]; then
 	start pebs_interrupts=1
 	delivery interrupt
-	sleep 0.4
+	sleep 0.2
 	[ "$(get sampler/traced_records)" = 0 ] || fail "traced although it was told not to"
 	finish "an interrupt for each record"
 
@@ -95,7 +95,7 @@ if [ "$sampler" = pebs ]; then
 		delivery interrupt
 		dmesg | grep -q 'perf_event_output() cannot be traced.*next:' ||
 			fail "the log does not say why"
-		sleep 0.4
+		sleep 0.2
 		finish "tracing is off"
 		echo 1 >/proc/sys/kernel/ftrace_enabled
 	fi
@@ -104,7 +104,7 @@ if [ "$sampler" = pebs ]; then
 	if echo 0 2>/dev/null >/proc/sys/kernel/ftrace_enabled; then
 		fail "tracing could be switched off under the sampler"
 	fi
-	sleep 0.4
+	sleep 0.2
 	finish "nobody can switch tracing off"
 fi
 
@@ -121,31 +121,35 @@ if [ "$sampler" = pebs ] && [ -x /tmp/perf_neighbour ]; then
 	neighbour=$!
 	sleep 0.5
 	start
-	sleep 1
+	sleep 0.4
 	[ "$(get sampler/dead_cpus)" -gt 0 ] || fail "a CPU that cannot sample is not reported"
 	dmesg | grep -q 'does not sample.*next:' || fail "the log does not say that it cannot sample"
 	kill $neighbour
 	wait $neighbour || true
-	sleep 1
+	for _ in 1 2 3 4 5 6 7 8 9 10; do
+		[ "$(get sampler/restarts)" = 0 ] || break
+		sleep 0.1
+	done
 	[ "$(get sampler/restarts)" -gt 0 ] || fail "it was not started again"
+	sleep 0.2
 	finish "started again when the neighbour left"
 fi
 if [ "$sampler" = pebs ] && [ -f /tmp/demeter_fault.ko ]; then
 	# Last: nothing is traced any more after this, and the module stays.
 	start
-	sleep 0.4
+	sleep 0.2
 	insmod /tmp/demeter_fault.ko call=ftrace_kill || fail "cannot kill tracing"
-	sleep 1
+	sleep 0.4
 	dmesg | grep -q "tracing has died.*next:" || fail "the log does not say that tracing is dead"
 	before=$(get sampler/traced_records)
-	sleep 1
+	sleep 0.2
 	[ "$(get sampler/traced_records)" -gt "$before" ] || fail "sampling ended with tracing"
 	echo 0 >$sysfs/enabled
 	if rmmod demeter 2>/dev/null; then fail "unloaded although the kernel still calls it"; fi
 	echo 1 >$sysfs/enabled || fail "cannot be enabled without tracing"
 	delivery interrupt
 	before=$(get sampler/handled_records)
-	sleep 0.4
+	sleep 0.2
 	[ "$(get sampler/handled_records)" -gt "$before" ] || fail "no sample without tracing"
 	echo 0 >$sysfs/enabled
 	echo "ok - tracing died under it: said, survived, and done without"

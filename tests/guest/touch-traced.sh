@@ -19,8 +19,11 @@ done
 printf 'p:looks demeter_touch_granule_of%s\n' "$reads" >$tracing/kprobe_events || fail "no probe"
 echo 1 >$tracing/events/kprobes/looks/enable
 samples=$(cat /sys/kernel/mm/demeter/stats/samples)
-sleep 3
-looked=$(grep -c looks: $tracing/trace)
+for _ in 1 2 3 4 5 6; do
+	sleep 0.5
+	looked=$(grep -c looks: $tracing/trace)
+	[ "$looked" -lt 100 ] || break
+done
 echo 0 >$tracing/events/kprobes/looks/enable
 echo >$tracing/kprobe_events
 kill -0 "$gups" || fail "the program has ended"

@@ -13,7 +13,7 @@ set -eu
 sysfs=/sys/kernel/mm/demeter
 stats=$sysfs/stats
 loads=${LOADS:-0}
-seconds=${SECONDS_OF_TORTURE:-9}
+seconds=${SECONDS_OF_TORTURE:-6}
 [ "$loads" = 0 ] || seconds=86400
 passed=0
 
@@ -212,7 +212,7 @@ give_up() {
 insmod /tmp/demeter_hammer.ko || fail "insmod demeter_hammer.ko"
 for kind in none notifier interval; do
 	manage $kind busy
-	sleep 2
+	sleep 1
 	armed=$(get touch/armed) skipped=$(get touch/skipped_spaces)
 	case $kind:$armed:$skipped in
 	none:??*:0 | notifier:0:1 | interval:0:1) ;;
