@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: tests/run.sh [SUITE…]
 # Runs the named suites, or all of them, TEST_JOBS at a time (one more than there are
-# processors: suites sleep and wait for a fifth of their time); logs go to out/test/.
+# processors: suites sleep and wait for a fifth of their time); logs go to out/test/. Before them
+# it builds all programs and tests and, beside these, the suite "modules" all modules.
 # Ends with each suite's own summary lines and one line for all. Suites are in
 # TEST_SUITES (tests/suites/), one executable a suite, exit 0 = passed; with other ones,
 # logs go to TEST_LOGS. The first comment line after the licence says what a suite shows.
@@ -32,7 +33,7 @@ else
 	# them that is waited for.
 	mapfile -t suites < <(
 		{
-			[ "$folder" != tests/suites ] || printf '%s\n' modules vm plugin peers rust touch packages fuzz sampler extmem finer \
+			[ "$folder" != tests/suites ] || printf '%s\n' vm plugin peers rust touch packages fuzz sampler extmem finer \
 				layout evaluate epoch failures hammer lab pages kvm libvirt sockets
 			find "$folder" -maxdepth 1 -type f -executable -printf '%f\n' | sort
 		} | awk '!seen[$0]++'
@@ -50,6 +51,7 @@ findmnt --noheadings --raw --output TARGET |
 	awk -v under="$(realpath "$logs")/" 'index($0, under) == 1' | sort -r | xargs -r umount --lazy
 rm -rf --one-file-system "$logs"
 mkdir -p "$logs"
+
 # What the processes of a session wait for: the evidence of a suite that hangs.
 processes_of_session() {
 	echo "---- still running after $2 s"
@@ -95,7 +97,7 @@ run_suite() {
 	watchdog=$!
 	wait "$pid" || status=$?
 	kill "$watchdog" 2>/dev/null || true
-	rm "$logs/$suite.pid"
+	rm -f "$logs/$suite.pid"
 	echo "$status $((SECONDS - began))" >"$logs/$suite.status"
 	cpu_s "$suite" >"$logs/$suite.cpu"
 	cpu=$(<"$logs/$suite.cpu")
@@ -106,33 +108,47 @@ run_suite() {
 	fi
 }
 
+# Of all sessions of suites that run.
+end_suites() {
+	cat "$logs"/*.pid 2>/dev/null | while read -r pid; do pkill -KILL -s "$pid"; done || true
+}
+
 end_all() {
 	trap - INT TERM
-	cat "$logs"/*.pid 2>/dev/null | while read -r pid; do pkill -KILL -s "$pid"; done
+	end_suites
 	kill 0
 }
 trap end_all INT TERM
 
 began=$SECONDS
-# The modules of all kernels, which other suites load, are built beside the programs: neither
-# has work for all processors all the time.
-modules=''
+# Others load the modules, so they come before the others, but beside the programs: neither has
+# work for all processors all the time.
+others=() modules=''
 for suite in "${suites[@]}"; do
-	[ "$suite" != modules ] || modules=1
+	if [ "$suite" = modules ]; then modules=$suite; else others+=("$suite"); fi
 done
 [ -z "$modules" ] || run_suite modules &
 # All programs and tests at once, with one choice of features: a suite that built some
 # of them anew would exchange the command and the plugin under the guests of another.
 # `make build` before it would compile half of them twice: tests ask for more features.
-built=0
-cargo build --release --workspace --lib --bins --tests --examples -q || built=$?
-wait
-[ "$built" = 0 ] || exit "$built"
+# In the background, as a trap waits for what is not.
+cargo build --release --workspace --lib --bins --tests --examples -q &
+status=0
+wait "$!" || status=$?
+if [ "$status" != 0 ]; then
+	# The suite beside them may have just begun.
+	while [ -n "$(jobs -rp)" ]; do
+		end_suites
+		sleep 0.1
+	done
+	echo "test: error: the programs do not build (status $status); next: see the compiler's words above" >&2
+	exit "$status"
+fi
 echo "test: its programs are built at $SECONDS s"
+wait
 
 running=0
-for suite in "${suites[@]}"; do
-	[ "$suite" != modules ] || continue
+for suite in ${others[@]+"${others[@]}"}; do
 	if [ "$running" -ge "$jobs" ]; then
 		wait -n
 		running=$((running - 1))
@@ -154,7 +170,8 @@ what_failed() {
 passed=0 failed=0 failures=()
 echo
 for suite in "${suites[@]}"; do
-	read -r status _ <"$logs/$suite.status"
+	# None was written where whoever watched the suite was ended.
+	read -r status _ 2>/dev/null <"$logs/$suite.status" || status=125
 	if [ "$status" = 0 ]; then
 		passed=$((passed + 1))
 	else

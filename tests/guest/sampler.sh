@@ -73,7 +73,7 @@ sleep 0.5
 
 start
 if [ "$sampler" = pebs ]; then delivery trace; else delivery interrupt; fi
-sleep 0.5
+sleep 1
 # 108000 is what is assumed until it is measured.
 [ "$(get latency_gap_ps)" != 108000 ] || fail "the latency gap was not measured"
 if [ "$sampler" = pebs ]; then

@@ -84,7 +84,7 @@ grep -q '^web' /tmp/guests || cat /tmp/guests
 # A monitor of another user, in the sockets' group, reaches them.
 check mode "$(stat -Lc %a /run/demeter)"
 
-# With PACKAGES_UPGRADE alone (see the suite).
+# Only with PACKAGES_UPGRADE (see the suite).
 if [ -x /root/machine ]; then
 	# A guest is served while packages change below it.
 	/root/machine --ignored --exact machine >/tmp/machine.log 2>&1 &

@@ -639,9 +639,9 @@ impl Observer {
         }
     }
 
-    /// `pause` is about to run. Where it ends a turn it costs what it costs while nothing is modelled,
-    /// too: a kernel that waits for a tenth of a second to calibrate its timer would else do so in a
-    /// hundred million turns, each a way out of translated code and back.
+    /// `pause` is about to run. With several vCPUs it ends a turn, and takes its time even while
+    /// nothing is modelled: a kernel that waits for a tenth of a second to calibrate its timer would
+    /// else do so in a hundred million turns, each a way out of translated code and back.
     pub fn pause(&mut self, vcpu: usize, user: bool) {
         if self.on {
             self.event(vcpu, Event::Pause { user });
@@ -651,7 +651,7 @@ impl Observer {
         }
     }
 
-    /// Whether there is anything to do at a `pause`.
+    /// Whether there is anything to do at a `pause`; code is translated anew where this changes.
     pub const fn sees_pauses(&self) -> bool {
         self.on || self.expected_vcpus > 1
     }

@@ -343,7 +343,7 @@ fn without_a_pmu_there_is_none() {
     );
 }
 
-/// What is left of the pairings, beside those above: by `make test-whole`.
+/// What is left of the pairings, of boots of two and of pairs of vCPUs: by `make test-whole`.
 mod every_pairing {
     use super::*;
 
