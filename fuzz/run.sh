@@ -38,9 +38,14 @@ for target in "${targets[@]}"; do
 	edges=$(sed -n 's/.*INITED cov: \([0-9]*\).*/\1/p' "$log")
 	reached=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
 	runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+	# Of these, what was there before: seeds and corpus, which are loaded whatever the time is.
+	loaded=$(sed -n 's/^#\([0-9]*\)[^0-9].*INITED.*/\1/p' "$log")
 	echo "$target: ${runs:-?} inputs, ${edges:-0} edges by seeds, ${reached:-0} at the end"
-	if [ "$status" = 0 ] && [ "${edges:-0}" -gt 50 ]; then
+	if [ "$status" = 0 ] && [ "${edges:-0}" -gt 50 ] && [ "${runs:-0}" -gt "${loaded:-0}" ]; then
 		passed=$((passed + 1))
+	elif [ "$status" = 0 ]; then
+		failed=$((failed + 1))
+		echo "fuzz: error: $target tried nothing of its own (${runs:-no} inputs, ${loaded:-none} of them loaded); next: give it more seconds, or read $log" >&2
 	else
 		failed=$((failed + 1))
 		echo "fuzz: error: $target ended with $status; next: put its input ($(find out/fuzz -maxdepth 1 -name "$target-*")) into $seeds, mend, and read $log" >&2

@@ -355,7 +355,13 @@ impl Pager {
             .register(self.table.address(pages.first), pages.bytes())
     }
 
+    /// What may be executed only may be read, too, as on a processor without protection keys, of
+    /// which the kernel would take one: the pager reads pages that move or leave.
     fn kernel_protect(&self, pages: Pages, protection: i32) -> Result<(), Errno> {
+        let protection = match protection {
+            libc::PROT_EXEC => libc::PROT_EXEC | libc::PROT_READ,
+            other => other,
+        };
         // SAFETY: pages of the arena.
         let result = unsafe {
             syscall::call(

@@ -641,11 +641,13 @@ impl Observer {
 
     /// `pause` is about to run. With several vCPUs it ends a turn, and takes its time even while
     /// nothing is modelled: a kernel that waits for a tenth of a second to calibrate its timer would
-    /// else do so in a hundred million turns, each a way out of translated code and back.
+    /// else do so in turns of 3 ns, each a way out of translated code and back.
     pub fn pause(&mut self, vcpu: usize, user: bool) {
         if self.on {
             self.event(vcpu, Event::Pause { user });
-        } else if let (Some(started), Some(own)) = (&mut self.started, self.vcpus.get(vcpu)) {
+        } else if let (true, Some(started), Some(own)) =
+            (self.sees_pauses(), &mut self.started, self.vcpus.get(vcpu))
+        {
             let ps = self.config.pause_ns * 1000;
             started.clock.charge(ps, own.handle);
         }

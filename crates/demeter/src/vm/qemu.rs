@@ -72,7 +72,7 @@ const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 nokaslr norandmaps mit
     8250.nr_uarts=4 damon_stat.enabled=N";
 
 /// With one vCPU the HPET ticks as well as the local APIC's timer, whose
-/// calibration is a busy wait of 0.2 s of guest time: half of a boot.
+/// calibration is a busy wait of 0.1 s of guest time (0.2 s by the guest's HPET, which runs ahead).
 const ONE_VCPU: &str = " noapictimer";
 
 /// Memory of a device is taken into use, and so that it can go again.

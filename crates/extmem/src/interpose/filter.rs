@@ -12,7 +12,7 @@
 //! of the own process (Linux 6.13 or later) the kernel would drop pages behind our back, and
 //! `pkey_alloc`: signal handlers begin without the rights of their thread to memory with a key,
 //! and it is in handlers that the pager makes the program's calls and reads pages that leave.
-//! Allocators that use these go back to `madvise`, compilers at run time to `mprotect`.
+//! Allocators that use these go back to `madvise`; V8 leaves writable what it compiles.
 
 use super::pointers;
 use super::program::{

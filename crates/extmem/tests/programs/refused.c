@@ -35,8 +35,16 @@ int main(int count, char **arguments)
 		// What a kernel without protection keys answers, on whatever processor: where there are
 		// some, a program would ask for its heap to have one (Chromium does).
 		CHECK(pkey_alloc(0, 0) == -1 && errno == ENOSYS);
-		// The one that all memory has is no protection.
+		// With the one that all memory has it is mprotect; others there are none.
+		int pipes[2];
+
+		CHECK(!pipe(pipes));
+		CHECK(!syscall(SYS_pkey_mprotect, memory, PAGE, PROT_NONE, 0UL));
+		CHECK(write(pipes[1], memory, 1) == -1 && errno == EFAULT);
 		CHECK(!syscall(SYS_pkey_mprotect, memory, PAGE, PROT_READ | PROT_WRITE, 0UL));
+		CHECK(write(pipes[1], memory, 1) == 1);
+		CHECK(syscall(SYS_pkey_mprotect, memory, PAGE, PROT_READ, 1UL) == -1);
+		CHECK(errno == EINVAL);
 	}
 	// A copy of the memory, and the same table of descriptors: the child's own userfaultfd
 	// would be the parent's.
