@@ -16,6 +16,8 @@ reads='' at=0
 while [ $((at += 1)) -le 30 ]; do
 	reads="$reads a$at=+u$((at * 2097152))(\$arg2):u64"
 done
+# Only of a string it is told that it could not be read.
+reads="$reads armed=+u2097152(\$arg2):string"
 printf 'p:looks demeter_touch_granule_of%s\n' "$reads" >$tracing/kprobe_events || fail "no probe"
 echo 1 >$tracing/events/kprobes/looks/enable
 samples=$(cat /sys/kernel/mm/demeter/stats/samples)
@@ -24,10 +26,12 @@ for _ in 1 2 3 4 5 6; do
 	looked=$(grep -c looks: $tracing/trace)
 	[ "$looked" -lt 100 ] || break
 done
+faults=$(grep -c 'armed=(fault)' $tracing/trace)
 echo 0 >$tracing/events/kprobes/looks/enable
 echo >$tracing/kprobe_events
 kill -0 "$gups" || fail "the program has ended"
 kill "$gups"
 [ "$looked" -ge 100 ] || fail "the tracer has looked $looked times"
 [ "$(cat /sys/kernel/mm/demeter/stats/samples)" -gt "$samples" ] || fail "no sample while it looked"
-echo "ok - a tracer that reads memory under the lock: $looked times"
+[ "$faults" -ge 10 ] || fail "of $looked looks $faults met an armed page"
+echo "ok - a tracer that reads memory under the lock: $looked times, at an armed page $faults times"
