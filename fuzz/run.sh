@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # usage: fuzz/run.sh SECONDS [TARGET…]
 # Builds the fuzz targets with this repository's compiler, instrumented for coverage, and
-# runs each for so long, beginning with its seeds. What was found is kept in
-# out/fuzz/corpus/ for the next time; an input that breaks something is written to
+# runs each for so long, beginning with its seeds. What was found is kept in FUZZ_CORPUS
+# (out/fuzz/corpus/) for the next time; an input that breaks something is written to
 # out/fuzz/, and the end is 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ RUSTFLAGS=$flags cargo build --release --locked --manifest-path fuzz/Cargo.toml 
 passed=0 failed=0
 mkdir -p out/fuzz
 for target in "${targets[@]}"; do
-	seeds=fuzz/seeds/$target corpus=out/fuzz/corpus/$target log=out/fuzz/$target.log
+	seeds=fuzz/seeds/$target corpus=${FUZZ_CORPUS:-out/fuzz/corpus}/$target log=out/fuzz/$target.log
 	[ -d "$seeds" ] || {
 		echo "fuzz: error: no target '$target'; next: choose from: $(ls fuzz/seeds)" >&2
 		exit 2
